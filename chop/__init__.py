@@ -1,0 +1,23 @@
+"""MASE: read a PyTorch model as a graph, analyse it, quantise, prune, train and search it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from chop.version import __version__
+
+if TYPE_CHECKING:
+    from chop import passes
+    from chop.ir.graph.mase_graph import MaseGraph
+
+__all__ = ["MaseGraph", "__version__", "passes"]
+
+
+def __getattr__(name: str) -> Any:
+    # torch takes two seconds to import, and `ch --help` does not need it
+    if name == "MaseGraph":
+        return importlib.import_module("chop.ir.graph.mase_graph").MaseGraph
+    if name == "passes":
+        return importlib.import_module("chop.passes")
+    raise AttributeError(f"module 'chop' has no attribute {name!r}")
