@@ -1,0 +1,5 @@
+"""What a network is: the graph, its ops and its metadata."""
+
+from chop.ir.graph import MaseGraph, MaseGraphMetadata, MaseMetadata, MaseTracer
+
+__all__ = ["MaseGraph", "MaseGraphMetadata", "MaseMetadata", "MaseTracer"]

@@ -1,0 +1,31 @@
+"""The public list of graph passes. A new pass has its own file, and a line here."""
+
+from typing import Any
+
+from chop.passes.base import PASSES, graph_pass
+from chop.passes.graph import analysis, utils
+from chop.passes.graph.analysis import *  # noqa: F403
+from chop.passes.graph.analysis import __all__ as _analysis
+
+__all__ = [
+    "ANALYSIS_PASSES",
+    "INTERFACE_PASSES",
+    "PASSES",
+    "TRANSFORM_PASSES",
+    "analysis",
+    "graph_pass",
+    "utils",
+    *_analysis,
+]
+
+ANALYSIS_PASSES: list[str]
+TRANSFORM_PASSES: list[str]
+INTERFACE_PASSES: list[str]
+
+
+def __getattr__(name: str) -> Any:
+    """ANALYSIS_PASSES, TRANSFORM_PASSES, INTERFACE_PASSES: short names, yours included."""
+    kind = name.removesuffix("_PASSES").lower()
+    if name.endswith("_PASSES") and kind in ("analysis", "transform", "interface"):
+        return [short for short, registered in PASSES.items() if registered.kind == kind]
+    raise AttributeError(f"module 'chop.passes.graph' has no attribute {name!r}")

@@ -1,0 +1,41 @@
+"""Passes that look at a graph and leave it as it is."""
+
+from chop.passes.graph.analysis.add_metadata import (
+    add_common_metadata_analysis_pass,
+    add_hardware_metadata_analysis_pass,
+    add_software_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
+from chop.passes.graph.analysis.hook_inspection import hook_inspection_analysis_pass
+from chop.passes.graph.analysis.report import (
+    report_graph_analysis_pass,
+    report_node_hardware_type_analysis_pass,
+    report_node_meta_param_analysis_pass,
+    report_node_shape_analysis_pass,
+    report_node_type_analysis_pass,
+)
+from chop.passes.graph.analysis.statistical_profiler import profile_statistics_analysis_pass
+from chop.passes.graph.analysis.verify import (
+    verify_common_metadata_analysis_pass,
+    verify_hardware_metadata_analysis_pass,
+    verify_metadata_analysis_pass,
+    verify_software_metadata_analysis_pass,
+)
+
+__all__ = [
+    "add_common_metadata_analysis_pass",
+    "add_hardware_metadata_analysis_pass",
+    "add_software_metadata_analysis_pass",
+    "hook_inspection_analysis_pass",
+    "init_metadata_analysis_pass",
+    "profile_statistics_analysis_pass",
+    "report_graph_analysis_pass",
+    "report_node_hardware_type_analysis_pass",
+    "report_node_meta_param_analysis_pass",
+    "report_node_shape_analysis_pass",
+    "report_node_type_analysis_pass",
+    "verify_common_metadata_analysis_pass",
+    "verify_hardware_metadata_analysis_pass",
+    "verify_metadata_analysis_pass",
+    "verify_software_metadata_analysis_pass",
+]

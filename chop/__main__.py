@@ -1,0 +1,46 @@
+"""`python -m chop`: the command line, with a way back from a damaged `.venv`."""
+
+import os
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+def main() -> None:
+    """Run the command line; if a core dependency is broken, have the set-up mend it first."""
+    try:
+        from chop.cli import main as command_line
+    except ImportError as error:
+        if is_core_dependency(error):
+            repair()
+        raise
+    command_line()
+
+
+def is_core_dependency(error: BaseException | None) -> bool:
+    """Whether the error, or one behind it, is about a package that MASE cannot do without."""
+    if error is None:
+        return False
+    broken = (getattr(error, "name", None) or "").partition(".")[0]
+    needed = [need for mase in metadata.distributions(name="mase") for need in mase.requires or []]
+    core = [need for need in needed if "extra ==" not in need]
+    names = {re.split(r"[^\w-]", need)[0].replace("-", "_") for need in core}
+    return broken in names or is_core_dependency(error.__cause__ or error.__context__)
+
+
+def repair() -> None:
+    """Become the set-up, which comes back here, once; only in the `.venv` that the set-up made."""
+    clone = Path(__file__).resolve().parents[1]
+    script = clone / "scripts" / "bootstrap.py"
+    if Path(sys.prefix).resolve() != (clone / ".venv").resolve() or not script.exists():
+        return
+    if "MASE_REPAIRED" in os.environ:
+        return
+    os.environ["MASE_REPAIRED"] = "1"
+    command = [sys.executable, str(script), "--repair", "-P", "-m", "chop", *sys.argv[1:]]
+    os.execv(sys.executable, command)
+
+
+if __name__ == "__main__":
+    main()

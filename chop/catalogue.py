@@ -1,0 +1,113 @@
+"""What is registered, as rows: the source of `ch list` and of the reference in the docs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of thing: what it is, and how its registry is read (imported only then)."""
+
+    about: str
+    rows: Callable[[], list[Row]]
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _formats() -> list[Row]:
+    from chop.numerics import FORMATS
+
+    return [
+        {"name": name, "precision": cls.precision_keys(), "about": _first_line(cls)}
+        for name, cls in sorted(FORMATS.items())
+    ]
+
+
+def _passes() -> list[Row]:
+    from chop.passes import PASSES
+
+    return [
+        {
+            "name": name,
+            "kind": p.kind,
+            "options": p.describe_options(),
+            "needs": list(p.needs),
+            "about": _first_line(p.fn),
+        }
+        for name, p in sorted(PASSES.items())
+    ]
+
+
+def _ops() -> list[Row]:
+    from chop.ir.ops import OPS
+
+    return [
+        {
+            "name": name,
+            "type": op.mase_type,
+            "modules": [cls.__name__ for cls in op.modules],
+            "quantized": list(op.quantized),
+        }
+        for name, op in sorted(OPS.items())
+    ]
+
+
+def _statistics() -> list[Row]:
+    from chop.passes.base import written
+    from chop.passes.graph.analysis.statistical_profiler.stat import STAT_NAME_TO_CLS
+
+    return [
+        {
+            "name": name,
+            "options": ", ".join(map(written, inspect.signature(cls).parameters.values())),
+            "about": _first_line(cls),
+        }
+        for name, cls in sorted(STAT_NAME_TO_CLS.items())
+    ]
+
+
+def _models() -> list[Row]:
+    from chop.models.base import MODELS
+
+    return [
+        {
+            "name": name,
+            "tasks": sorted(spec.tasks),
+            "traceable": spec.fx_traceable,
+            "about": _first_line(spec.build),
+        }
+        for name, spec in sorted(MODELS.items())
+    ]
+
+
+def _datasets() -> list[Row]:
+    from chop.dataset.base import DATASETS
+
+    return [
+        {
+            "name": name,
+            "task": spec.info.task,
+            "features": spec.info.num_features,
+            "classes": spec.info.num_classes,
+            "about": _first_line(spec.load),
+        }
+        for name, spec in sorted(DATASETS.items())
+    ]
+
+
+KINDS: dict[str, Kind] = {
+    "datasets": Kind("data to train and test on", _datasets),
+    "formats": Kind("number formats to quantise into", _formats),
+    "models": Kind("networks to start from", _models),
+    "ops": Kind("what a node of a graph can be", _ops),
+    "passes": Kind("what can be done to a graph", _passes),
+    "statistics": Kind("what profile_statistics can measure", _statistics),
+}

@@ -1,0 +1,219 @@
+"""A model as a graph that can be read and changed."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import fx, nn
+
+from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
+from chop.ir.graph.tracer import MaseTracer
+from chop.ir.ops import OPS
+from chop.registry import UnknownName
+
+# What the constructor leaves on the GraphModule for passes to read; fx drops them in a copy
+MODEL_ATTRIBUTES = ("patched_op_names", "patched_custom_layers", "additional_inputs", "custom_ops")
+
+
+class Modules(Mapping[str, nn.Module]):
+    """Dotted name -> module, read from the model itself at every look; "" is the root."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __getitem__(self, name: str) -> nn.Module:
+        try:
+            return self._model.get_submodule(name)
+        except AttributeError:
+            raise UnknownName("module", name, list(self)) from None
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):  # a function node's target is no module
+            return False
+        try:
+            self._model.get_submodule(name)
+        except AttributeError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        # a module that is reachable by two names is listed under both, as both can be looked up
+        return (name for name, _ in self._model.named_modules(remove_duplicate=False))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class MaseGraph:
+    """A model, its fx graph, and what passes found out about it.
+
+    Two graphs made from one model share its leaf modules, and so its parameters, but not the
+    containers: replacing a layer in one leaves the other as it was.
+    """
+
+    implicit_nodes = tuple(op.name for op in OPS.values() if op.mase_type == "implicit_func")
+
+    def __init__(
+        self,
+        model: nn.Module | fx.GraphModule,
+        cf_args: Mapping[str, Any] | None = None,
+        custom_ops: Mapping[str, Mapping[Any, Any]] | None = None,
+        hf_input_names: list[str] | None = None,
+        skip_init_metadata: bool = False,
+        add_metadata_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Trace `model`; an fx.GraphModule is taken as it is.
+
+        `cf_args` freezes forward arguments at the given values, by name, so that Python control
+        flow on them can be traced. `custom_ops = {"modules": {Cls: {…}}, "functions": {fn: {…}}}`
+        keeps those modules and functions whole. `hf_input_names` lists the inputs to keep: all
+        others are frozen at their defaults. The last two arguments exist for older scripts.
+        """
+        _check_model(model)
+        del skip_init_metadata, add_metadata_args
+        self.cf_args = dict(cf_args or {})
+        self.custom_ops = _checked_custom_ops(custom_ops)
+        self.meta: dict[str, Any] = {}
+        self.nodes_in: list[fx.Node] = []
+        self.nodes_out: list[fx.Node] = []
+        if isinstance(model, fx.GraphModule):
+            self.tracer: MaseTracer | None = None
+            self.model = model
+        else:
+            if hf_input_names is not None:
+                self.cf_args = _defaults_of_others(model, hf_input_names) | self.cf_args
+            self._trace(model)
+
+    def _trace(self, model: nn.Module) -> None:
+        patched: dict[str, Any] = getattr(model, "patched_nodes", None) or {}
+        layers = tuple(patched.get("layers", ()))
+        functions = tuple(patched.get("functions", ()))
+        self.tracer = MaseTracer(
+            custom_leaf_modules=tuple(patched.get("modules", ())),
+            custom_leaf_layers=(*layers, *self.custom_ops["modules"]),
+            custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
+        )
+        graph = self.tracer.trace(model, self.cf_args or None)
+        self.model = fx.GraphModule(model, graph)
+        set_model_attributes(
+            self.model,
+            {
+                "patched_op_names": [thing.__name__.lower() for thing in (*layers, *functions)],
+                "patched_custom_layers": list(layers),
+                "additional_inputs": dict(patched.get("additional_inputs", {})),
+                "custom_ops": self.custom_ops,
+            },
+        )
+
+    @classmethod
+    def from_module(
+        cls,
+        model: nn.Module,
+        cf_args: Mapping[str, Any] | None = None,
+        custom_ops: Mapping[str, Mapping[Any, Any]] | None = None,
+    ) -> MaseGraph:
+        return cls(model, cf_args=cf_args, custom_ops=custom_ops)
+
+    @property
+    def fx_graph(self) -> fx.Graph:
+        return self.model.graph
+
+    @fx_graph.setter
+    def fx_graph(self, graph: fx.Graph) -> None:
+        self.model.graph = graph
+
+    @property
+    def nodes(self) -> Any:
+        return self.model.graph.nodes
+
+    @property
+    def modules(self) -> Modules:
+        return Modules(self.model)
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        return [node for node in self.nodes if node.op == "placeholder"]
+
+    def clone(self) -> MaseGraph:
+        """An independent graph: the model is copied once, metadata moves in with the new nodes."""
+        new = copy.copy(self)
+        new.cf_args = dict(self.cf_args)
+        new.model = copy.deepcopy(self.model)
+        set_model_attributes(new.model, vars(self.model))
+        # fx copies node.meta shallowly, so metadata is re-homed here
+        for theirs, ours in zip(self.nodes, new.nodes, strict=True):
+            if "mase" in theirs.meta:
+                ours.meta["mase"] = theirs.meta["mase"].clone_for(ours)
+        ours_named = {node.name: node for node in new.nodes}
+        new.nodes_in = [ours_named[node.name] for node in self.nodes_in]
+        new.nodes_out = [ours_named[node.name] for node in self.nodes_out]
+        new.meta = {
+            key: value.clone_for(new) if isinstance(value, MaseGraphMetadata) else value
+            for key, value in self.meta.items()
+        }
+        return new
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaseGraph:
+        memo[id(self)] = new = self.clone()
+        return new
+
+    def draw(self, file: str | Path = "mase_graph.svg") -> Path:
+        """Write a picture of the graph as SVG, which any browser shows."""
+        from chop.ir.graph.draw import draw_svg
+
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(draw_svg(self.fx_graph, self.model.get_submodule), encoding="utf-8")
+        return path
+
+    def __repr__(self) -> str:
+        return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"
+
+
+def set_model_attributes(model: fx.GraphModule, values: Mapping[str, Any]) -> None:
+    """Leave on `model` those of `MODEL_ATTRIBUTES` that `values` has."""
+    for name in MODEL_ATTRIBUTES:
+        if name in values:
+            setattr(model, name, values[name])
+
+
+def _check_model(model: object) -> None:
+    wanted = "MaseGraph takes an nn.Module or an fx.GraphModule"
+    if isinstance(model, type):
+        raise TypeError(f"{wanted}, not the class {model.__name__}; call it: {model.__name__}(…)")
+    if isinstance(model, str):
+        raise TypeError(f"{wanted}, not the name {model!r}; build the model first")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{wanted}, not {type(model).__name__} {model!r:.60}")
+    if type(model).forward is nn.Module.forward:
+        raise TypeError(f"{wanted} with a forward(); {type(model).__name__} defines none")
+
+
+def _checked_custom_ops(
+    custom_ops: Mapping[str, Mapping[Any, Any]] | None,
+) -> dict[str, dict[Any, Any]]:
+    kinds: dict[str, dict[Any, Any]] = {"modules": {}, "functions": {}}
+    for kind, things in (custom_ops or {}).items():
+        if kind not in kinds:
+            raise UnknownName("key of custom_ops", kind, list(kinds))
+        kinds[kind] = dict(things)
+    return kinds
+
+
+def _defaults_of_others(model: nn.Module, keep: list[str]) -> dict[str, Any]:
+    params = inspect.signature(model.forward).parameters
+    for name in keep:
+        if name not in params:
+            raise UnknownName("forward argument", name, list(params))
+    return {
+        name: param.default
+        for name, param in params.items()
+        if name not in keep and param.default is not param.empty
+    }

@@ -1,0 +1,180 @@
+"""What is known about a node. The keys are MASE's; the attributes are the same keys, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.record import Record
+from chop.numerics import NumberFormat, from_dtype, from_precision
+
+
+class TensorMeta(Record):
+    """One tensor of a node: an argument, a parameter or a result."""
+
+    type: str  # the number format's name, e.g. "integer"
+    precision: list  # type: ignore[type-arg]  # the format's parameters, e.g. [8, 4]
+    shape: list[int]
+    torch_dtype: torch.dtype
+    value: Tensor  # present only when the pass was asked to keep values
+
+    @classmethod
+    def of(cls, x: Tensor) -> TensorMeta:
+        fmt = from_dtype(x.dtype)
+        return cls(shape=list(x.shape), torch_dtype=x.dtype, type=fmt.name, precision=fmt.precision)
+
+    @property
+    def format(self) -> NumberFormat:
+        return from_precision(self.type, self.precision)
+
+    @format.setter
+    def format(self, fmt: NumberFormat) -> None:
+        self.type, self.precision = fmt.name, fmt.precision
+
+
+class Operands(Record, of=TensorMeta):
+    """`args` and `results`: tensors by name, besides plain config values such as `inplace`."""
+
+    def tensor(self, name: str) -> TensorMeta:
+        found = self[name]
+        assert isinstance(found, TensorMeta), f"{name!r} is the plain value {found!r}, no tensor"
+        return found
+
+    def tensors(self) -> Iterator[tuple[str, TensorMeta]]:
+        """The entries that are tensors; a result such as an int has a class as its type."""
+        for name, entry in self.items():
+            if isinstance(entry, TensorMeta) and not isinstance(entry.get("type"), type):
+                yield name, entry
+
+
+class CommonMeta(Record):
+    mase_type: str
+    mase_op: str
+    args: Operands
+    results: Operands
+
+
+class OperandStats(Record):
+    stat: dict[str, Any]
+
+
+class StatsTable(Record, of=OperandStats): ...
+
+
+class SoftwareMeta(Record):
+    args: StatsTable
+    results: StatsTable
+
+
+class HardwareMeta(Record):
+    is_implicit: bool
+    device_id: int
+    interface: dict[str, Any]
+    toolchain: str
+    module: str | None
+    dependence_files: list[str]
+    parallelism: list[int]
+    verilog_param: dict[str, Any]
+
+
+class Parameters(Record):
+    """The three parts of a node's metadata; dicts of your own may stand beside them."""
+
+    common: CommonMeta
+    software: SoftwareMeta
+    hardware: HardwareMeta
+
+
+def empty_parameters() -> Parameters:
+    return Parameters(common={}, software={}, hardware={})
+
+
+class MaseMetadata:
+    """`node.meta["mase"]`: the node's records, and the way back to its module."""
+
+    known_types: ClassVar[list[str]] = ["fixed", "float", "NA"]
+    known_toolchain: ClassVar[list[str]] = ["INTERNAL", "EXTERNAL", "HLS"]
+    known_storage: ClassVar[list[str]] = ["BRAM"]
+    internal_layers: ClassVar[dict[type[nn.Module], str]] = {nn.Linear: "linear", nn.ReLU: "relu"}
+
+    def __init__(
+        self,
+        node: fx.Node | None = None,
+        model: fx.GraphModule | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        # the model is found through the node: a reference of its own would go stale in a copy
+        del model
+        self.node = node
+        self.parameters = parameters or empty_parameters()
+
+    @property
+    def parameters(self) -> Parameters:
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, tree: dict[str, Any]) -> None:
+        self._parameters = tree if isinstance(tree, Parameters) else Parameters(tree)
+
+    @property
+    def common(self) -> CommonMeta:
+        return self._parameters.common
+
+    @property
+    def software(self) -> SoftwareMeta:
+        return self._parameters.software
+
+    @property
+    def hardware(self) -> HardwareMeta:
+        return self._parameters.hardware
+
+    @property
+    def model(self) -> fx.GraphModule:
+        assert self.node is not None, "this metadata is detached: it belongs to no node"
+        owner = self.node.graph.owning_module
+        assert owner is not None, f"{self.node} belongs to a graph that no GraphModule owns"
+        return owner
+
+    @property
+    def graph(self) -> fx.Graph:
+        assert self.node is not None, "this metadata is detached: it belongs to no node"
+        return self.node.graph
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module that a call_module node calls, None for any other node."""
+        if self.node is None or self.node.op != "call_module":
+            return None
+        return self.model.get_submodule(str(self.node.target))
+
+    def clone_for(self, node: fx.Node) -> MaseMetadata:
+        """The same facts, as records of their own, about another graph's node."""
+        return MaseMetadata(node, parameters=self.parameters.clone())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaseMetadata:
+        return MaseMetadata(self.node, parameters=self.parameters.clone())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parameters": self._parameters}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.node, self._parameters = None, state["parameters"]
+
+    def __getitem__(self, part: str) -> Any:
+        return self.parameters[part]
+
+    def __setitem__(self, part: str, value: Any) -> None:
+        self.parameters[part] = value
+
+    def __repr__(self) -> str:
+        where = self.node.name if self.node is not None else "detached"
+        return f"MaseMetadata({where}: {', '.join(k for k, v in self.parameters.items() if v)})"
+
+
+def mase(node: fx.Node) -> MaseMetadata:
+    """`node.meta["mase"]`, typed."""
+    found: MaseMetadata = node.meta["mase"]
+    return found

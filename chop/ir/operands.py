@@ -1,0 +1,238 @@
+"""Which argument of a call is which operand: bound by signature, any arity, keywords included."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_metadata import TensorMeta
+from chop.ir.ops import OpSpec
+
+# Tensors that are known by the name of their parameter; all others are data_in_0, data_in_1, …
+NAMED_OPERANDS = frozenset(
+    ("weight", "bias", "running_mean", "running_var", "condition", "index", "mask")
+)
+
+
+# torch's schemas call a dtype, a layout and a memory format int
+SCHEMA_TYPES: dict[str, Any] = {
+    "Tensor": TensorMeta,
+    "int": (int, torch.dtype, torch.layout, torch.memory_format),
+    "float": (int, float),
+    "number": (int, float, complex),
+    "bool": bool,
+    "str": str,
+    "Device": (torch.device, str),
+}
+
+
+@dataclass(frozen=True)
+class Param:
+    name: str
+    kind: str = "Any"  # torch's schema type; tells overloads apart
+    keyword_only: bool = False
+    repeated: bool = False  # *shape
+
+
+@dataclass(frozen=True)
+class Call:
+    """One way to call a target: what its arguments are called."""
+
+    params: tuple[Param, ...]
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Argument names -> values as they were passed, or None if they do not fit."""
+        bound: dict[str, Any] = {}
+        rest = list(args)
+        for param in self.params:
+            if param.repeated:
+                bound |= _repeated(param.name, rest)
+                rest = []
+            elif rest and not param.keyword_only:
+                bound[param.name] = rest.pop(0)
+        names = {param.name for param in self.params}
+        if rest or kwargs.keys() & bound.keys():
+            return None
+        if not kwargs.keys() <= names and not any(p.name == "**" for p in self.params):
+            return None
+        return bound | dict(kwargs)
+
+    def fits(self, bound: Mapping[str, Any]) -> bool:
+        return all(_is(p.kind, bound[p.name]) for p in self.params if p.name in bound)
+
+
+def _repeated(name: str, values: list[Any]) -> dict[str, Any]:
+    """`view(2, -1)` -> shape_0, shape_1; `view((2, -1))` -> shape, as it was called."""
+    if len(values) == 1 and isinstance(values[0], list | tuple):
+        return {name: values[0]}
+    return {f"{name}_{i}": value for i, value in enumerate(values)}
+
+
+def _is(kind: str, value: Any) -> bool:
+    if kind.startswith("Optional["):
+        return value is None or _is(kind[9:-1], value)
+    if kind.startswith("List["):
+        inner = kind[5:-1]
+        many = value if isinstance(value, list | tuple) else [value]
+        return all(_is(inner, one) for one in many)
+    return isinstance(value, SCHEMA_TYPES.get(kind, object))
+
+
+def _of_names(names: Sequence[str]) -> Call:
+    return Call(tuple(Param(n.removeprefix("*"), repeated=n.startswith("*")) for n in names))
+
+
+def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[Call]:
+    try:
+        params = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    if any(p.kind is p.VAR_POSITIONAL for p in params) and any(
+        p.kind is p.VAR_KEYWORD for p in params
+    ):
+        return []  # (*args, **kwargs) says nothing
+    return [
+        Call(
+            tuple(
+                Param(
+                    "**" if p.kind is p.VAR_KEYWORD else p.name,
+                    keyword_only=p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD),
+                    repeated=p.kind is p.VAR_POSITIONAL,
+                )
+                for p in params[skip_first:]
+            )
+        )
+    ]
+
+
+def _of_schemas(name: str, method: bool = False) -> list[Call]:
+    calls = []
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+        arguments = schema.arguments
+        if method:  # torch.where(condition, x, y), but x.where(condition, y)
+            arguments = sorted(arguments, key=lambda a: a.name != "self")
+        named = [("input" if a.name == "self" else a.name, a) for a in arguments]
+        calls.append(Call(tuple(Param(n, str(a.type), a.kwarg_only) for n, a in named)))
+    return calls
+
+
+def _dispatched(fn: Any) -> Any:
+    """The Python function behind F.max_pool2d and its like, which choose by `return_indices`."""
+    table: Any = getattr(torch._jit_internal, "boolean_dispatched", {})
+    return table[fn]["if_false"] if fn in table else fn
+
+
+@lru_cache(maxsize=4096)
+def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[Call]:
+    if names:
+        return [_of_names(names)]
+    if op == "call_method":
+        return _of_schemas(target, method=True)
+    fn = _dispatched(target)
+    if isinstance(fn, FunctionType):
+        return _of_function(fn)
+    spelt = getattr(fn, "__name__", "")  # of an overload: "add.Tensor"
+    return _of_function(fn) or _of_schemas(spelt) or _of_schemas(spelt.rpartition(".")[0])
+
+
+@lru_cache(maxsize=4096)
+def _module_calls(forward: Callable[..., Any]) -> list[Call]:
+    return _of_function(forward, skip_first=True)
+
+
+def _bind(calls: list[Call], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """By the overload whose types fit, else by the first that takes so many arguments."""
+    positional = {f"arg_{i}": value for i, value in enumerate(args)}
+    candidates = [(call, bound) for call in calls if (bound := call.bind(args, kwargs)) is not None]
+    fitting = (bound for call, bound in candidates if call.fits(bound))
+    return next(fitting, candidates[0][1] if candidates else positional | dict(kwargs))
+
+
+def described(value: Any, keep: Callable[[Tensor], Tensor] | None = None) -> Any:
+    """`value` with every tensor in it as a TensorMeta; `keep(tensor)` is stored as its value."""
+
+    def describe(v: Any) -> Any:
+        if not isinstance(v, Tensor):
+            return v
+        meta = TensorMeta.of(v)
+        if keep:
+            meta.value = keep(v)
+        return meta
+
+    return fx.node.map_aggregate(value, describe)
+
+
+def flatten(value: Any) -> Iterator[Any]:
+    """The leaves of nested lists, tuples and dicts."""
+    if isinstance(value, TensorMeta):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from flatten(item)
+    elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        for item in value:
+            yield from flatten(item)
+    elif isinstance(value, slice):
+        yield from (value.start, value.stop, value.step)
+    else:
+        yield value
+
+
+class _Operands(dict[str, Any]):
+    """Collects operands; every tensor gets a record of its own, even if it is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = count()
+
+    def add(self, tensor: TensorMeta, name: str | None = None) -> str:
+        name = name or f"data_in_{next(self.number)}"
+        self[name] = tensor.clone()
+        return name
+
+    def add_inside(self, value: Any) -> Any:
+        """`value` with each tensor in it replaced by the name of its operand."""
+        if isinstance(value, TensorMeta):
+            return self.add(value)
+        if isinstance(value, dict):
+            return {key: self.add_inside(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.add_inside(item) for item in value)
+        return value
+
+
+def bind_operands(
+    node: fx.Node,
+    spec: OpSpec,
+    module: nn.Module | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """`common.args` of a node: tensors under operand names, all else under its argument's name.
+
+    `args` and `kwargs` are those of the node with every fx node replaced by what it computed,
+    tensors as TensorMeta.
+    """
+    if module is not None:
+        bound = _bind(_module_calls(type(module).forward), args, kwargs)
+    else:
+        bound = _bind(_calls(node.op, node.target, spec.params), args, kwargs)
+    operands = _Operands()
+    for param, value in bound.items():
+        if isinstance(value, TensorMeta):
+            named = module is None and param in NAMED_OPERANDS
+            operands.add(value, param if named else None)
+            continue
+        leaves = list(flatten(value))
+        named_inside = operands.add_inside(value)
+        if not leaves or not all(isinstance(leaf, TensorMeta) for leaf in leaves):
+            operands[param] = named_inside
+    return operands

@@ -1,0 +1,424 @@
+"""The one table of MASE ops: how each is recognised, what it is called, which operands it has."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from chop.registry import Registry, UnknownName
+
+MaseType = Literal[
+    "module_related_func",  # exists both as nn.Module and as function
+    "module",  # an nn.Module without a functional twin
+    "builtin_func",  # arithmetic of Python and torch
+    "implicit_func",  # shapes and bookkeeping: no hardware
+    "patched_func",  # what the table does not know: yours
+    "placeholder",
+    "get_attr",
+    "output",
+]
+MASE_TYPES: tuple[MaseType, ...] = get_args(MaseType)
+
+# Where the functions of an op are looked up by name. Tensor comes last: its methods are call_method
+# targets, and `torch.Tensor.add` itself may be called as a function.
+NAMESPACES = (torch, F, torch.special, torch.linalg, operator, math, torch._C._nn, Tensor)
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One op. `functions` are compared by identity, `modules` by nearest base class."""
+
+    name: str
+    mase_type: MaseType
+    modules: tuple[type[nn.Module], ...] = ()
+    functions: tuple[Callable[..., Any], ...] = ()
+    methods: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ
+    quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
+
+
+OPS: Registry[OpSpec] = Registry("op")
+_BY_MODULE: dict[type, OpSpec] = {}
+_BY_FUNCTION: dict[Any, OpSpec] = {}
+_BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
+
+
+def _spelt(name: str) -> list[Callable[..., Any]]:
+    found = (getattr(space, name, None) for space in NAMESPACES)
+    return [thing for thing in found if callable(thing)]
+
+
+def define(
+    name: str,
+    mase_type: MaseType,
+    *modules: type[nn.Module],
+    names: str | None = None,
+    functions: tuple[Callable[..., Any], ...] = (),
+    params: str = "",
+    quantized: str = "",
+) -> OpSpec:
+    """Add a row. `names` are the spellings of its functions and methods, by default the op's own.
+
+    A name stands for the functions of `NAMESPACES` and the Tensor method that are called so, and
+    for their in-place forms. An op of your own gives its `modules` and `functions` themselves.
+    """
+    spellings = (name if names is None else names).split()
+    spellings += [f"{spelling}_" for spelling in spellings if not spelling.endswith("_")]
+    callables = [*functions, *(fn for spelling in spellings for fn in _spelt(spelling))]
+    methods = tuple(spelling for spelling in spellings if hasattr(Tensor, spelling))
+    unique = tuple({id(fn): fn for fn in callables}.values())
+    spec = OpSpec(
+        name,
+        mase_type,
+        modules,
+        unique,
+        methods,
+        tuple(params.split()),
+        tuple(quantized.split()),
+    )
+    OPS.register(name)(spec)
+    _BY_MODULE.update(dict.fromkeys(modules, spec))
+    for fn in unique:
+        _BY_FUNCTION.setdefault(fn, spec)
+    for spelling in spellings:
+        _BY_NAME.setdefault(spelling, spec)
+    _module_op.cache_clear()
+    return spec
+
+
+@cache
+def _module_op(cls: Any) -> OpSpec | None:
+    """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear."""
+    return next((_BY_MODULE[base] for base in cls.__mro__ if base in _BY_MODULE), None)
+
+
+def _function_op(target: Any) -> OpSpec | None:
+    """By identity; torch's operators, as torch.ops.aten.add.Tensor, by their exact name."""
+    if isinstance(target, torch._ops.OpOverload):
+        target = target.overloadpacket
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        qualified = target._qualified_op_name
+        aten = qualified.startswith("aten::")
+        return _BY_NAME.get(qualified.removeprefix("aten::")) if aten else None
+    try:
+        return _BY_FUNCTION.get(target)
+    except TypeError:  # a callable object that cannot be hashed
+        return None
+
+
+# `self.scale * x` reads an attribute; a tensor written into forward() is a constant, and so are the
+# parameters that functional layers of the labs' models read
+_CONSTANT = re.compile(
+    r"_tensor_constant\d+"
+    r"|(block|seq_blocks|linear|conv2d)(_\d+)?(_\d+)?_(weight|bias|gamma|means|pruning_masks)"
+)
+
+
+def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
+    """The op of a node; what the table does not know is a user-defined op, never an error."""
+    if node.op == "call_module":
+        cls: Any = type(module)
+        return _module_op(cls) or OPS["user_defined_module"]
+    if node.op == "call_function":
+        return _function_op(node.target) or OPS["user_defined_function"]
+    if node.op == "call_method":
+        return _BY_NAME.get(str(node.target)) or OPS["user_defined_method"]
+    if node.op == "get_attr" and _CONSTANT.fullmatch(node.name):
+        return OPS["constant"]
+    return OPS[node.op]
+
+
+def op_named(name: str) -> OpSpec:
+    """The row of `name`, or the near-miss error that users of `by = "type"` see."""
+    if name not in OPS:
+        raise UnknownName("op", name, sorted(OPS))
+    return OPS[name]
+
+
+def _define_all(mase_type: MaseType, names: str, params: str = "") -> None:
+    for name in names.split():
+        define(name, mase_type, params=params)
+
+
+WEIGHTED = "data_in weight bias"
+BINARY = "input other"
+
+# --- the graph itself
+define("placeholder", "placeholder", names="")
+define("get_attr", "get_attr", names="")
+define("output", "output", names="")
+define("constant", "implicit_func", names="")
+define("user_defined_module", "module", names="")
+define("user_defined_function", "patched_func", names="")
+define("user_defined_method", "patched_func", names="")
+define("patched_custom_layers", "patched_func", names="")
+
+# --- layers with weights
+define("linear", "module_related_func", nn.Linear, quantized=WEIGHTED)
+define("bilinear", "module_related_func", nn.Bilinear)
+define("conv1d", "module_related_func", nn.Conv1d, quantized=WEIGHTED)
+define("conv2d", "module_related_func", nn.Conv2d, quantized=WEIGHTED)
+define("conv3d", "module_related_func", nn.Conv3d, quantized=WEIGHTED)
+for _d in (1, 2, 3):
+    define(
+        f"convtranspose{_d}d",
+        "module_related_func",
+        getattr(nn, f"ConvTranspose{_d}d"),
+        names=f"conv_transpose{_d}d",
+        quantized=WEIGHTED,
+    )
+define("convolution", "builtin_func", names="convolution _convolution")
+define("embedding", "module_related_func", nn.Embedding, quantized="weight")
+define("embedding_bag", "module_related_func", nn.EmbeddingBag, quantized="weight")
+
+# --- norms
+define("batch_norm1d", "module", nn.BatchNorm1d, names="", quantized=WEIGHTED)
+define("batch_norm2d", "module", nn.BatchNorm2d, names="", quantized=WEIGHTED)
+define("batch_norm3d", "module", nn.BatchNorm3d, names="", quantized=WEIGHTED)
+define("sync_batch_norm", "module", nn.SyncBatchNorm, names="")
+define("instance_norm1d", "module", nn.InstanceNorm1d, names="", quantized=WEIGHTED)
+define("instance_norm2d", "module", nn.InstanceNorm2d, names="", quantized=WEIGHTED)
+define("instance_norm3d", "module", nn.InstanceNorm3d, names="", quantized=WEIGHTED)
+define(
+    "batch_norm",
+    "module_related_func",
+    names="batch_norm native_batch_norm _native_batch_norm_legit_no_training",
+    quantized=WEIGHTED,
+)
+define("instance_norm", "module_related_func", quantized=WEIGHTED)
+define(
+    "layer_norm",
+    "module_related_func",
+    nn.LayerNorm,
+    names="layer_norm native_layer_norm",
+    quantized=WEIGHTED,
+)
+define(
+    "group_norm",
+    "module_related_func",
+    nn.GroupNorm,
+    names="group_norm native_group_norm",
+    quantized=WEIGHTED,
+)
+define("rms_norm", "module_related_func", nn.RMSNorm, quantized=WEIGHTED)
+define("local_response_norm", "module_related_func", nn.LocalResponseNorm)
+define("normalize", "builtin_func")
+
+# --- activations
+for _name, _classes, _names in (
+    ("relu", (nn.ReLU,), "relu"),
+    ("relu6", (nn.ReLU6,), "relu6"),
+    ("rrelu", (nn.RReLU,), "rrelu"),
+    ("leaky_relu", (nn.LeakyReLU,), "leaky_relu"),
+    ("prelu", (nn.PReLU,), "prelu"),
+    ("elu", (nn.ELU,), "elu"),
+    ("selu", (nn.SELU,), "selu"),
+    ("celu", (nn.CELU,), "celu"),
+    ("gelu", (nn.GELU,), "gelu"),
+    ("silu", (nn.SiLU,), "silu"),
+    ("mish", (nn.Mish,), "mish"),
+    ("sigmoid", (nn.Sigmoid,), "sigmoid expit"),
+    ("logsigmoid", (nn.LogSigmoid,), "logsigmoid log_sigmoid"),
+    ("hardsigmoid", (nn.Hardsigmoid,), "hardsigmoid"),
+    ("tanh", (nn.Tanh,), "tanh"),
+    ("hardtanh", (nn.Hardtanh,), "hardtanh"),
+    ("hardswish", (nn.Hardswish,), "hardswish"),
+    ("hardshrink", (nn.Hardshrink,), "hardshrink"),
+    ("softshrink", (nn.Softshrink,), "softshrink"),
+    ("tanhshrink", (nn.Tanhshrink,), "tanhshrink"),
+    ("softsign", (nn.Softsign,), "softsign"),
+    ("softplus", (nn.Softplus,), "softplus"),
+    ("threshold", (nn.Threshold,), "threshold"),
+    ("glu", (nn.GLU,), "glu"),
+    ("softmax", (nn.Softmax, nn.Softmax2d), "softmax _softmax _safe_softmax"),
+    ("softmin", (nn.Softmin,), "softmin"),
+    ("log_softmax", (nn.LogSoftmax,), "log_softmax _log_softmax"),
+    ("gumbel_softmax", (), "gumbel_softmax"),
+):
+    define(_name, "module_related_func", *_classes, names=_names, quantized="data_in")
+
+# --- pooling and resizing
+for _d in (1, 2, 3):
+    for _pool, _camel in (
+        ("adaptive_avg_pool", "AdaptiveAvgPool"),
+        ("adaptive_max_pool", "AdaptiveMaxPool"),
+        ("avg_pool", "AvgPool"),
+        ("max_pool", "MaxPool"),
+        ("lp_pool", "LPPool"),
+        ("max_unpool", "MaxUnpool"),
+    ):
+        _op = f"{_pool}{_d}d"
+        define(
+            _op,
+            "module_related_func",
+            getattr(nn, f"{_camel}{_d}d"),
+            names=f"{_op} {_op}_with_indices _{_op}",
+        )
+define("fractional_max_pool2d", "module_related_func", nn.FractionalMaxPool2d)
+define("fractional_max_pool3d", "module_related_func", nn.FractionalMaxPool3d)
+define("upsample", "module_related_func", nn.Upsample)
+define("interpolate", "builtin_func")
+define("pixel_shuffle", "module_related_func", nn.PixelShuffle)
+define("pixel_unshuffle", "module_related_func", nn.PixelUnshuffle)
+define("channel_shuffle", "module_related_func", nn.ChannelShuffle)
+define("fold", "module_related_func", nn.Fold)
+define("unfold", "module_related_func", nn.Unfold)
+define(
+    "pad",
+    "module_related_func",
+    *(
+        getattr(nn, f"{how}Pad{_d}d")
+        for how in ("Zero", "Constant", "Reflection", "Replication", "Circular")
+        for _d in (1, 2, 3)
+    ),
+    names="pad constant_pad_nd",
+)
+_define_all("builtin_func", "grid_sample affine_grid")
+
+# --- attention, transformers, recurrence
+define(
+    "scaled_dot_product_attention",
+    "builtin_func",
+    names="scaled_dot_product_attention _scaled_dot_product_attention",
+    quantized="data_in data_in data_in",
+)
+define(
+    "attention",
+    "module_related_func",
+    nn.MultiheadAttention,
+    names="multi_head_attention_forward",
+)
+define("transformer", "module", nn.Transformer, names="")
+define("transformer_encoder", "module", nn.TransformerEncoder, names="")
+define("transformer_encoder_layer", "module", nn.TransformerEncoderLayer, names="")
+define("transformer_decoder", "module", nn.TransformerDecoder, names="")
+define("transformer_decoder_layer", "module", nn.TransformerDecoderLayer, names="")
+define("rnn", "module", nn.RNN, names="")
+define("lstm", "module", nn.LSTM, names="lstm")
+define("gru", "module", nn.GRU, names="gru")
+define("rnn_cell", "module", nn.RNNCell, names="")
+define("lstm_cell", "module", nn.LSTMCell)
+define("gru_cell", "module", nn.GRUCell)
+define("grouped_query_attention", "module", names="")
+
+# --- losses and distances
+define("crossentropyloss", "module_related_func", nn.CrossEntropyLoss, names="cross_entropy")
+define("nll_loss", "module_related_func", nn.NLLLoss)
+define("mse_loss", "module_related_func", nn.MSELoss)
+define("l1_loss", "module_related_func", nn.L1Loss)
+define("smooth_l1_loss", "module_related_func", nn.SmoothL1Loss)
+define("huber_loss", "module_related_func", nn.HuberLoss)
+define("kl_div", "module_related_func", nn.KLDivLoss)
+define("binary_cross_entropy", "module_related_func", nn.BCELoss)
+define("binary_cross_entropy_with_logits", "module_related_func", nn.BCEWithLogitsLoss)
+define("cosine_similarity", "module_related_func", nn.CosineSimilarity)
+define("pairwise_distance", "module_related_func", nn.PairwiseDistance)
+
+# --- arithmetic on two tensors
+define("add", "builtin_func", names="add iadd", params=BINARY, quantized="data_in data_in")
+define("sub", "builtin_func", names="sub isub subtract", params=BINARY, quantized="data_in data_in")
+define("mul", "builtin_func", names="mul imul multiply", params=BINARY, quantized="data_in data_in")
+define("matmul", "builtin_func", names="matmul imatmul", params=BINARY, quantized="data_in weight")
+define("bmm", "builtin_func", params="input mat2", quantized="data_in weight")
+define("mm", "builtin_func", params="input mat2", quantized="data_in weight")
+define("div", "builtin_func", names="div divide true_divide truediv itruediv", params=BINARY)
+define("floor_divide", "builtin_func", names="floor_divide floordiv ifloordiv", params=BINARY)
+define("remainder", "builtin_func", names="remainder fmod mod imod", params=BINARY)
+define("pow", "builtin_func", names="pow ipow float_power", params="input exponent")
+define("not", "builtin_func", names="not_ logical_not", params="input")
+define("invert", "builtin_func", names="invert inv bitwise_not", params="input")
+define("bitwise_and", "builtin_func", names="bitwise_and and_ iand logical_and", params=BINARY)
+define("bitwise_or", "builtin_func", names="bitwise_or or_ ior logical_or", params=BINARY)
+define("bitwise_xor", "builtin_func", names="bitwise_xor xor ixor logical_xor", params=BINARY)
+_define_all("builtin_func", "gt greater lt less le less_equal greater_equal", params=BINARY)
+_define_all("builtin_func", "maximum minimum atan2 hypot fmax fmin", params=BINARY)
+_define_all("builtin_func", "isclose allclose equal", params=BINARY)
+_define_all("builtin_func", "addmm baddbmm addbmm addmv addr addcmul addcdiv lerp rsub")
+define("einsum", "builtin_func", params="equation *operands")
+_define_all("builtin_func", "tensordot outer inner dot mv cross kron cdist multi_dot")
+
+# --- arithmetic on one tensor
+_define_all(
+    "builtin_func",
+    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc erfinv sin cos tan asin acos atan "
+    "sinh cosh asinh acosh atanh square reciprocal sign sgn floor ceil trunc frac cumsum cumprod "
+    "logit nan_to_num sinc lgamma digamma",
+)
+define("neg", "builtin_func", names="neg negative", params="input")
+define("round", "builtin_func")
+
+# --- reductions and order
+_define_all(
+    "builtin_func",
+    "sum mean prod max min amax amin aminmax argmax argmin var std var_mean std_mean median "
+    "nanmean nansum quantile logsumexp any all topk sort argsort kthvalue count_nonzero trace "
+    "bincount",
+)
+define("norm", "builtin_func", names="norm vector_norm matrix_norm")
+
+# --- making tensors
+_define_all("builtin_func", "arange range zeros cat")
+define("concat", "builtin_func", names="concat concatenate")
+_define_all(
+    "implicit_func",
+    "ones full empty eye linspace rand randn randint randperm bernoulli multinomial tensor "
+    "as_tensor zeros_like ones_like full_like empty_like rand_like randn_like randint_like "
+    "new_zeros new_ones new_full new_empty new_tensor meshgrid one_hot scalar_tensor",
+)
+
+# --- shapes, indices, bookkeeping
+define("getattr", "implicit_func", names="", functions=(getattr,), params="a b")
+define("getitem", "implicit_func", params="in select")
+define("setitem", "builtin_func", params="in select value")
+define("_assert", "implicit_func", names="_assert", params="condition message")
+define("view", "implicit_func", names="view _unsafe_view", params="input *shape")
+define("reshape", "implicit_func", params="input *shape")
+define("expand", "implicit_func", params="input *shape")
+define("repeat", "implicit_func", params="input *repeats")
+define("tile", "implicit_func", params="input *dims")
+define("permute", "implicit_func", params="input *dims")
+define("flip", "implicit_func", params="input *dims")
+define("transpose", "implicit_func", names="transpose", params="input dim_0 dim_1")
+define("swapaxes", "implicit_func", names="swapaxes swapdims", params="input dim_0 dim_1")
+define("masked_fill_", "implicit_func", names="masked_fill_")
+define("masked_fill", "implicit_func")
+define("to", "implicit_func", names="to _to_copy")
+define("flatten", "implicit_func", nn.Flatten)
+define("unflatten", "implicit_func", nn.Unflatten)
+define("identity", "module_related_func", nn.Identity, names="")
+define(
+    "dropout",
+    "implicit_func",
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    names="dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout "
+    "feature_dropout native_dropout",
+)
+_define_all("implicit_func", "eq ne ge", params=BINARY)
+_define_all(
+    "implicit_func",
+    "size t contiguous where long type_as clamp abs stack bool int squeeze unsqueeze gemm cast "
+    "shape gather slice split dim finfo iinfo index_select detach chunk unbind narrow select "
+    "view_as expand_as reshape_as broadcast_to repeat_interleave roll tril triu diag diagonal "
+    "numel item tolist clone float half double bfloat16 short char type cpu cuda ravel scatter "
+    "scatter_add scatter_reduce index_add index_copy index_fill index_put index masked_select "
+    "masked_scatter take take_along_dim hstack vstack dstack split_with_sizes tensor_split "
+    "is_floating_point is_complex isnan isinf isfinite fill zero copy requires_grad "
+    "broadcast_tensors atleast_1d atleast_2d atleast_3d bucketize searchsorted unique nonzero "
+    "view_as_real view_as_complex real imag alias lift_fresh_copy",
+)
+define("movedim", "implicit_func", names="movedim moveaxis")
+define("df_split", "builtin_func", names="")

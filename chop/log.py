@@ -1,0 +1,47 @@
+"""The `chop` logger: silent until somebody asks, then `LEVEL    message` on stderr."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+HANDLER = "chop-stderr"
+COLOURS = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;47"}
+
+root_logger = logging.getLogger("chop")
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        level, message = f"{record.levelname:8}", super().format(record)
+        if not sys.stderr.isatty():
+            return f"{level} {message}"
+        return f"\033[{COLOURS.get(record.levelname, '0')}m{level}\033[0m \033[34m{message}\033[0m"
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to today's sys.stderr: notebooks and tests replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def show_logs(level: str = "info") -> None:
+    """Send messages of `level` and above to stderr; a second call only changes the level."""
+    if level not in LEVELS:
+        raise ValueError(f"log level is one of {', '.join(LEVELS)}, not {level!r}")
+    if not any(handler.get_name() == HANDLER for handler in root_logger.handlers):
+        handler = _Stderr()
+        handler.set_name(HANDLER)
+        handler.setFormatter(_Formatter())
+        root_logger.addHandler(handler)
+        root_logger.propagate = False
+    root_logger.setLevel(level.upper())
+
+
+def show_logs_unless_configured() -> None:
+    """A report that nobody sees is none: show INFO if nobody has set up logging."""
+    if not root_logger.hasHandlers():
+        show_logs()

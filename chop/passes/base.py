@@ -1,0 +1,228 @@
+"""What a pass is: `(graph, pass_args) -> (graph, info)`, its options being a Python signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import time
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.registry import Registry, nearest
+
+logger = logging.getLogger(__name__)
+
+Info = dict[str, Any]
+Kind = Literal["analysis", "transform", "interface"]
+NO_ARGS: Mapping[str, Any] = {}
+
+# which pass fills in which part of the metadata
+FILLED_BY = {
+    "metadata": "init_metadata",
+    "common": "add_common_metadata",
+    "software": "add_software_metadata",
+    "hardware": "add_hardware_metadata",
+}
+
+
+class PassArgsError(TypeError, ValueError):
+    """Options that a pass does not take, or a graph that is not ready for it."""
+
+
+class Pass(Protocol):
+    """Anything that can be run on a graph: ours, or a function that you wrote by hand."""
+
+    def __call__(
+        self, graph: MaseGraph, pass_args: Any = None, /
+    ) -> tuple[MaseGraph, Info] | MaseGraph | Info | None: ...
+
+
+class GraphPass:
+    """A registered pass. Calling it checks its options and what it needs, then runs it."""
+
+    def __init__(
+        self, fn: Callable[..., Info | None], name: str, kind: Kind, needs: tuple[str, ...]
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.__qualname__: str = fn.__qualname__
+        self.fn, self.name, self.kind, self.needs = fn, name, kind, needs
+        self.signature = inspect.signature(fn)
+        graph, *options = self.signature.parameters.values()
+        assert graph.name == "graph", f"the first parameter of pass {name!r} is `graph`"
+        self.options = {p.name: p for p in options if p.kind is not p.VAR_KEYWORD}
+        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in options)
+
+    def __call__(
+        self, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None
+    ) -> tuple[MaseGraph, Info]:
+        options = self.check(pass_args)
+        self._check_ready(graph)
+        start = time.perf_counter()
+        info = self.fn(graph, **options) or {}
+        logger.debug("pass %s took %.1f ms", self.name, 1e3 * (time.perf_counter() - start))
+        return graph, info
+
+    def check(self, pass_args: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The options to run with; the caller's dict is read, never changed."""
+        given = NO_ARGS if pass_args is None else pass_args
+        if not isinstance(given, Mapping):
+            raise PassArgsError(
+                f"pass {self.name!r} takes its options as a dict, not {type(given).__name__}; "
+                f"options are {self.describe_options()}"
+            )
+        for key in given:
+            if key not in self.options and not self.open_ended:
+                near = nearest(key, self.options)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise PassArgsError(
+                    f"pass {self.name!r} has no option {key!r}{hint} "
+                    f"(options: {self.describe_options()})"
+                )
+        for option in self.options.values():
+            if option.default is option.empty and option.name not in given:
+                raise PassArgsError(
+                    f"pass {self.name!r} needs the option {option.name!r} "
+                    f"(options: {self.describe_options()})"
+                )
+        return {key: self._checked(key, value) for key, value in given.items()}
+
+    def describe_options(self) -> str:
+        """`by: Literal['type', 'name'], num_samples: int = 512`, as in the signature."""
+        shown = [written(option) for option in self.options.values()]
+        shown += ["…"] * self.open_ended
+        return ", ".join(shown) or "none"
+
+    def _checked(self, key: str, value: Any) -> Any:
+        from pydantic import ValidationError
+
+        adapter = self._adapters.get(key)
+        if adapter is None:
+            return value
+        try:
+            return adapter.validate_python(value, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            path = ".".join([key, *(str(step) for step in first["loc"])])
+            raise PassArgsError(
+                f"pass {self.name!r}: option {path!r} is {first['input']!r:.80}, "
+                f"but {first['msg']} (option: {written(self.options[key])})"
+            ) from None
+
+    @functools.cached_property
+    def _adapters(self) -> dict[str, Any]:
+        """Made at the first call, so that importing passes does not import pydantic."""
+        from pydantic import ConfigDict, TypeAdapter
+
+        hints = typing.get_type_hints(self.fn)
+        config = ConfigDict(arbitrary_types_allowed=True)
+
+        def adapter(hint: Any) -> Any:
+            own = hasattr(hint, "model_config") or hasattr(hint, "__pydantic_config__")
+            return TypeAdapter(hint, config=None if own else config)
+
+        return {key: adapter(hints[key]) for key in self.options if key in hints}
+
+    def _check_ready(self, graph: MaseGraph) -> None:
+        if not isinstance(graph, MaseGraph):
+            raise PassArgsError(
+                f"pass {self.name!r} works on a MaseGraph, not {type(graph).__name__}; "
+                f"make one with MaseGraph(model)"
+            )
+        for part in self.needs:
+            bare = next((node for node in graph.nodes if not has_metadata(node, part)), None)
+            if bare is not None:
+                raise PassArgsError(
+                    f"pass {self.name!r} needs {part} metadata, and node {bare.name!r} has none; "
+                    f"run {FILLED_BY[part]}_analysis_pass first"
+                )
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} pass {self.name!r}>"
+
+    def __reduce__(self) -> str:  # by name, as functions are pickled
+        return self.__qualname__
+
+
+def written(option: inspect.Parameter) -> str:
+    """`num_samples: int = 512`, as it stands in the signature."""
+    # annotations are strings here, which str(option) would show in quotes
+    default = "" if option.default is option.empty else f" = {option.default!r}"
+    kind = option.annotation
+    return f"{option.name}: {kind if isinstance(kind, str) else kind.__name__}{default}"
+
+
+def has_metadata(node: fx.Node, part: str) -> bool:
+    """Whether `node` has the part "common", "software" or "hardware"; "metadata" is any at all."""
+    if "mase" not in node.meta:
+        return False
+    return part == "metadata" or bool(node.meta["mase"].parameters.get(part))
+
+
+PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph")
+
+
+def graph_pass(
+    name: str, kind: Kind, needs: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Info | None]], GraphPass]:
+    """Register `fn(graph, *, option=default) -> info` as the pass `name`.
+
+    Its keyword-only parameters are its options. `needs` are parts of the metadata ("common",
+    "software", "hardware", or "metadata" for any) that must have been filled in before.
+    """
+
+    def wrap(fn: Callable[..., Info | None]) -> GraphPass:
+        return PASSES.register(name)(GraphPass(fn, name, kind, needs))
+
+    return wrap
+
+
+def run_pass(
+    step: str | Pass | GraphPass, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None
+) -> tuple[MaseGraph, Info]:
+    """Run a pass: one of ours, or its name, or a plain function that returns graph or info."""
+    run = PASSES[step] if isinstance(step, str) else step
+    if isinstance(run, GraphPass):
+        return run(graph, pass_args)
+    start = time.perf_counter()
+    # a function written by hand may well change the dict that it is given
+    result = _call_plain(run, graph, None if pass_args is None else dict(pass_args))
+    logger.debug("pass %s took %.1f ms", pass_name(step), 1e3 * (time.perf_counter() - start))
+    return _as_pair(result, graph, pass_name(step))
+
+
+def pass_name(step: str | Pass | GraphPass) -> str:
+    """The short name of a registered pass, the function's own name for any other."""
+    if isinstance(step, str | GraphPass):
+        return step if isinstance(step, str) else step.name
+    return str(getattr(step, "__name__", step))
+
+
+def _call_plain(run: Pass, graph: MaseGraph, pass_args: dict[str, Any] | None) -> Any:
+    try:
+        inspect.signature(run).bind(graph, pass_args)
+    except TypeError:
+        alone: Callable[[MaseGraph], Any] = run
+        return alone(graph)
+    except ValueError:  # no signature to read, as of some built-ins
+        pass
+    return run(graph, pass_args)
+
+
+def _as_pair(result: Any, graph: MaseGraph, name: str) -> tuple[MaseGraph, Info]:
+    if result is None:
+        return graph, {}
+    if isinstance(result, MaseGraph):
+        return result, {}
+    if isinstance(result, Mapping):
+        return graph, dict(result)
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], MaseGraph):
+        return result[0], dict(result[1] or {})
+    raise TypeError(
+        f"pass {name!r} returned {type(result).__name__}; "
+        f"a pass returns (graph, info), or one of the two"
+    )

@@ -1,0 +1,152 @@
+"""Run the model once and note what every node is, takes and gives."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import CommonMeta, Operands, TensorMeta, mase
+from chop.ir.operands import bind_operands, described, flatten
+from chop.ir.ops import OPS, OpSpec, identify
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.run import RunError, Runner
+from chop.passes.graph.analysis.utils import first_computing, last_computing
+from chop.registry import unknown
+
+
+@graph_pass("add_common_metadata", "analysis", needs=("metadata",))
+def add_common_metadata_analysis_pass(
+    graph: MaseGraph,
+    *,
+    dummy_in: Mapping[str, Any] | None = None,
+    add_value: bool = True,
+    force_device_meta: bool = False,
+) -> None:
+    """Note each node's op, arguments and results, from one forward pass on `dummy_in`.
+
+    `dummy_in` maps the names of the model's inputs to tensors. `add_value` keeps a clone of every
+    tensor under "value". `force_device_meta` runs on torch's meta device: shapes and dtypes only,
+    nothing is computed. The model is left as it was: no BatchNorm statistic, random state, mode or
+    gradient changes.
+    """
+    inputs = _inputs(graph, dummy_in or {})
+    try:
+        _Annotate(graph, add_value, force_device_meta).run_untouched(inputs)
+    except RunError as error:
+        raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
+    _annotate_graph(graph)
+
+
+def _inputs(graph: MaseGraph, dummy_in: Mapping[str, Any]) -> list[Any]:
+    """The value of each placeholder, by its target: fx renames the node of an input `input`."""
+    names = [str(node.target) for node in graph.inputs]
+    for key in dummy_in:
+        if key not in names:
+            raise PassArgsError(f"dummy_in: {unknown('input', key, names)}")
+    extra = getattr(graph.model, "additional_inputs", {})
+    values = []
+    for node in graph.inputs:
+        name = str(node.target)
+        if name not in dummy_in and name not in extra and not node.args:
+            raise PassArgsError(
+                f"pass 'add_common_metadata' needs a value for the model's input {name!r}: "
+                f'{{"dummy_in": {{{", ".join(f"{n!r}: tensor" for n in names)}}}}}'
+            )
+        default = node.args[0] if node.args else None
+        values.append(dummy_in.get(name, extra.get(name, default)))
+    return values
+
+
+class _Snapshots:
+    """Clones of tensors, one for each state that a tensor was seen in."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
+
+    def of(self, x: Tensor) -> Tensor:
+        source, version, clone = self._seen.get(id(x), (None, None, None))
+        if source is not None and source() is x and version == x._version and clone is not None:
+            return clone
+        clone = x.detach().clone()
+        self._seen[id(x)] = (weakref.ref(x), x._version, clone)
+        return clone
+
+
+class _Annotate(Runner):
+    """Runs the graph node by node and writes down what it sees, before in-place ops change it."""
+
+    def __init__(self, graph: MaseGraph, keep_values: bool, on_meta: bool) -> None:
+        super().__init__(graph.model, on_meta)
+        self.patched_layers = tuple(getattr(graph.model, "patched_custom_layers", ()))
+        self.patched_names = set(getattr(graph.model, "patched_op_names", ()))
+        self.extra_inputs = getattr(graph.model, "additional_inputs", {})
+        self.keep = _Snapshots().of if keep_values else None
+
+    def run_node(self, n: fx.Node) -> Any:
+        module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        spec = self._identify(n, module)
+        operands: dict[str, Any] = {}
+        if n.op in ("call_module", "call_function", "call_method"):
+            operands = bind_operands(
+                n, spec, module, described(args, self.keep), described(kwargs, self.keep)
+            )
+        if module is not None:
+            operands |= {name: self._parameter(p) for name, p in module.named_parameters()}
+        result = super().run_node(n)
+        results = self._results(result)
+        if n.op == "placeholder" and n.target in self.extra_inputs:
+            results["data_out_0"]["type"] = "model_specific_input"
+        common = CommonMeta(mase_type=spec.mase_type, mase_op=spec.name)
+        if module is None:
+            common |= {"results": results, "args": operands}
+        else:
+            common |= {"args": operands, "results": results}
+        mase(n).parameters.common = common
+        if n.op in ("placeholder", "output"):
+            mase(n).hardware.is_implicit = True
+        return result
+
+    def _identify(self, n: fx.Node, module: nn.Module | None) -> OpSpec:
+        if isinstance(module, self.patched_layers):
+            return OPS["patched_custom_layers"]
+        spec = identify(n, module)
+        name = getattr(n.target, "__name__", "").lower()
+        if spec.name == "user_defined_function" and name in self.patched_names:
+            return OpSpec(name, "patched_func")
+        return spec
+
+    def _parameter(self, p: Tensor) -> dict[str, Any]:
+        meta = described(p, self.keep)
+        keys = ("type", "precision", "shape", "from", "value")
+        return {key: meta.get(key) for key in keys if key != "value" or self.keep}
+
+    def _results(self, result: Any) -> Operands:
+        leaves = list(flatten(described(result, self.keep)))
+        if not any(isinstance(leaf, TensorMeta) for leaf in leaves):
+            leaves = [result]
+        entries = (
+            leaf
+            if isinstance(leaf, TensorMeta)
+            else {"type": type(leaf), "shape": [1], "value": leaf}
+            for leaf in leaves
+        )
+        return Operands({f"data_out_{i}": entry for i, entry in enumerate(entries)})
+
+
+def _annotate_graph(graph: MaseGraph) -> None:
+    """The graph's own inputs and results, and the nodes that first and last compute."""
+    common = graph.meta["mase"].common
+    common.nodes_in, common.nodes_out = first_computing(graph), last_computing(graph)
+    common.args = Operands(
+        {
+            f"data_in_{k}": mase(node).common.results["data_out_0"].clone()
+            for k, node in enumerate(graph.inputs)
+        }
+    )
+    output = next(node for node in graph.nodes if node.op == "output")
+    common.results = mase(output).common.results.clone()

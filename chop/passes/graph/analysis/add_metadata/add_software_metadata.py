@@ -1,0 +1,42 @@
+"""A place for statistics beside every tensor of every node."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import SoftwareMeta, mase
+from chop.passes.base import graph_pass
+
+NOT_A_STATISTIC = "num_batches_tracked"  # BatchNorm's counter of steps
+
+
+@graph_pass("add_software_metadata", "analysis", needs=("common",))
+def add_software_metadata_analysis_pass(graph: MaseGraph) -> None:
+    """Lay out `software.args` and `software.results` with an empty `stat` for every tensor."""
+    for node in graph.nodes:
+        software = SoftwareMeta()
+        for part, names in (("args", _tensors_in(node)), ("results", _tensors_out(node))):
+            if _has_part(node, part):
+                software[part] = {name: {"stat": {}} for name in names}
+        mase(node).parameters.software = software
+
+
+def _has_part(node: fx.Node, part: str) -> bool:
+    """Inputs and attributes have results only, the output has arguments only."""
+    lacking = {"placeholder": "args", "get_attr": "args", "output": "results"}
+    return lacking.get(node.op) != part
+
+
+def _tensors_in(node: fx.Node) -> list[str]:
+    meta = mase(node)
+    if node.op == "output":  # it takes what it gives
+        return [name.replace("data_out", "data_in") for name, _ in meta.common.results.tensors()]
+    names = [name for name, _ in meta.common.args.tensors()]
+    if meta.module is not None:
+        names += [name for name, _ in meta.module.named_buffers()]
+    return [name for name in names if not name.endswith(NOT_A_STATISTIC)]
+
+
+def _tensors_out(node: fx.Node) -> list[str]:
+    return [name for name, _ in mase(node).common.results.tensors()]

@@ -1,0 +1,58 @@
+"""What a graph consists of, as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+from tabulate import tabulate
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.base import graph_pass
+
+FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
+
+
+@graph_pass("report_graph", "analysis")
+def report_graph_analysis_pass(
+    graph: MaseGraph,
+    *,
+    file_name: str | Path | None = None,
+    style: Literal["24", "sections"] = "24",
+) -> None:
+    """Print the fx graph, how often each kind of node occurs, and the layers; or write a file.
+
+    `style = "sections"` adds a table of all nodes and headings.
+    """
+    text = _sections(graph) if style == "sections" else _plain(graph)
+    if file_name is None:
+        print(text)  # noqa: T201  the labs read it off the notebook
+        return
+    path = Path(file_name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _overview(graph: MaseGraph) -> str:
+    found = Counter(node.op for node in graph.nodes)
+    counts = {op: found[op] for op in FX_OPS}
+    called = [n for n in graph.nodes if n.op == "call_module"]
+    layers = [graph.modules[str(node.target)] for node in called]
+    return f"Network overview:\n{counts}\nLayer types:\n{layers}"
+
+
+def _plain(graph: MaseGraph) -> str:
+    return f"{graph.fx_graph}\n{_overview(graph)}"
+
+
+def _sections(graph: MaseGraph) -> str:
+    rows = [[n.op, n.name, n.target, n.args, n.kwargs] for n in graph.nodes]
+    table = tabulate(rows, headers=["opcode", "name", "target", "args", "kwargs"])
+    bar = "=" * 21
+    return (
+        f"Graph Analysis Report\n\n"
+        f"{bar} Graph Summary {bar}\n\n{table}\n\n"
+        f"{bar} Graph Syntax {bar}\n\n{graph.fx_graph}\n\n"
+        f"{bar} Graph Overview {bar}\n\n{_overview(graph)}"
+    )

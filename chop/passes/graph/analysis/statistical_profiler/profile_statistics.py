@@ -1,0 +1,240 @@
+"""Statistics of weights and activations, written into the software metadata."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor, fx
+from tqdm import tqdm
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import TensorMeta, mase
+from chop.ir.operands import bind_operands, described, flatten
+from chop.ir.ops import identify
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.run import RunError, Runner
+from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
+from chop.passes.select import select
+from chop.registry import unknown
+
+logger = logging.getLogger(__name__)
+
+Statistics = Mapping[str, Mapping[str, Any] | None]
+Targets = dict[fx.Node, dict[str, dict[str, Statistic]]]  # node -> operand -> statistic by name
+
+
+@graph_pass("profile_statistics", "analysis", needs=("common", "software"))
+def profile_statistics_analysis_pass(
+    graph: MaseGraph,
+    *,
+    by: Literal["type", "name", "regex_name"],
+    target_weight_nodes: Sequence[str] = (),
+    target_activation_nodes: Sequence[str] = (),
+    weight_statistics: Statistics | None = None,
+    activation_statistics: Statistics | None = None,
+    input_generator: Any = None,
+    num_samples: int = 512,
+    profile_output_activation: bool = False,
+) -> None:
+    """Write statistics of weights and activations to `software.args[...]["stat"]`.
+
+    Nodes are chosen by op, by name, or by regular expression on names. `weight_statistics` and
+    `activation_statistics` map the name of a statistic to its options. Activations come from
+    `input_generator`, which yields dicts of inputs, until exactly `num_samples` samples were seen.
+    `profile_output_activation` also looks at what the chosen nodes give.
+    """
+    weights = _weight_targets(graph, by, target_weight_nodes, weight_statistics or {})
+    activations = _activation_targets(
+        graph, by, target_activation_nodes, activation_statistics or {}, profile_output_activation
+    )
+    if any(activations.values()):
+        _check_source(input_generator, num_samples)
+    _profile_weights(graph, weights)
+    if any(activations.values()):
+        _profile_activations(graph, activations, input_generator, num_samples)
+    for targets in (weights, activations):
+        for node, operands in targets.items():
+            for operand, stats in operands.items():
+                part = "results" if operand.startswith("data_out") else "args"
+                exported = {name: stat.export() for name, stat in stats.items()}
+                mase(node).software[part][operand]["stat"] = exported
+
+
+def _new_stats(statistics: Statistics) -> dict[str, Statistic]:
+    return {name: create_new_stat(name, **(kwargs or {})) for name, kwargs in statistics.items()}
+
+
+def _weight_targets(
+    graph: MaseGraph, by: Any, keys: Sequence[str], statistics: Statistics
+) -> Targets:
+    _new_stats(statistics)  # a misspelt one is refused even if no node matches
+    targets: Targets = {}
+    for node in select(graph, by, keys):
+        if node.op != "call_module":
+            logger.warning(
+                "Node %s is not a call_module node, but is in target_weight_nodes. Skip.", node.name
+            )
+            continue
+        names = [name for name in mase(node).software.args if not name.startswith("data_in")]
+        targets[node] = {name: _new_stats(statistics) for name in names}
+    return targets
+
+
+def _activation_targets(
+    graph: MaseGraph, by: Any, keys: Sequence[str], statistics: Statistics, outputs: bool
+) -> Targets:
+    _new_stats(statistics)
+    targets: Targets = {}
+    for node in select(graph, by, keys):
+        software = mase(node).software
+        names = [name for name in software.get("args", {}) if name.startswith("data_in")]
+        if outputs:
+            names += list(software.get("results", {}))
+        targets[node] = {name: _new_stats(statistics) for name in names}
+    return targets
+
+
+def _check_source(input_generator: Any, num_samples: int) -> None:
+    if num_samples < 1:
+        raise PassArgsError(f"num_samples is at least 1, not {num_samples}")
+    if input_generator is None:
+        raise PassArgsError(
+            "pass 'profile_statistics' needs an input_generator to profile activations: "
+            "an iterator of dicts such as {'x': batch}"
+        )
+
+
+def _profile_weights(graph: MaseGraph, targets: Targets) -> None:
+    """One look at every weight; the bar counts all nodes, as in the labs."""
+    for node in tqdm(graph.nodes, total=len(graph.nodes), desc="Profiling weight statistics"):
+        for name, stats in targets.get(node, {}).items():
+            module = mase(node).module
+            assert module is not None
+            tensor = _fetch(module, name)
+            for stat in stats.values():
+                stat.update_a_sample(tensor)
+
+
+def _fetch(module: Any, name: str) -> Tensor:
+    path, _, leaf = name.rpartition(".")
+    tensor: Tensor = getattr(module.get_submodule(path), leaf)
+    return tensor.detach()
+
+
+def _profile_activations(
+    graph: MaseGraph, targets: Targets, input_generator: Any, num_samples: int
+) -> None:
+    per_batch = getattr(input_generator, "batch_size", None)
+    total = -(-num_samples // per_batch) if per_batch else None
+    seen = 0
+    with tqdm(total=total, desc="Profiling act statistics") as bar:
+        for batch in _batches(graph, input_generator, num_samples):
+            try:
+                _Watch(graph, targets, batch.size).run_untouched(batch.inputs)
+            except RunError as error:
+                raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
+            seen += batch.size
+            bar.update()
+    if seen < num_samples:
+        logger.warning(
+            "input_generator ended after %d of the %d samples asked for", seen, num_samples
+        )
+
+
+class _Batch:
+    """Inputs in the order of the model's arguments, and how many samples they are."""
+
+    def __init__(self, graph: MaseGraph, values: Mapping[str, Any], at_most: int) -> None:
+        names = [str(node.target) for node in graph.inputs]
+        for name in values:
+            if name not in names:
+                raise PassArgsError(f"input_generator: {unknown('input', name, names)}")
+        tensors = [v for v in values.values() if isinstance(v, Tensor) and v.ndim]
+        if not tensors:
+            raise PassArgsError("input_generator yields a dict without a tensor in it")
+        whole = tensors[0].shape[0]
+        self.size = min(whole, at_most)
+        self.inputs = [
+            _first(values[n], self.size, whole)
+            if (n := str(node.target)) in values
+            else _default(node)
+            for node in graph.inputs
+        ]
+
+
+def _first(value: Any, size: int, whole: int) -> Any:
+    batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == whole
+    return value[:size] if batched else value
+
+
+def _default(node: fx.Node) -> Any:
+    if not node.args:
+        raise PassArgsError(f"input_generator gives no value for the model's input {node.target!r}")
+    return node.args[0]
+
+
+def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterator[_Batch]:
+    """Batches until `num_samples` were seen; the last one is cut to size."""
+    left = num_samples
+    source = iter(input_generator)
+    while left > 0:
+        values = next(source, None)
+        if values is None:
+            return
+        if not isinstance(values, Mapping):
+            raise PassArgsError(
+                f"input_generator yields dicts such as {{'x': batch}}, not {type(values).__name__}"
+            )
+        batch = _Batch(graph, values, left)
+        left -= batch.size
+        yield batch
+
+
+class _Watch(Runner):
+    """Runs a batch and shows the chosen operands to their statistics."""
+
+    def __init__(self, graph: MaseGraph, targets: Targets, batch_size: int) -> None:
+        super().__init__(graph.model)
+        self.targets, self.batch_size = targets, batch_size
+
+    def run_node(self, n: fx.Node) -> Any:
+        watched = self.targets.get(n)
+        if not watched:
+            return super().run_node(n)
+        # arguments are shown first, before an in-place op changes them
+        self._show(watched, _taken(n, *self.fetch_args_kwargs_from_env(n)))
+        result = super().run_node(n)
+        self._show(watched, _given(result))
+        return result
+
+    def _show(self, watched: dict[str, dict[str, Statistic]], tensors: dict[str, Tensor]) -> None:
+        for name in watched.keys() & tensors.keys():
+            x = tensors[name]
+            for stat in watched[name].values():
+                if x.ndim and x.shape[0] == self.batch_size:
+                    stat.update_a_batch(x)
+                else:
+                    stat.update_a_sample(x)
+
+
+def _live(x: Tensor) -> Tensor:
+    return x
+
+
+def _taken(node: fx.Node, args: Any, kwargs: Any) -> dict[str, Tensor]:
+    """The tensors that a node takes, by operand name."""
+    if node.op == "output":
+        leaves = [leaf for leaf in flatten(args) if isinstance(leaf, Tensor)]
+        return {f"data_in_{i}": leaf for i, leaf in enumerate(leaves)}
+    meta = mase(node)
+    metas = described(args, _live), described(kwargs, _live)
+    operands = bind_operands(node, identify(node, meta.module), meta.module, *metas)
+    return {name: op.value for name, op in operands.items() if isinstance(op, TensorMeta)}
+
+
+def _given(result: Any) -> dict[str, Tensor]:
+    """The tensors that a node gives, by result name."""
+    leaves = enumerate(flatten(result))
+    return {f"data_out_{i}": leaf for i, leaf in leaves if isinstance(leaf, Tensor)}

@@ -1,0 +1,202 @@
+"""Helpers for people who write passes, in notebooks and here."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from torch import fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.registry import UnknownName, unknown
+
+__all__ = [
+    "check_func",
+    "check_func_type",
+    "deepcopy_mase_graph",
+    "deepgetattr",
+    "deepsetattr",
+    "get_input_index",
+    "get_mase_op",
+    "get_mase_type",
+    "get_module_by_name",
+    "get_module_by_target",
+    "get_node_actual_target",
+    "get_node_by_name",
+    "get_node_target_by_name",
+    "get_parent_name",
+    "get_similar_node_actual_target",
+    "init_project",
+    "isinstance_but_not_subclass",
+    "match_a_pattern",
+    "v2p",
+    "vf",
+]
+
+
+def check_func_type(node: fx.Node, my_func: Any) -> bool:
+    """Whether `node` calls a function of the same type as `my_func`."""
+    return type(node.target) is type(my_func)
+
+
+def check_func(node: fx.Node, my_func: Any) -> bool:
+    """Whether `node` calls `my_func` itself."""
+    return node.target is my_func
+
+
+def isinstance_but_not_subclass(my_obj: object, my_class: type) -> bool:
+    """Whether `my_obj` is of just this class.
+
+    >>> isinstance_but_not_subclass(nn.Hardtanh(), nn.Hardtanh)
+    True
+    >>> isinstance_but_not_subclass(nn.ReLU6(), nn.Hardtanh)
+    False
+    """
+    return type(my_obj) is my_class
+
+
+def match_a_pattern(name: str, patterns: Iterable[str]) -> str | None:
+    """The first of `patterns` that matches the whole of `name`.
+
+    >>> match_a_pattern("layer_12_fc", [r"head", r"layer_\\d+_fc"])
+    'layer_\\\\d+_fc'
+    """
+    return next((pattern for pattern in patterns if re.fullmatch(pattern, name)), None)
+
+
+def get_parent_name(target: str) -> tuple[str, str]:
+    """A dotted name as parent and leaf; the root's own children have the parent "".
+
+    >>> get_parent_name("seq_blocks.2"), get_parent_name("fc")
+    (('seq_blocks', '2'), ('', 'fc'))
+    """
+    parent, _, name = str(target).rpartition(".")
+    return parent, name
+
+
+def get_module_by_name(model: nn.Module, request_name: str) -> nn.Module | None:
+    """The module of that dotted name, None if there is none."""
+    return get_module_by_target(model, request_name)
+
+
+def get_module_by_target(model: nn.Module, target: str) -> nn.Module | None:
+    """The module that a call_module node with this target calls, None if there is none."""
+    try:
+        return model.get_submodule(target)
+    except AttributeError:
+        return None
+
+
+def get_node_by_name(graph: fx.Graph, request_name: str) -> fx.Node:
+    """The node of that name."""
+    node: fx.Node
+    for node in graph.nodes:
+        if node.name == request_name:
+            return node
+    raise RuntimeError(unknown("node", request_name, [node.name for node in graph.nodes]))
+
+
+def vf(string: str) -> str:
+    """A name as Verilog spells it.
+
+    >>> vf("seq_blocks.2 weight")
+    'seq_blocks_2_weight'
+    """
+    return string.replace(".", "_").replace(" ", "_")
+
+
+def v2p(string: str) -> str:
+    """A Verilog name as the name of a parameter.
+
+    >>> v2p("data_in_0")
+    'DATA_IN_0'
+    """
+    return string.upper()
+
+
+def get_input_index(node: fx.Node, next_node: fx.Node) -> int:
+    """Which input of `next_node` the node `node` is."""
+    if node not in next_node.all_input_nodes:
+        raise ValueError(
+            f"{node.name!r} is not an input of {next_node.name!r}; "
+            f"its inputs are {[n.name for n in next_node.all_input_nodes]}"
+        )
+    return next_node.all_input_nodes.index(node)
+
+
+def _common(node: fx.Node, key: str) -> Any:
+    try:
+        return node.meta["mase"].parameters["common"][key]
+    except KeyError:
+        raise KeyError(
+            f"node {node.name!r} has no {key} yet; run init_metadata_analysis_pass and "
+            f"add_common_metadata_analysis_pass first"
+        ) from None
+
+
+def get_mase_op(node: fx.Node) -> str:
+    """ "linear", "relu", "add", …"""
+    return str(_common(node, "mase_op"))
+
+
+def get_mase_type(node: fx.Node) -> str:
+    """ "module", "module_related_func", "builtin_func", …"""
+    return str(_common(node, "mase_type"))
+
+
+def get_node_actual_target(node: fx.Node) -> Any:
+    """The module itself for a module, the function for a function, else the target's name."""
+    if node.op != "call_module":
+        return node.target
+    owner = node.graph.owning_module
+    assert owner is not None, f"{node} belongs to a graph that no GraphModule owns"
+    return owner.get_submodule(str(node.target))
+
+
+def get_similar_node_actual_target(graph: MaseGraph | None, node: fx.Node) -> Any:
+    """The actual target of the node of the same name in another graph, None without one."""
+    if graph is None:
+        return None
+    return get_node_actual_target(get_node_by_name(graph.fx_graph, node.name))
+
+
+def get_node_target_by_name(graph: MaseGraph, name: str) -> Any:
+    """The actual target of the node of that name."""
+    return get_node_actual_target(get_node_by_name(graph.fx_graph, name))
+
+
+def deepcopy_mase_graph(mase_graph: MaseGraph) -> MaseGraph:
+    """An independent copy: model, graph and metadata."""
+    return copy.deepcopy(mase_graph)
+
+
+def deepgetattr(obj: Any, attr: str, default: Any = None) -> Any:
+    """What the dotted name means, `default` if it means nothing.
+
+    >>> deepgetattr(nn.Sequential(nn.Linear(2, 3)), "0.out_features")
+    3
+    """
+    try:
+        return reduce(getattr, attr.split("."), obj)
+    except AttributeError:
+        return default
+
+
+def deepsetattr(obj: Any, attr: str, value: Any) -> None:
+    """Set what the dotted name means, as `deepsetattr(model, "layer.0.fc", new_layer)`."""
+    parent, name = get_parent_name(attr)
+    owner = deepgetattr(obj, parent) if parent else obj
+    if owner is None:
+        raise UnknownName("attribute", parent, list(getattr(obj, "_modules", ())))
+    setattr(owner, name, value)
+
+
+def init_project(project_dir: str | Path) -> None:
+    """Make the folders that hardware projects consist of."""
+    for folder in ("software", "hardware/rtl", "hardware/sim", "hardware/test/mase_top_tb"):
+        (Path(project_dir) / folder).mkdir(parents=True, exist_ok=True)
+    (Path(project_dir) / "hardware" / "hls").mkdir(parents=True, exist_ok=True)

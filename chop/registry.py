@@ -1,0 +1,104 @@
+"""One registry class for formats, passes, models, datasets, statistics and metrics."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+MAX_LISTED = 40  # a message that lists hundreds of names helps nobody
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name that `name` was probably meant to be.
+
+    >>> nearest("jsc_tiny", ["jsc-tiny", "vgg7"])
+    'jsc-tiny'
+    >>> nearest("", ["jsc-tiny"]) is None
+    True
+    """
+    folded = {k.lower().replace("-", "_"): k for k in known}
+    wanted = str(name).lower().replace("-", "_")
+    close = difflib.get_close_matches(wanted, folded, n=1)
+    return folded[close[0]] if close else None
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """The sentence that refuses `name`, with the nearest known name and the list of them.
+
+    >>> unknown("model", "vgg8", ["resnet18", "vgg7"])
+    "unknown model 'vgg8'; did you mean 'vgg7'? (known: resnet18, vgg7)"
+    """
+    names = list(known)
+    near = nearest(name, names)
+    hint = f"; did you mean {near!r}?" if near else ""
+    listed = ", ".join(names[:MAX_LISTED]) or "none"
+    more = f", … {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f"unknown {kind} {name!r}{hint} (known: {listed}{more})"
+
+
+class UnknownName(KeyError):
+    """A name that nothing is registered under; the message carries the nearest one that is."""
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        super().__init__(unknown(kind, name, known))
+
+    def __str__(self) -> str:  # KeyError shows the repr of its message; we want the message
+        return str(self.args[0])
+
+
+def _identity(thing: object) -> tuple[Any, Any]:
+    return getattr(thing, "__module__", None), getattr(thing, "__qualname__", id(thing))
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Names -> things of one kind. The files of `package` register themselves on first use."""
+
+    def __init__(self, kind: str, package: str | None = None) -> None:
+        self.kind, self._package, self._items = kind, package, dict[str, T]()
+
+    def register(self, *names: str) -> Callable[[T], T]:
+        """Decorator that files a thing under `names`.
+
+        The same definition run again, as in a notebook cell, replaces itself; two different
+        definitions under one name are an error.
+        """
+
+        def add(thing: T) -> T:
+            for name in names:
+                there = self._items.get(name)
+                if there is not None and _identity(there) != _identity(thing):
+                    raise ValueError(
+                        f"{self.kind} {name!r} registered twice: {there!r} and {thing!r}; "
+                        f"give one of them another name"
+                    )
+                self._items[name] = thing
+            return thing
+
+        return add
+
+    def _load(self) -> dict[str, T]:
+        if self._package:
+            package, self._package = importlib.import_module(self._package), None
+            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                importlib.import_module(module.name)
+        return self._items
+
+    def __getitem__(self, name: str) -> T:
+        items = self._load()
+        if name not in items:
+            raise UnknownName(self.kind, name, sorted(items))
+        return items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} registry: {', '.join(sorted(self._load())) or 'empty'}>"

@@ -1,0 +1,20 @@
+"""The `chop` logger under the names that scripts and notebooks use."""
+
+from __future__ import annotations
+
+import logging
+
+from chop.log import root_logger, show_logs
+
+__all__ = ["get_logger", "root_logger", "set_logging_verbosity"]
+
+
+def set_logging_verbosity(level: str = "info") -> None:
+    """Show messages of `level` and above on stderr."""
+    show_logs(level)
+    root_logger.info("Set logging level to %s", level)
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger `chop.<name>`, which shows with the others."""
+    return root_logger.getChild(name)
