@@ -153,7 +153,8 @@ def written(option: inspect.Parameter) -> str:
     # annotations are strings here, which str(option) would show in quotes
     default = "" if option.default is option.empty else f" = {option.default!r}"
     kind = option.annotation
-    return f"{option.name}: {kind if isinstance(kind, str) else kind.__name__}{default}"
+    shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+    return f"{option.name}: {shown}{default}"
 
 
 def has_metadata(node: fx.Node, part: str) -> bool:

@@ -1,0 +1,153 @@
+"""Every registered pass keeps the promises of a pass."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes import PASSES, Pipeline
+
+X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+
+
+class Inputs:
+    batch_size = 2
+
+    def __iter__(self):
+        while True:
+            yield {"x": X.clone()}
+
+
+# what a pass is called with in these tests; a pass without a line here fails the first test
+EXAMPLES = {
+    "init_metadata": None,
+    "add_common_metadata": {"dummy_in": {"x": X}, "add_value": False},
+    "add_software_metadata": None,
+    "add_hardware_metadata": {"parallelism": [1, 2]},
+    "verify_metadata": {"strict": True},
+    "verify_common_metadata": {"strict": True},
+    "verify_software_metadata": {"strict": True},
+    "verify_hardware_metadata": {"strict": True},
+    "report_graph": {"style": "sections"},
+    "report_node_type": None,
+    "report_node_shape": None,
+    "report_node_hardware_type": None,
+    "report_node_meta_param": {"which": ["common"]},
+    "hook_inspection": None,
+    "profile_statistics": {
+        "by": "type",
+        "target_weight_nodes": ["conv2d", "linear"],
+        "target_activation_nodes": ["relu", "add"],
+        "weight_statistics": {"variance_precise": {}},
+        "activation_statistics": {"range_min_max": {"dims": None}},
+        "input_generator": Inputs(),
+        "num_samples": 5,
+    },
+}
+OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.bn = nn.BatchNorm2d(4)
+        self.relu = nn.ReLU(inplace=True)
+        self.fc = nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = self.relu(self.bn(self.conv(x)))
+        return self.fc((y + y).mean((2, 3)))
+
+
+@pytest.fixture
+def graph():
+    mg = MaseGraph(Net())
+    ready = ["init_metadata", "add_common_metadata", "add_software_metadata"]
+    steps = [(name, EXAMPLES[name]) for name in (*ready, "add_hardware_metadata")]
+    return Pipeline(steps)(mg)[0]
+
+
+def state_of(model):
+    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    modes = {name: m.training for name, m in model.named_modules()}
+    grads = {n: (p.requires_grad, p.grad is None) for n, p in model.named_parameters()}
+    return tensors, modes, grads, torch.get_rng_state()
+
+
+def assert_same_state(before, after):
+    for key, value in before[0].items():
+        assert torch.equal(value, after[0][key]), key
+    assert before[1:3] == after[1:3]
+    assert torch.equal(before[3], after[3])
+
+
+def comparable(pass_args):
+    return {
+        key: value if not isinstance(value, Inputs) else id(value)
+        for key, value in (pass_args or {}).items()
+    }
+
+
+def test_every_pass_has_an_example():
+    assert EXAMPLES.keys() == set(OURS)
+
+
+@pytest.mark.parametrize("name", OURS)
+class TestPass:
+    def test_it_returns_the_graph_and_a_dict(self, name, graph):
+        result, info = PASSES[name](graph, EXAMPLES[name])
+        assert result is graph
+        assert isinstance(info, dict)
+
+    def test_it_never_changes_its_arguments(self, name, graph):
+        given = EXAMPLES[name]
+        before = copy.deepcopy(comparable(given))
+        PASSES[name](graph, given)
+        assert str(comparable(given)) == str(before)
+
+    def test_it_can_run_twice_with_the_same_dict(self, name, graph):
+        first = PASSES[name](graph, EXAMPLES[name])[1]
+        assert PASSES[name](graph, EXAMPLES[name])[1] == first
+
+    def test_the_graph_stays_lintable(self, name, graph):
+        PASSES[name](graph, EXAMPLES[name])
+        graph.fx_graph.lint()
+
+    def test_an_analysis_leaves_the_model_as_it_was(self, name, graph):
+        if PASSES[name].kind != "analysis":
+            return
+        before = state_of(graph.model)
+        expected = graph.clone().model.eval()(X)
+        assert_same_state(before, state_of(graph.model))
+        PASSES[name](graph, EXAMPLES[name])
+        assert_same_state(before, state_of(graph.model))
+        assert torch.equal(graph.clone().model.eval()(X), expected)
+
+    def test_a_misspelt_option_is_refused(self, name, graph):
+        with pytest.raises(TypeError, match=f"pass '{name}' has no option 'misspelt'"):
+            PASSES[name](graph, {"misspelt": 1})
+
+    def test_it_works_on_graphs_only(self, name, graph):
+        with pytest.raises(TypeError, match=f"pass '{name}' works on a MaseGraph, not Net"):
+            PASSES[name](Net(), EXAMPLES[name])
+
+    def test_what_it_needs_is_asked_for_by_name(self, name, graph):
+        bare = MaseGraph(Net())
+        needs = PASSES[name].needs
+        if not needs:
+            PASSES[name](bare, {k: v for k, v in (EXAMPLES[name] or {}).items() if k != "strict"})
+            return
+        with pytest.raises(
+            TypeError, match=f"needs {needs[0]} metadata.*run .*_analysis_pass first"
+        ):
+            PASSES[name](bare, EXAMPLES[name])
+
+    def test_it_is_documented_and_its_options_are_keywords(self, name, graph):
+        assert inspect.getdoc(PASSES[name].fn)
+        for option in PASSES[name].options.values():
+            assert option.kind is option.KEYWORD_ONLY
+            assert option.annotation is not option.empty

@@ -1,0 +1,159 @@
+"""What a pass is, and how its options are checked."""
+
+import inspect
+import logging
+import pickle
+from typing import Literal
+
+import pytest
+from torch import nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes import PASSES, graph_pass, init_metadata_analysis_pass, run_pass
+from chop.passes.base import PassArgsError
+
+
+@pytest.fixture
+def mg():
+    return MaseGraph(nn.Sequential(nn.Linear(2, 2)))
+
+
+@pytest.fixture
+def paint():
+    """A pass with options of several kinds, gone after the test."""
+
+    @graph_pass("paint", "transform")
+    def paint_transform_pass(
+        graph: MaseGraph,
+        *,
+        colour: Literal["red", "blue"],
+        layers: int = 1,
+        depth: float = 0.5,
+        names: list[str] | None = None,
+        places: dict[str, dict[str, int]] | None = None,
+    ) -> dict[str, object]:
+        """Paint it."""
+        if places is not None:
+            places["mine"] = {}
+        return {"colour": colour, "layers": layers, "depth": depth, "names": names}
+
+    yield paint_transform_pass
+    del PASSES._items["paint"]
+
+
+def test_options_are_keywords_with_defaults(mg, paint):
+    _, info = paint(mg, {"colour": "red", "depth": 1})
+    assert info == {"colour": "red", "layers": 1, "depth": 1.0, "names": None}
+
+
+def test_a_registered_pass_is_found_by_name(mg, paint):
+    assert PASSES["paint"] is paint
+    assert run_pass("paint", mg, {"colour": "blue"})[1]["colour"] == "blue"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({}, "pass 'paint' needs the option 'colour'"),
+        ({"color": "red"}, "has no option 'color'; did you mean 'colour'?"),
+        ({"colour": "green"}, "option 'colour' is 'green', but Input should be 'red' or 'blue'"),
+        (
+            {"colour": "red", "layers": "3"},
+            "option 'layers' is '3', but Input should be a valid int",
+        ),
+        ({"colour": "red", "layers": 1.5}, "option 'layers' is 1.5"),
+        ({"colour": "red", "names": ["a", 3]}, "option 'names.1' is 3"),
+        ({"colour": "red", "places": {"a": {"b": "c"}}}, "option 'places.a.b' is 'c'"),
+        (["colour"], "takes its options as a dict, not list"),
+        ("colour", "takes its options as a dict, not str"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(mg, paint, args, message):
+    with pytest.raises(PassArgsError) as caught:
+        paint(mg, args)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "colour: Literal['red', 'blue']" in str(caught.value) or "(option: " in str(caught.value)
+
+
+def test_a_pass_cannot_change_its_callers_dict(mg, paint):
+    args = {"colour": "red", "places": {"a": {"b": 1}}}
+    paint(mg, args)
+    assert args == {"colour": "red", "places": {"a": {"b": 1}}}
+
+
+def test_option_errors_are_type_errors_and_value_errors(mg, paint):
+    for kind in (TypeError, ValueError):
+        with pytest.raises(kind):
+            paint(mg, {"colour": 1})
+
+
+def test_a_pass_keeps_the_face_of_its_function(paint):
+    assert paint.__name__ == "paint_transform_pass"
+    assert paint.__doc__ == "Paint it."
+    assert list(inspect.signature(paint).parameters)[:2] == ["graph", "colour"]
+    assert repr(paint) == "<transform pass 'paint'>"
+
+
+def test_a_pass_can_be_pickled():
+    copied = pickle.loads(pickle.dumps(init_metadata_analysis_pass))
+    assert copied is init_metadata_analysis_pass
+
+
+def test_the_time_of_a_pass_is_logged_at_debug_level(mg, paint, caplog):
+    with caplog.at_level(logging.DEBUG, "chop"):
+        paint(mg, {"colour": "red"})
+    assert any(m.startswith("pass paint took ") and m.endswith(" ms") for m in caplog.messages)
+
+
+def test_an_open_ended_pass_takes_any_key(mg):
+    @graph_pass("open", "analysis")
+    def open_analysis_pass(graph, *, by: str, **per_node: dict) -> dict:
+        return per_node
+
+    try:
+        assert open_analysis_pass(mg, {"by": "name", "fc": {"a": 1}})[1] == {"fc": {"a": 1}}
+        assert open_analysis_pass.describe_options() == "by: str, …"
+    finally:
+        del PASSES._items["open"]
+
+
+def nothing(graph, pass_args=None):
+    pass
+
+
+def only_graph(graph):
+    return graph.clone()
+
+
+def only_info(graph, pass_args):
+    return {"seen": pass_args}
+
+
+def pair(graph, pass_args=None):
+    pass_args.pop("default")
+    return graph, {"nodes": len(graph.nodes)}
+
+
+def test_plain_functions_are_passes_whatever_they_return(mg):
+    assert run_pass(nothing, mg) == (mg, {})
+    cloned, info = run_pass(only_graph, mg, {"ignored": 1})
+    assert cloned is not mg
+    assert info == {}
+    assert run_pass(only_info, mg, {"a": 1}) == (mg, {"seen": {"a": 1}})
+
+
+def test_a_plain_function_that_pops_from_its_arguments_does_no_harm(mg):
+    args = {"default": 1, "b": 2}
+    assert run_pass(pair, mg, args) == (mg, {"nodes": 3})
+    assert args == {"default": 1, "b": 2}
+
+
+def test_a_function_that_returns_something_else_is_refused(mg):
+    with pytest.raises(TypeError, match="pass '<lambda>' returned int; a pass returns"):
+        run_pass(lambda graph, args: 3, mg)
+
+
+def test_an_unknown_pass_is_refused_with_the_nearest_one(mg):
+    with pytest.raises(KeyError, match="unknown pass 'report_grph'; did you mean 'report_graph'"):
+        run_pass("report_grph", mg)

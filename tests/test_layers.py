@@ -1,0 +1,55 @@
+"""Who may import whom: downwards only."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import chop
+
+MAY_IMPORT = {
+    "registry": set(),
+    "log": set(),
+    "version": set(),
+    "numerics": {"registry"},
+    "ir": {"registry", "numerics"},
+    "passes": {"registry", "log", "numerics", "ir"},
+    "dataset": {"registry", "log"},
+    "models": {"registry", "log", "dataset"},
+    "tools": {"registry", "log", "dataset", "models"},
+    "hardware": {"registry", "log", "numerics", "ir", "passes"},
+    "catalogue": {"numerics", "ir", "passes", "dataset", "models"},
+}
+MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue", "version"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT)
+MAY_IMPORT["__init__"] = {"version", "ir", "passes"}
+MAY_IMPORT["__main__"] = {"cli"}
+
+ROOT = Path(chop.__file__).parent
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            if node.module == "chop":
+                yield from (f"chop.{alias.name}" for alias in node.names)
+
+
+def test_imports_point_down():
+    wrong = []
+    for file in sorted(ROOT.rglob("*.py")):
+        mine = file.relative_to(ROOT).parts[0].removesuffix(".py")
+        for name in imported(ast.parse(file.read_text(encoding="utf-8"))):
+            if not name.startswith("chop."):
+                continue
+            theirs = name.split(".")[1]
+            if theirs not in MAY_IMPORT[mine] | {mine}:
+                wrong.append(f"{file.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_room_has_a_rule():
+    rooms = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert rooms - {"__pycache__", "py"} <= MAY_IMPORT.keys()

@@ -1,0 +1,55 @@
+"""The `chop` logger."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from chop.log import HANDLER, root_logger, show_logs
+from chop.tools.logger import get_logger, set_logging_verbosity
+
+
+def test_importing_chop_touches_no_logging():
+    code = "import chop.passes, logging; print(logging.getLogger('chop').handlers)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_messages_appear_once_however_often_the_level_is_set(capsys):
+    for _ in range(3):
+        show_logs("info")
+    root_logger.info("hello")
+    assert capsys.readouterr().err == "INFO     hello\n"
+    assert [h.get_name() for h in root_logger.handlers].count(HANDLER) == 1
+
+
+def test_the_level_decides_what_is_shown(capsys):
+    set_logging_verbosity("warning")
+    get_logger("part").info("quiet")
+    get_logger("part").warning("loud")
+    assert capsys.readouterr().err == "WARNING  loud\n"
+
+
+def test_setting_the_level_says_so(capsys):
+    set_logging_verbosity("info")
+    assert capsys.readouterr().err == "INFO     Set logging level to info\n"
+
+
+def test_an_unknown_level_is_refused_with_the_known_ones():
+    with pytest.raises(
+        ValueError, match="one of debug, info, warning, error, critical, not 'loud'"
+    ):
+        set_logging_verbosity("loud")
+
+
+def test_a_child_logger_belongs_to_chop():
+    assert get_logger("mine").name == "chop.mine"
+    assert isinstance(get_logger("mine"), logging.Logger)
+
+
+def test_a_terminal_gets_colours(monkeypatch, capsys):
+    show_logs("info")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    root_logger.error("bad")
+    assert capsys.readouterr().err == "\033[31mERROR   \033[0m \033[34mbad\033[0m\n"

@@ -1,0 +1,144 @@
+"""The import paths that users, labs and scripts rely on."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import chop
+
+PATHS = {
+    "chop": ["MaseGraph", "passes", "__version__"],
+    "chop.ir": ["MaseGraph", "MaseTracer"],
+    "chop.ir.graph": ["MaseGraph", "MaseMetadata"],
+    "chop.ir.graph.mase_graph": ["MaseGraph", "MaseTracer"],
+    "chop.ir.graph.mase_metadata": ["MaseMetadata"],
+    "chop.ir.graph.mase_graph_metadata": ["MaseGraphMetadata"],
+    "chop.numerics": ["FORMATS", "NumberFormat"],
+    "chop.tools.logger": ["get_logger", "root_logger", "set_logging_verbosity"],
+    "chop.passes.graph.analysis.utils": [
+        "fetch_attr",
+        "get_hardware_nodes",
+        "get_input_nodes",
+        "get_output_nodes",
+        "is_seq_blocks_parameter",
+        "is_tensor_constant",
+        "load_arg",
+        "match_and_filter",
+    ],
+    "chop.passes.graph.utils": [
+        "check_func",
+        "check_func_type",
+        "deepcopy_mase_graph",
+        "deepgetattr",
+        "deepsetattr",
+        "get_input_index",
+        "get_mase_op",
+        "get_mase_type",
+        "get_module_by_name",
+        "get_module_by_target",
+        "get_node_actual_target",
+        "get_node_by_name",
+        "get_node_target_by_name",
+        "get_parent_name",
+        "get_similar_node_actual_target",
+        "init_project",
+        "isinstance_but_not_subclass",
+        "match_a_pattern",
+        "v2p",
+        "vf",
+    ],
+    "chop.passes.graph.analysis.statistical_profiler.stat": ["STAT_NAME_TO_CLS", "create_new_stat"],
+}
+OP_SETS = [
+    "MASE_BUILTIN_FUNCS",
+    "MASE_HARDWARE_TOOLCHAIN",
+    "MASE_IMPLICIT_FUNCS",
+    "MASE_MODULES",
+    "MASE_MODULE_RELATED_FUNCS",
+    "MASE_TYPES",
+    "MASE_TYPE_MAP",
+]
+PATHS |= {"chop.ir.common": OP_SETS, "chop.passes.graph.common": OP_SETS}
+PASSES = [
+    "add_common_metadata_analysis_pass",
+    "add_hardware_metadata_analysis_pass",
+    "add_software_metadata_analysis_pass",
+    "hook_inspection_analysis_pass",
+    "init_metadata_analysis_pass",
+    "profile_statistics_analysis_pass",
+    "report_graph_analysis_pass",
+    "report_node_hardware_type_analysis_pass",
+    "report_node_meta_param_analysis_pass",
+    "report_node_shape_analysis_pass",
+    "report_node_type_analysis_pass",
+    "verify_common_metadata_analysis_pass",
+    "verify_hardware_metadata_analysis_pass",
+    "verify_metadata_analysis_pass",
+    "verify_software_metadata_analysis_pass",
+]
+PATHS |= {
+    "chop.passes": [*PASSES, "graph", "PASSES", "Pipeline", "graph_pass"],
+    "chop.passes.graph": [*PASSES, "PASSES", "ANALYSIS_PASSES", "TRANSFORM_PASSES"],
+    "chop.passes.graph.analysis": PASSES,
+}
+HEAVY = ["optuna", "lightning", "lightning_fabric", "transformers", "pandas", "tensorboard"]
+HEAVY += ["datasets", "onnx", "ray", "pydantic", "typer", "rich"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_documented_name_is_importable(path):
+    module = importlib.import_module(path)
+    missing = [name for name in PATHS[path] if not hasattr(module, name)]
+    assert not missing
+
+
+def test_what_a_module_lists_as_public_exists():
+    for info in pkgutil.walk_packages(chop.__path__, "chop."):
+        if info.name == "chop.__main__":
+            continue
+        module = importlib.import_module(info.name)
+        missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
+        assert not missing, info.name
+
+
+def test_every_registered_pass_is_exported_at_all_three_levels():
+    from chop import passes
+
+    for registered in passes.PASSES.values():
+        if not registered.__module__.startswith("chop."):
+            continue  # another test's
+        name = registered.__name__
+        assert getattr(passes, name) is registered
+        assert getattr(passes.graph, name) is registered
+        assert name in passes.__all__
+        assert name.endswith(f"_{registered.kind}_pass")
+
+
+def test_the_package_says_clearly_what_it_does_not_have():
+    with pytest.raises(AttributeError, match="no attribute 'MaseGrph'"):
+        _ = chop.MaseGrph
+    with pytest.raises(AttributeError, match="no attribute 'SECRET_PASSES'"):
+        _ = chop.passes.graph.SECRET_PASSES
+
+
+def _modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(' '.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in run.stdout.split()}
+
+
+def test_importing_passes_stays_light():
+    assert not _modules_after("import chop.passes") & set(HEAVY)
+
+
+def test_the_command_line_starts_without_torch():
+    loaded = _modules_after(
+        "import contextlib, io, chop.cli\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "    chop.cli.main(['--help'])"
+    )
+    assert "typer" in loaded
+    assert not loaded & {"torch", "numpy", "pydantic", *HEAVY} - {"typer", "rich"}

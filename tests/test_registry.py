@@ -1,0 +1,88 @@
+"""Names -> things, near-miss errors, lazy discovery of a folder."""
+
+import sys
+
+import pytest
+
+from chop.registry import Registry, UnknownName, nearest, unknown
+
+
+@pytest.fixture
+def shapes():
+    registry = Registry[object]("shape")
+    registry.register("circle", "disc")(1)
+    registry.register("square")(2)
+    return registry
+
+
+def test_a_thing_is_found_under_each_of_its_names(shapes):
+    assert (shapes["circle"], shapes["disc"], shapes["square"]) == (1, 1, 2)
+    assert len(shapes) == 3
+    assert "square" in shapes
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(shapes):
+    with pytest.raises(UnknownName) as caught:
+        shapes["sqare"]
+    assert str(caught.value) == (
+        "unknown shape 'sqare'; did you mean 'square'? (known: circle, disc, square)"
+    )
+    assert isinstance(caught.value, KeyError)
+
+
+def test_dashes_underscores_and_case_do_not_hide_the_nearest_name():
+    assert nearest("JSC_Tiny", ["jsc-tiny", "jsc-s"]) == "jsc-tiny"
+
+
+def test_a_hopeless_name_gets_no_hint():
+    assert unknown("shape", "zzzzzz", ["circle"]) == "unknown shape 'zzzzzz' (known: circle)"
+    assert unknown("shape", "x", []) == "unknown shape 'x' (known: none)"
+
+
+def test_a_long_list_of_names_is_cut():
+    message = unknown("op", "?", [f"op{i}" for i in range(100)])
+    assert message.endswith(", … 60 more)")
+
+
+def test_two_things_under_one_name_are_an_error_that_names_both(shapes):
+    with pytest.raises(ValueError, match="shape 'square' registered twice: 2 and 3"):
+        shapes.register("square")(3)
+
+
+def test_a_notebook_cell_may_run_twice():
+    registry = Registry[type]("thing")
+    for value in (1, 2):
+
+        @registry.register("mine")
+        class Mine:
+            number = value
+
+    assert registry["mine"].number == 2
+
+
+def test_the_files_of_a_folder_register_themselves_on_first_use(tmp_path, monkeypatch):
+    package = tmp_path / "folder_of_things"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\nTHINGS = Registry('thing', package=__name__)\n"
+    )
+    (package / "inner" / "__init__.py").write_text("")
+    register = "from folder_of_things import THINGS\nTHINGS.register({name!r})({name!r}.upper())\n"
+    (package / "one.py").write_text(register.format(name="one"))
+    (package / "inner" / "two.py").write_text(register.format(name="two"))
+    monkeypatch.syspath_prepend(tmp_path)
+    from folder_of_things import THINGS
+
+    assert "folder_of_things.one" not in sys.modules
+    assert dict(THINGS) == {"one": "ONE", "two": "TWO"}
+    assert repr(THINGS) == "<thing registry: one, two>"
+
+
+def test_a_file_that_cannot_be_imported_is_not_passed_over(tmp_path, monkeypatch):
+    package = tmp_path / "folder_with_a_bug"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "bad.py").write_text("import a_module_that_nobody_has\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
+        list(Registry[object]("thing", package="folder_with_a_bug"))
