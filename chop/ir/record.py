@@ -77,7 +77,10 @@ class Record(dict[str, Any]):
 
     def clone(self) -> Self:
         """A copy of the whole tree; tensors and other leaves are shared."""
-        return type(self)({key: _clone(value) for key, value in self.items()})
+        new = type(self).__new__(type(self))
+        # what is stored is a record where it should be one already: no need to look again
+        dict.update(new, {key: _clone(value) for key, value in self.items()})
+        return new
 
 
 def _clone(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import torch
@@ -94,6 +95,7 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     return cls(*(config[key] for key in wanted))
 
 
+@cache
 def from_dtype(dtype: torch.dtype) -> NumberFormat:
     """How torch itself stores `dtype`: float32 -> Float(32), int64 -> Integer(64, 0)."""
     bits = 1 if dtype == torch.bool else 8 * dtype.itemsize

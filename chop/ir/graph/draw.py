@@ -1,4 +1,4 @@
-"""A picture of an fx graph: one box per node from top to bottom, as SVG text."""
+"""A picture of an fx graph, as SVG text: one box per node, data flowing from top to bottom."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from chop.ir.graph.layout import Box, Layout, Point, Size, lay_out
 Modules = Callable[[str], nn.Module]
 
 MARGIN = 24.0
-PADDING = 12.0
+PADDING = 12.0  # between a box and its text
 MIN_BOX = 132.0
+MIN_PICTURE = 400.0  # room for a legend
 MAX_TEXT = 270.0
-MAX_CHARS = 300  # more do not fit on two lines in any font
-MIN_PICTURE = 400.0
+MAX_CHARS = 300  # more never fit on two lines
 LEADING = 1.4  # the height of a line, in font sizes
-DESCENT = 0.36  # of that, below the baseline
+DESCENT = 0.36  # the part of it below the baseline
+LINE_WIDTH = 1.4
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
-INK, FAINT, LINE = "#111111", "#3d3d3d", "#4a4a4a"
+BLACK, GREY = "#111111", "#3d3d3d"
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one kind of node looks: Okabe and Ito's hues, which the colour-blind tell apart."""
+    """How one kind of node looks."""
 
     label: str
     fill: str
@@ -38,6 +39,7 @@ class Style:
     dash: str = ""
 
 
+# Okabe and Ito's hues, which colour-blind readers tell apart: dark for lines, light under text
 STYLES = {
     "placeholder": Style("input", "#d3efe4", "#007a59", radius=16),
     "get_attr": Style("constant", "#faf6c3", "#7d7400", dash="5 3"),
@@ -49,131 +51,28 @@ STYLES = {
 }
 
 
-@dataclass(frozen=True)
-class Font:
-    size: float
-    colour: str
-    bold: bool = False
-
-    def width(self, text: str) -> float:
-        """An estimate that is not exceeded in any common system font."""
-        return sum(map(_advance, text)) * self.size * (_BOLD if self.bold else 1.0)
-
-
-HEAD = Font(13, INK, bold=True)
-BODY = Font(11, FAINT)
-
-
-@dataclass(frozen=True)
-class Line:
-    text: str
-    font: Font
-
-
-@dataclass(frozen=True)
-class Card:
-    """What stands in the box of one node, and what a tooltip adds."""
-
-    name: str
-    style: Style
-    lines: tuple[Line, ...]
-    tooltip: str
-
-    @property
-    def size(self) -> Size:
-        width = max(line.font.width(line.text) for line in self.lines) + 2 * PADDING
-        height = sum(line.font.size for line in self.lines) * LEADING + PADDING
-        return Size(max(MIN_BOX, round(width)), round(height))
-
-
 def draw_svg(graph: fx.Graph, modules: Modules | None = None) -> str:
-    """The graph as SVG text. `modules` finds a module by target; the graph's owner if absent."""
+    """The graph as SVG text. `modules` finds a module by its target; by default in the owner."""
     owner = graph.owning_module
     if modules is None and owner is not None:
         modules = owner.get_submodule
     nodes = list(graph.nodes)
     number = {node: i for i, node in enumerate(nodes)}
-    edges = [(u, v) for v in nodes for u in v.all_input_nodes]
+    edges = [(number[u], v) for v, node in enumerate(nodes) for u in node.all_input_nodes]
     cards = [card_of(node, modules) for node in nodes]
-    layout = lay_out([card.size for card in cards], [(number[u], number[v]) for u, v in edges])
-    title = f"{type(owner).__name__ if owner else 'graph'}: {len(nodes)} nodes, {len(edges)} edges"
-    return "\n".join(_picture(title, cards, [(u.name, v.name) for u, v in edges], layout)) + "\n"
-
-
-# --- what a box says -------------------------------------------------------------------------
-
-
-def card_of(node: fx.Node, modules: Modules | None) -> Card:
-    module = modules(str(node.target)) if modules and node.op == "call_module" else None
-    has_parameters = module is not None and next(module.parameters(), None) is not None
-    name = clean(node.name)
-    details = [clean(text) for text in (_what(node, module), _result(node), *_formats(node))]
-    lines = [Line(text, HEAD) for text in wrap(name, HEAD, _IN_NAME)]
-    lines += [Line(text, BODY) for detail in details for text in wrap(detail, BODY, _IN_TEXT)]
-    return Card(
-        name=name,
-        style=STYLES["parameters" if has_parameters else node.op],
-        lines=tuple(lines),
-        tooltip="\n".join(filter(None, [clean(str(node.format_node())), *details])),
-    )
-
-
-def _what(node: fx.Node, module: nn.Module | None) -> str:
-    target = str(node.target)
-    if module is not None:
-        return f"{type(module).__name__}({module.extra_repr()})"
-    if node.op == "call_function":
-        return f"{_function_name(node.target)}({_arguments(node.args, node.kwargs)})"
-    if node.op == "call_method":
-        return f".{target}({_arguments(node.args[1:], node.kwargs)})"
-    return "" if target == node.name else target
-
-
-def _function_name(function: Any) -> str:
-    return getattr(function, "__name__", None) or type(function).__name__
-
-
-def _arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-    return ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
-
-
-def _common(node: fx.Node) -> Mapping[str, Any]:
-    metadata = node.meta.get("mase")
-    return {} if metadata is None else metadata.parameters.get("common", {})
-
-
-def _result(node: fx.Node) -> str:
-    """`linear → 8×16`: the op and the shapes it makes, as far as the metadata knows them."""
-    common = _common(node)
-    shapes = ", ".join(
-        "×".join(map(str, entry["shape"])) or "scalar"
-        for _, entry in _tensors(common.get("results"))
-    )
-    op = common.get("mase_op", node.op)
-    return " → ".join(part for part in ("" if op == node.op else op, shapes) if part)
-
-
-def _formats(node: fx.Node) -> Iterator[str]:
-    """`integer(8, 4): data_in_0, weight`: the tensors that are not 32-bit floats, by format."""
-    common = _common(node)
-    users: dict[str, list[str]] = {}
-    for name, entry in [*_tensors(common.get("args")), *_tensors(common.get("results"))]:
-        if isinstance(entry.get("type"), str) and "precision" in entry:
-            precision = ", ".join(map(str, entry["precision"]))
-            users.setdefault(f"{entry['type']}({precision})", []).append(name)
-    users.pop("float(32)", None)
-    for text, names in users.items():
-        yield f"{text}: {', '.join(names)}"
-
-
-def _tensors(operands: Mapping[str, Any] | None) -> list[tuple[str, Mapping[str, Any]]]:
-    entries = (operands or {}).items()
-    return [(name, e) for name, e in entries if isinstance(e, Mapping) and "shape" in e]
+    layout = lay_out([card.size for card in cards], edges)
+    name = type(owner).__name__ if owner is not None else "graph"
+    title = f"{name}: {len(nodes)} nodes, {len(edges)} edges"
+    arrows = [
+        _arrow(cards[u].name, cards[v].name, route)
+        for (u, v), route in zip(edges, layout.routes, strict=True)
+    ]
+    return "\n".join(_picture(title, cards, arrows, layout)) + "\n"
 
 
 # --- text ------------------------------------------------------------------------------------
 
-# Advances in ems of DejaVu Sans, the widest of the common system fonts
+# in ems, of DejaVu Sans: the widest of the common system fonts, so that no text leaves its box
 _ADVANCES = {
     **dict.fromkeys("'ijlI,. ·|/:;\\-", 0.36),
     **dict.fromkeys('ftrJ()[]!"', 0.46),
@@ -194,8 +93,34 @@ def _advance(char: str) -> float:
     return _ADVANCES.get(char, 0.65 if char.isascii() else 1.1)
 
 
+@dataclass(frozen=True)
+class Font:
+    size: float
+    colour: str
+    bold: bool = False
+
+    def width(self, text: str) -> float:
+        """An estimate from above."""
+        return sum(map(_advance, text)) * self.size * (_BOLD if self.bold else 1.0)
+
+
+HEAD = Font(13, BLACK, bold=True)
+BODY = Font(11, GREY)
+
+
+@dataclass(frozen=True)
+class Line:
+    text: str
+    font: Font
+
+
+def clean(text: str) -> str:
+    """One line that XML can hold and that is the same in each process."""
+    return " ".join(_ADDRESS.sub("", _NOT_XML.sub("\ufffd", text)).split())
+
+
 def wrap(text: str, font: Font, gap: re.Pattern[str]) -> list[str]:
-    """At most two lines that fit, broken after a gap and of like width; the rest is an ellipsis."""
+    """At most two lines that fit, broken after a gap and alike in width; then an ellipsis."""
     if font.width(text) <= MAX_TEXT:
         return [text] if text else []
     text = text[:MAX_CHARS]
@@ -213,60 +138,135 @@ def shorten(text: str, font: Font) -> str:
     while font.width(text[: end + 1] + " …") <= MAX_TEXT:
         end += 1
     words, space, _ = text[: end + 1].rpartition(" ")
-    return f"{words} …" if space else text[:end] + "…"
+    return f"{words} …" if space else f"{text[:end]}…"
 
 
-def clean(text: str) -> str:
-    """One line that XML may hold and that is the same in each process."""
-    return " ".join(_ADDRESS.sub("", _NOT_XML.sub("\ufffd", text)).split())
+# --- what a box says -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Card:
+    """What stands in the box of one node, and the full text for its tooltip."""
+
+    name: str
+    style: Style
+    lines: tuple[Line, ...]
+    tooltip: str
+
+    @property
+    def size(self) -> Size:
+        width = max((line.font.width(line.text) for line in self.lines), default=0) + 2 * PADDING
+        height = sum(line.font.size for line in self.lines) * LEADING + PADDING
+        return Size(max(MIN_BOX, round(width)), round(height))
+
+
+def card_of(node: fx.Node, modules: Modules | None) -> Card:
+    module = modules(str(node.target)) if modules and node.op == "call_module" else None
+    has_parameters = module is not None and next(module.parameters(), None) is not None
+    name, origin = clean(node.name), clean(f"{node.op} {_target(node)}")
+    details = [clean(text) for text in (_call(node, module), _result(node), *_formats(node))]
+    lines = [Line(text, HEAD) for text in wrap(name, HEAD, _IN_NAME)]
+    lines += [Line(text, BODY) for detail in details for text in wrap(detail, BODY, _IN_TEXT)]
+    return Card(
+        name=name,
+        style=STYLES["parameters" if has_parameters else node.op],
+        lines=tuple(lines),
+        tooltip="\n".join(filter(None, [name, origin, *details])),
+    )
+
+
+def _target(node: fx.Node) -> str:
+    if isinstance(node.target, str):
+        return node.target
+    return getattr(node.target, "__name__", type(node.target).__name__)
+
+
+def _call(node: fx.Node, module: nn.Module | None) -> str:
+    """`Linear(in_features=4, …)`, `add(x, y)`, `.view(2, 8)`; else what the name does not say."""
+    target = _target(node)
+    if module is not None:
+        return f"{type(module).__name__}({module.extra_repr()})"
+    if node.op == "call_function":
+        return f"{target}({_arguments(node.args, node.kwargs)})"
+    if node.op == "call_method":
+        return f".{target}({_arguments(node.args[1:], node.kwargs)})"
+    return "" if target == node.name else target
+
+
+def _arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+    return ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
+
+
+def _result(node: fx.Node) -> str:
+    """`linear → 8×16`: the MASE op and the shape of what it makes."""
+    common = _common(node)
+    op = common.get("mase_op") or node.op
+    shapes = ["×".join(map(str, e["shape"])) or "scalar" for _, e in _tensors(common, "results")]
+    return " → ".join(filter(None, ["" if op == node.op else op, ", ".join(shapes)]))
+
+
+def _formats(node: fx.Node) -> Iterator[str]:
+    """`integer(8, 4): data_in_0, weight`: the tensors that are not 32-bit floats."""
+    common = _common(node)
+    names: dict[str, list[str]] = {}
+    for name, entry in [*_tensors(common, "args"), *_tensors(common, "results")]:
+        kind, precision = entry.get("type"), entry.get("precision")
+        if isinstance(kind, str) and precision is not None:
+            names.setdefault(f"{kind}({', '.join(map(str, precision))})", []).append(name)
+    names.pop("float(32)", None)
+    for number_format, tensors in names.items():
+        yield f"{number_format}: {', '.join(tensors)}"
+
+
+def _common(node: fx.Node) -> Mapping[str, Any]:
+    metadata = node.meta.get("mase")
+    return {} if metadata is None else metadata.parameters.get("common", {})
+
+
+def _tensors(common: Mapping[str, Any], part: str) -> list[tuple[str, Mapping[str, Any]]]:
+    entries = common.get(part, {}).items()
+    return [(k, e) for k, e in entries if isinstance(e, Mapping) and e.get("shape") is not None]
 
 
 # --- SVG -------------------------------------------------------------------------------------
 
 
-def _picture(
-    title: str, cards: list[Card], edges: list[tuple[str, str]], layout: Layout
-) -> Iterator[str]:
-    used = [style for style in STYLES.values() if any(card.style is style for card in cards)]
-    width = max(layout.width, MIN_PICTURE)
-    legend, legend_height = _legend(used, width)
-    full = Size(width + 2 * MARGIN, layout.height + legend_height + 2 * MARGIN)
-    w, h = _n(full.width), _n(full.height)
+def _picture(title: str, cards: list[Card], arrows: list[str], layout: Layout) -> Iterator[str]:
+    inner = max(layout.width, MIN_PICTURE)
+    legend, top = _legend({card.style for card in cards}, inner)
+    left = MARGIN + (inner - layout.width) / 2
+    width, height = _n(inner + 2 * MARGIN), _n(top + layout.height + MARGIN)
     yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}"'
-        f' viewBox="0 0 {w} {h}" role="img" font-family="{FONTS}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        f' viewBox="0 0 {width} {height}" role="img" font-family="{FONTS}">'
     )
     yield f"<title>{escape(clean(title))}</title>"
     yield (
         '<defs><marker id="mase-arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8"'
         ' markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">'
-        f'<path d="M0 0.5 8 4 0 7.5z" fill="{LINE}"/></marker></defs>'
+        f'<path d="M0 0.5 8 4 0 7.5z" fill="{GREY}"/></marker></defs>'
     )
-    yield f'<rect class="background" width="{w}" height="{h}" fill="#ffffff"/>'
-    yield f'<g class="legend" transform="translate({_n(MARGIN)} {_n(MARGIN)})">'
-    yield from legend
-    yield "</g>"
-    left = MARGIN + (width - layout.width) / 2
-    yield f'<g class="graph" transform="translate({_n(left)} {_n(MARGIN + legend_height)})">'
-    yield f'<g class="edges" fill="none" stroke="{LINE}" stroke-width="1.4">'
-    for (source, target), route in zip(edges, layout.routes, strict=True):
-        yield _edge(source, target, route)
-    yield "</g>"
+    yield f'<rect class="background" width="{width}" height="{height}" fill="#ffffff"/>'
+    yield from ['<g class="legend">', *legend, "</g>"]
+    yield f'<g class="graph" transform="translate({_n(left)} {_n(top)})">'
+    yield f'<g class="edges" fill="none" stroke="{GREY}" stroke-width="{LINE_WIDTH}">'
+    yield from [*arrows, "</g>"]
     for card, box in zip(cards, layout.boxes, strict=True):
         yield from _node(card, box)
-    yield "</g>"
-    yield "</svg>"
+    yield from ["</g>", "</svg>"]
 
 
-def _legend(styles: list[Style], width: float) -> tuple[list[str], float]:
-    """Swatches and labels in as many rows as the width asks for, and their height."""
+def _legend(used: set[Style], width: float) -> tuple[list[str], float]:
+    """Swatches and labels in as many rows as the width asks for, and where the graph can start."""
     swatch, row, gap = 14.0, 20.0, 18.0
     parts: list[str] = []
-    x = y = 0.0
-    for style in styles:
-        wide = swatch + 6 + 0.9 * BODY.width(style.label)
-        if x and x + wide > width:
-            x, y = 0.0, y + row
+    x = y = MARGIN
+    for style in STYLES.values():
+        if style not in used:
+            continue
+        wide = swatch + 6 + 0.9 * BODY.width(style.label)  # the gap forgives a little more
+        if x > MARGIN and x + wide > MARGIN + width:
+            x, y = MARGIN, y + row
         parts.append(_rect(style, Box(x, y, swatch, swatch)))
         parts.append(_text(Line(style.label, BODY), Point(x + swatch + 6, y + 11), "start"))
         x += wide + gap
@@ -284,6 +284,15 @@ def _node(card: Card, box: Box) -> Iterator[str]:
     yield "</g>"
 
 
+def _rect(style: Style, box: Box) -> str:
+    dash = f' stroke-dasharray="{style.dash}"' if style.dash else ""
+    return (
+        f'<rect x="{_n(box.left)}" y="{_n(box.top)}" width="{_n(box.width)}"'
+        f' height="{_n(box.height)}" rx="{_n(min(style.radius, box.height / 2))}"'
+        f' fill="{style.fill}" stroke="{style.stroke}" stroke-width="{LINE_WIDTH}"{dash}/>'
+    )
+
+
 def _text(line: Line, at: Point, anchor: str) -> str:
     weight = ' font-weight="700"' if line.font.bold else ""
     return (
@@ -292,17 +301,7 @@ def _text(line: Line, at: Point, anchor: str) -> str:
     )
 
 
-def _rect(style: Style, box: Box) -> str:
-    dash = f' stroke-dasharray="{style.dash}"' if style.dash else ""
-    radius = min(style.radius, box.height / 2)
-    return (
-        f'<rect x="{_n(box.left)}" y="{_n(box.top)}" width="{_n(box.width)}"'
-        f' height="{_n(box.height)}" rx="{_n(radius)}" fill="{style.fill}"'
-        f' stroke="{style.stroke}" stroke-width="1.4"{dash}/>'
-    )
-
-
-def _edge(source: str, target: str, route: list[Point]) -> str:
+def _arrow(source: str, target: str, route: list[Point]) -> str:
     return (
         f'<path class="edge" data-from={quoteattr(source)} data-to={quoteattr(target)}'
         f' d="{_curve(route)}" marker-end="url(#mase-arrow)">'
@@ -311,19 +310,19 @@ def _edge(source: str, target: str, route: list[Point]) -> str:
 
 
 def _curve(route: list[Point]) -> str:
-    """Straight down where the points are above each other, an S where they are not."""
+    """Straight down where two points are above each other, an S where they are not."""
     corners = [
         point
         for before, point, after in zip(route, route[1:], route[2:], strict=False)
         if not before.x == point.x == after.x
     ]
     at = route[0]
-    parts = [f"M{_n(at.x)} {_n(at.y)}"]
+    path = f"M{_n(at.x)} {_n(at.y)}"
     for point in [*corners, route[-1]]:
         x, y, half = _n(point.x), _n(point.y), _n((at.y + point.y) / 2)
-        parts.append(f"V{y}" if point.x == at.x else f"C{_n(at.x)} {half} {x} {half} {x} {y}")
+        path += f"V{y}" if point.x == at.x else f"C{_n(at.x)} {half} {x} {half} {x} {y}"
         at = point
-    return "".join(parts)
+    return path
 
 
 def _n(number: float) -> str:

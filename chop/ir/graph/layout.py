@@ -5,7 +5,7 @@ numbered after the boxes; boxes and bends together are items. All edges that lea
 rows share one line of bends, the box's trunk.
 
 The longer the path that a step lies on, the heavier it is: heavy steps are drawn straight, so the
-trunk of a network is one vertical line and skips bend around it.
+spine of a network is one vertical line and skips bend around it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import pairwise
-from statistics import fmean
+from math import ceil
+from statistics import fmean, median
 
 Edge = tuple[int, int]
 Neighbours = list[list[int]]
@@ -30,7 +31,8 @@ SLOPE = 0.12
 PORT_MARGIN = 16.0  # from a box's corner to the first line that enters or leaves
 PORT_PITCH = 18.0
 STUB = 10.0  # the straight end of an edge, for its arrow head
-SWEEPS = 8
+SWEEPS = 8  # over the rows, to sort them
+DRIFTS = 24  # of the columns, to their places
 MAX_STEPS = 30_000  # what long edges may cost; the longest are then led around the picture
 
 
@@ -113,6 +115,14 @@ class _Net:
     weights: dict[Edge, int]  # of each step between rows
     lanes: list[int]  # bends that stand beside all rows, for edges too long to cut
 
+    def places(self) -> dict[int, int]:
+        return {item: i for row in self.rows for i, item in enumerate(row)}
+
+    def distance(self, a: int, b: int) -> float:
+        """Between the middles of two items side by side."""
+        gap = BOX_GAP if self.widths[a] and self.widths[b] else LINE_GAP
+        return (self.widths[a] + self.widths[b]) / 2 + gap
+
     def neighbours(self) -> tuple[Neighbours, Neighbours]:
         """The items above and below each item, lanes left out."""
         return _neighbours(len(self.widths), self.weights)
@@ -128,6 +138,7 @@ def _neighbours(count: int, edges: Iterable[Edge]) -> tuple[Neighbours, Neighbou
 
 
 def _cut(sizes: Sequence[Size], edges: Sequence[Edge]) -> _Net:
+    """Rows for the boxes, bends for the edges; bends stand to the right at first."""
     above, below = _neighbours(len(sizes), edges)
     depth, height = _depths(above), _heights(below)
     row_of = _row_of(depth, above, below)
@@ -246,11 +257,21 @@ def _crossings(rows: list[list[int]], below: Neighbours) -> int:
 
 @dataclass(frozen=True)
 class _Fan:
-    """Equally heavy steps that meet in one item or column."""
+    """Equally heavy steps that meet in one item, its hub."""
+
+    weight: int
+    hub: int
+    leaves: list[int]  # from left to right
+
+
+@dataclass(frozen=True)
+class _Spring:
+    """Draws the columns of a fan to where they stand closely and evenly about their hub."""
 
     weight: int
     hub: int
     leaves: list[int]
+    offsets: list[float]
 
 
 @dataclass(frozen=True)
@@ -262,16 +283,15 @@ class _Columns:
     right: list[dict[int, float]]
     order: list[int]  # each column after those to its left
     weights: list[int]
-    fans: list[_Fan]  # between columns
+    springs: list[_Spring]
 
 
 def _across(net: _Net) -> list[float]:
     """The middle of each item: columns packed to the left, then drawn to what they belong to."""
     columns = _columns(net)
     middles = _pushed([0.0] * len(columns.left), columns.order, columns.right)
-    for sweep in range(2 * SWEEPS):
-        # first the leaves of a fan gather around its hub, then they balance there
-        middles = _drifted(middles, columns, rigid=sweep >= SWEEPS)
+    for _ in range(DRIFTS):
+        middles = _drifted(middles, columns)
     xs = [middles[columns.of[i]] if i in columns.of else 0.0 for i in range(len(net.widths))]
     return _with_lanes(net, xs)
 
@@ -286,39 +306,51 @@ def _columns(net: _Net) -> _Columns:
     right: list[dict[int, float]] = [{} for _ in range(count)]
     for row in net.rows:
         for a, b in pairwise(row):
-            gap = BOX_GAP if net.widths[a] and net.widths[b] else LINE_GAP
-            far = max((net.widths[a] + net.widths[b]) / 2 + gap, left[of[b]].get(of[a], 0.0))
+            far = max(net.distance(a, b), left[of[b]].get(of[a], 0.0))
             left[of[b]][of[a]] = right[of[a]][of[b]] = far
     weights = [0] * count
     for fan in fans:
         weights[of[fan.hub]] = max(weights[of[fan.hub]], fan.weight)
-    between = [_Fan(fan.weight, of[fan.hub], [of[leaf] for leaf in fan.leaves]) for fan in fans]
-    between = [fan for fan in between if fan.leaves != [fan.hub]]
     order = list(TopologicalSorter(dict(enumerate(left))).static_order())
-    return _Columns(of, left, right, order, weights, between)
+    springs = [_spring(fan, net, of, right) for fan in fans]
+    springs = [spring for spring in springs if spring.leaves != [spring.hub]]
+    return _Columns(of, left, right, order, weights, springs)
 
 
 def _fans(net: _Net) -> list[_Fan]:
     """For each item the steps below and those above it, heavy and light ones apart."""
+    place = net.places()
     leaves: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for (u, v), weight in net.weights.items():
         leaves[weight, u, False].append(v)
         leaves[weight, v, True].append(u)
-    return [_Fan(weight, hub, items) for (weight, hub, _), items in leaves.items()]
+    return [
+        _Fan(weight, hub, sorted(items, key=place.__getitem__))
+        for (weight, hub, _), items in leaves.items()
+    ]
+
+
+def _spring(fan: _Fan, net: _Net, of: Mapping[int, int], right: list[dict[int, float]]) -> _Spring:
+    """The middle leaf, or the middle between two, belongs at the hub."""
+    spots = [0.0]
+    for a, b in pairwise(fan.leaves):
+        spots.append(spots[-1] + right[of[a]].get(of[b], net.distance(a, b)))
+    centre = median(spots)
+    leaves = [of[leaf] for leaf in fan.leaves]
+    return _Spring(fan.weight, of[fan.hub], leaves, [spot - centre for spot in spots])
 
 
 def _stacks(net: _Net, fans: list[_Fan]) -> list[list[int]]:
     """All items, stacked where a straight line serves best: heavy steps first, none crossing."""
-    place = {item: i for row in net.rows for i, item in enumerate(row)}
     middle: Counter[Edge] = Counter()
     for fan in fans:
         if len(fan.leaves) % 2:
-            leaf = sorted(fan.leaves, key=place.__getitem__)[len(fan.leaves) // 2]
-            middle[
-                (fan.hub, leaf) if net.row_of[fan.hub] < net.row_of[leaf] else (leaf, fan.hub)
-            ] += 1
-    wanted = [step for step, ends in middle.items() if ends == 2]
+            leaf = fan.leaves[len(fan.leaves) // 2]
+            down = net.row_of[fan.hub] < net.row_of[leaf]
+            middle[(fan.hub, leaf) if down else (leaf, fan.hub)] += 1
+    wanted = [step for step, fans_agreed in middle.items() if fans_agreed == 2]
 
+    place = net.places()
     over: dict[int, int] = {}
     under: dict[int, int] = {}
     straight: dict[int, list[Edge]] = defaultdict(list)  # the places of both ends, by row
@@ -343,30 +375,36 @@ def _follow(item: int | None, under: Mapping[int, int]) -> Iterator[int]:
         item = under.get(item)
 
 
-def _drifted(middles: list[float], columns: _Columns, rigid: bool) -> list[float]:
-    """The columns moved to where their heaviest fans want them, as far as there is room."""
+def _drifted(middles: list[float], columns: _Columns) -> list[float]:
+    """The columns moved to where their heaviest springs draw them, as far as there is room."""
     order, weights = columns.order, columns.weights
-    wanted = _wanted(middles, columns.fans, rigid)
+    wanted = _wanted(middles, columns.springs)
     moved = _moved_right(middles, wanted, order, columns.right, weights)
     mirrored = [-x for x in moved], [-x for x in wanted]
     return [-x for x in _moved_right(*mirrored, order[::-1], columns.left, weights)]
 
 
-def _wanted(middles: list[float], fans: list[_Fan], rigid: bool) -> list[float]:
-    """Where the columns want to be: hubs amid their leaves, leaves (or their middle) at the hub."""
-    shifts: list[list[tuple[int, float]]] = [[(0, 0.0)] for _ in middles]
-    for fan in fans:
-        centre = fmean([middles[leaf] for leaf in fan.leaves])
-        shifts[fan.hub].append((fan.weight, centre - middles[fan.hub]))
-        for leaf in fan.leaves:
-            if leaf != fan.hub:
-                start = centre if rigid else middles[leaf]
-                shifts[leaf].append((fan.weight, middles[fan.hub] - start))
-    heaviest = [max(own)[0] for own in shifts]
-    return [
-        x + fmean([shift for weight, shift in own if weight == most])
-        for x, own, most in zip(middles, shifts, heaviest, strict=True)
-    ]
+def _wanted(middles: list[float], springs: list[_Spring]) -> list[float]:
+    """Half the way that the heaviest springs would move each column; the whole would oscillate."""
+    heaviest = [0] * len(middles)
+    wishes: list[list[float]] = [[x] for x in middles]
+
+    def wish(column: int, weight: int, x: float) -> None:
+        if weight > heaviest[column]:
+            heaviest[column], wishes[column] = weight, []
+        if weight == heaviest[column]:
+            wishes[column].append(x)
+
+    for spring in springs:
+        hub = middles[spring.hub]
+        shift = fmean(
+            [middles[leaf] - at for leaf, at in zip(spring.leaves, spring.offsets, strict=True)]
+        )
+        if len(spring.leaves) > 1:  # else the leaf is a hub too, and says the same
+            wish(spring.hub, spring.weight, shift)
+        for leaf, at in zip(spring.leaves, spring.offsets, strict=True):
+            wish(leaf, spring.weight, hub + at)
+    return [(x + fmean(own)) / 2 for x, own in zip(middles, wishes, strict=True)]
 
 
 def _moved_right(
@@ -401,7 +439,7 @@ def _with_lanes(net: _Net, xs: list[float]) -> list[float]:
     inner = [item for row in net.rows for item in row]
     start = min((xs[item] - net.widths[item] / 2 for item in inner), default=0.0)
     end = max((xs[item] + net.widths[item] / 2 for item in inner), default=0.0) - start
-    placed = [float(round(x - start)) for x in xs]
+    placed = [float(ceil(x - start)) for x in xs]
     last: dict[int, int] = defaultdict(int)
     for path in net.paths:
         last[path[1]] = max(last[path[1]], net.row_of[path[-1]] - 1)
@@ -410,7 +448,7 @@ def _with_lanes(net: _Net, xs: list[float]) -> list[float]:
         if taken and taken[0][0] < net.row_of[lane]:
             _, placed[lane] = heapq.heappop(taken)
         else:
-            placed[lane] = round(end) + LINE_GAP * (len(taken) + 1)
+            placed[lane] = ceil(end) + LINE_GAP * (len(taken) + 1)
         heapq.heappush(taken, (last[lane], placed[lane]))
     return placed
 

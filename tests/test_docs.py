@@ -1,0 +1,61 @@
+"""What the documentation shows is run; what it lists is up to date."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+WITH_CODE = [page for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+    code = "\n".join(PYTHON.findall(page.read_text(encoding="utf-8")))
+    script = tmp_path / "page.py"
+    script.write_text(code, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_documentation_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    dead = [link for link in links if not (page.parent / link).exists()]
+    assert not dead
+
+
+def test_the_readme_opens_with_the_two_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("# MASE\n\n```bash\n./ch --help\nmake test\n```\n")
+
+
+def test_the_reference_is_what_the_registries_say():
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "make_reference.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs_in_an_empty_folder(example, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_there_is_an_example():
+    assert EXAMPLES
