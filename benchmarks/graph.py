@@ -1,7 +1,7 @@
 """What a graph costs, as ratios to one plain forward pass of the same model.
 
-    python benchmarks/graph.py            # chains of 10 to 5,000 nodes, and three real networks
-    python benchmarks/graph.py --quick    # small sizes only
+python benchmarks/graph.py            # chains of 10 to 5,000 nodes, and three real networks
+python benchmarks/graph.py --quick    # small sizes only
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def measure(model: nn.Module, inputs: dict[str, Tensor], repeats: int) -> dict[s
 
 
 def cases(quick: bool) -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
-    chains = {f"chain {n}": (Chain(n), {"x": torch.randn(8, 16)}) for n in SIZES[: 3 if quick else 4]}
+    chains = {
+        f"chain {n}": (Chain(n), {"x": torch.randn(8, 16)}) for n in SIZES[: 3 if quick else 4]
+    }
     if quick:
         return chains
     image = torch.randn(1, 3, 224, 224)

@@ -1,0 +1,34 @@
+# Every target sets up .venv by itself, once: see scripts/bootstrap.py.
+PYTHON ?= python3
+RUN = $(PYTHON) scripts/bootstrap.py --extra dev
+ARGS =
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-slow lint format bench clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):  ## /\1\t/p' Makefile | expand -t 12
+
+test:  ## run the tests; ARGS="-k quant" adds arguments of pytest
+	$(RUN) -m pytest $(ARGS)
+
+test-slow:  ## run the tests marked slow; pytest's exit code 5 says that there are none
+	$(RUN) -m pytest -m "slow and not gpu and not network and not rtl" $(ARGS) || test $$? -eq 5
+
+lint:  ## check format, style and types
+	$(RUN) -m ruff format --check . ch
+	$(RUN) -m ruff check . ch
+	$(RUN) -m mypy
+
+format:  ## format the code and mend what ruff can
+	$(RUN) -m ruff format . ch
+	$(RUN) -m ruff check --fix . ch
+
+bench:  ## run every benchmark; each prints one table
+	@for script in $$(grep -l __main__ benchmarks/*.py); do \
+	    $(RUN) "$$script" $(ARGS) || exit 1; \
+	done
+
+clean:  ## remove .venv and whatever else can be made again
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find chop scripts tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
