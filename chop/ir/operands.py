@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from itertools import count
 from types import FunctionType
@@ -40,6 +40,10 @@ class Param:
     kind: str = "Any"  # torch's schema type; tells overloads apart
     keyword_only: bool = False
     repeated: bool = False  # *shape
+    keyword: str = ""  # where the call spells it otherwise: dim0= is dim_0
+
+
+ANY_KEYWORD = Param("**", keyword_only=True)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Call:
         """Argument names -> values as they were passed, or None if they do not fit."""
         bound: dict[str, Any] = {}
         rest = list(args)
+        renamed = {param.keyword: param.name for param in self.params if param.keyword}
+        kwargs = {renamed.get(name, name): value for name, value in kwargs.items()}
         for param in self.params:
             if param.repeated:
                 bound |= _repeated(param.name, rest)
@@ -61,9 +67,9 @@ class Call:
         names = {param.name for param in self.params}
         if rest or kwargs.keys() & bound.keys():
             return None
-        if not kwargs.keys() <= names and not any(p.name == "**" for p in self.params):
+        if not kwargs.keys() <= names and ANY_KEYWORD not in self.params:
             return None
-        return bound | dict(kwargs)
+        return bound | kwargs
 
     def fits(self, bound: Mapping[str, Any]) -> bool:
         return all(_is(p.kind, bound[p.name]) for p in self.params if p.name in bound)
@@ -87,7 +93,12 @@ def _is(kind: str, value: Any) -> bool:
 
 
 def _of_names(names: Sequence[str]) -> Call:
-    return Call(tuple(Param(n.removeprefix("*"), repeated=n.startswith("*")) for n in names))
+    """A call whose positional arguments have these names; keywords bring their own."""
+    params = []
+    for written in names:
+        name, _, keyword = written.removeprefix("*").partition("=")
+        params.append(Param(name, repeated=written.startswith("*"), keyword=keyword))
+    return Call((*params, ANY_KEYWORD))
 
 
 def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[Call]:
@@ -95,22 +106,18 @@ def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[Call]
         params = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         return []
-    if any(p.kind is p.VAR_POSITIONAL for p in params) and any(
-        p.kind is p.VAR_KEYWORD for p in params
-    ):
+    if {p.kind for p in params} == {
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    }:
         return []  # (*args, **kwargs) says nothing
-    return [
-        Call(
-            tuple(
-                Param(
-                    "**" if p.kind is p.VAR_KEYWORD else p.name,
-                    keyword_only=p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD),
-                    repeated=p.kind is p.VAR_POSITIONAL,
-                )
-                for p in params[skip_first:]
-            )
-        )
-    ]
+    return [Call(tuple(_of_parameter(p) for p in params[skip_first:]))]
+
+
+def _of_parameter(p: inspect.Parameter) -> Param:
+    if p.kind is p.VAR_KEYWORD:
+        return ANY_KEYWORD
+    return Param(p.name, keyword_only=p.kind is p.KEYWORD_ONLY, repeated=p.kind is p.VAR_POSITIONAL)
 
 
 def _of_schemas(name: str, method: bool = False) -> list[Call]:
@@ -156,34 +163,51 @@ def _bind(calls: list[Call], args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return next(fitting, candidates[0][1] if candidates else positional | dict(kwargs))
 
 
+def _inside(value: Any) -> dict[Any, Any] | None:
+    """What a list, tuple, dict, slice or dataclass holds; None for any other value."""
+    if isinstance(value, TensorMeta | torch.Size):
+        return None
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    if isinstance(value, slice):
+        return {"start": value.start, "stop": value.stop, "step": value.step}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return None
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`value` with what it holds changed, as list, tuple, slice or dict; itself if nothing was."""
+    inside = _inside(value) or {}
+    changed = {key: change(item) for key, item in inside.items()}
+    if all(changed[key] is item for key, item in inside.items()):
+        return value
+    for kind in (list, tuple):
+        if isinstance(value, kind):
+            return kind(changed.values())
+    return slice(*changed.values()) if isinstance(value, slice) else changed
+
+
 def described(value: Any, keep: Callable[[Tensor], Tensor] | None = None) -> Any:
     """`value` with every tensor in it as a TensorMeta; `keep(tensor)` is stored as its value."""
-
-    def describe(v: Any) -> Any:
-        if not isinstance(v, Tensor):
-            return v
-        meta = TensorMeta.of(v)
-        if keep:
-            meta.value = keep(v)
-        return meta
-
-    return fx.node.map_aggregate(value, describe)
+    if not isinstance(value, Tensor):
+        return _mapped(value, lambda item: described(item, keep))
+    meta = TensorMeta.of(value)
+    if keep:
+        meta.value = keep(value)
+    return meta
 
 
 def flatten(value: Any) -> Iterator[Any]:
-    """The leaves of nested lists, tuples and dicts."""
-    if isinstance(value, TensorMeta):
+    """The leaves of nested lists, tuples, dicts, slices and dataclasses."""
+    inside = _inside(value)
+    if inside is None:
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from flatten(item)
-    elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        for item in value:
-            yield from flatten(item)
-    elif isinstance(value, slice):
-        yield from (value.start, value.stop, value.step)
-    else:
-        yield value
+        return
+    for item in inside.values():
+        yield from flatten(item)
 
 
 class _Operands(dict[str, Any]):
@@ -200,13 +224,7 @@ class _Operands(dict[str, Any]):
 
     def add_inside(self, value: Any) -> Any:
         """`value` with each tensor in it replaced by the name of its operand."""
-        if isinstance(value, TensorMeta):
-            return self.add(value)
-        if isinstance(value, dict):
-            return {key: self.add_inside(item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(self.add_inside(item) for item in value)
-        return value
+        return self.add(value) if isinstance(value, TensorMeta) else _mapped(value, self.add_inside)
 
 
 def bind_operands(

@@ -42,7 +42,7 @@ class OpSpec:
     modules: tuple[type[nn.Module], ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
-    params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ
+    params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ; dim_0=dim0
     quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
 
 
@@ -69,10 +69,12 @@ def define(
     """Add a row. `names` are the spellings of its functions and methods, by default the op's own.
 
     A name stands for the functions of `NAMESPACES` and the Tensor method that are called so, and
-    for their in-place forms. An op of your own gives its `modules` and `functions` themselves.
+    for their in-place forms, unless such a form is an op itself. An op of your own gives its
+    `modules` and `functions` themselves.
     """
     spellings = (name if names is None else names).split()
-    spellings += [f"{spelling}_" for spelling in spellings if not spelling.endswith("_")]
+    inplace = (f"{spelling}_" for spelling in spellings if not spelling.endswith("_"))
+    spellings += [spelling for spelling in inplace if spelling not in OPS]
     callables = [*functions, *(fn for spelling in spellings for fn in _spelt(spelling))]
     methods = tuple(spelling for spelling in spellings if hasattr(Tensor, spelling))
     unique = tuple({id(fn): fn for fn in callables}.values())
@@ -210,7 +212,7 @@ define(
     quantized=WEIGHTED,
 )
 define("rms_norm", "module_related_func", nn.RMSNorm, quantized=WEIGHTED)
-define("local_response_norm", "module_related_func", nn.LocalResponseNorm)
+define("local_response_norm", "module_related_func", nn.LocalResponseNorm, nn.CrossMapLRN2d)
 define("normalize", "builtin_func")
 
 # --- activations
@@ -265,8 +267,18 @@ for _d in (1, 2, 3):
         )
 define("fractional_max_pool2d", "module_related_func", nn.FractionalMaxPool2d)
 define("fractional_max_pool3d", "module_related_func", nn.FractionalMaxPool3d)
-define("upsample", "module_related_func", nn.Upsample)
-define("interpolate", "builtin_func")
+define(
+    "upsample",
+    "module_related_func",
+    nn.Upsample,
+    names="upsample upsample_nearest upsample_bilinear",
+)
+define(
+    "interpolate",
+    "builtin_func",
+    names="interpolate upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
+    "upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d",
+)
 define("pixel_shuffle", "module_related_func", nn.PixelShuffle)
 define("pixel_unshuffle", "module_related_func", nn.PixelUnshuffle)
 define("channel_shuffle", "module_related_func", nn.ChannelShuffle)
@@ -288,7 +300,9 @@ _define_all("builtin_func", "grid_sample affine_grid")
 define(
     "scaled_dot_product_attention",
     "builtin_func",
-    names="scaled_dot_product_attention _scaled_dot_product_attention",
+    names="scaled_dot_product_attention _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
+    "_scaled_dot_product_cudnn_attention",
     quantized="data_in data_in data_in",
 )
 define(
@@ -320,6 +334,23 @@ define("huber_loss", "module_related_func", nn.HuberLoss)
 define("kl_div", "module_related_func", nn.KLDivLoss)
 define("binary_cross_entropy", "module_related_func", nn.BCELoss)
 define("binary_cross_entropy_with_logits", "module_related_func", nn.BCEWithLogitsLoss)
+define("poisson_nll_loss", "module_related_func", nn.PoissonNLLLoss)
+define("gaussian_nll_loss", "module_related_func", nn.GaussianNLLLoss)
+define("ctc_loss", "module_related_func", nn.CTCLoss)
+define("hinge_embedding_loss", "module_related_func", nn.HingeEmbeddingLoss)
+define("cosine_embedding_loss", "module_related_func", nn.CosineEmbeddingLoss)
+define("margin_ranking_loss", "module_related_func", nn.MarginRankingLoss)
+define("soft_margin_loss", "module_related_func", nn.SoftMarginLoss)
+define("multi_margin_loss", "module_related_func", nn.MultiMarginLoss)
+define("multilabel_margin_loss", "module_related_func", nn.MultiLabelMarginLoss)
+define("multilabel_soft_margin_loss", "module_related_func", nn.MultiLabelSoftMarginLoss)
+define("triplet_margin_loss", "module_related_func", nn.TripletMarginLoss)
+define(
+    "triplet_margin_with_distance_loss",
+    "module_related_func",
+    nn.TripletMarginWithDistanceLoss,
+)
+define("adaptive_log_softmax", "module", nn.AdaptiveLogSoftmaxWithLoss, names="")
 define("cosine_similarity", "module_related_func", nn.CosineSimilarity)
 define("pairwise_distance", "module_related_func", nn.PairwiseDistance)
 
@@ -335,44 +366,56 @@ define("floor_divide", "builtin_func", names="floor_divide floordiv ifloordiv", 
 define("remainder", "builtin_func", names="remainder fmod mod imod", params=BINARY)
 define("pow", "builtin_func", names="pow ipow float_power", params="input exponent")
 define("not", "builtin_func", names="not_ logical_not", params="input")
-define("invert", "builtin_func", names="invert inv bitwise_not", params="input")
+define("invert", "builtin_func", names="invert bitwise_not", params="input")
 define("bitwise_and", "builtin_func", names="bitwise_and and_ iand logical_and", params=BINARY)
 define("bitwise_or", "builtin_func", names="bitwise_or or_ ior logical_or", params=BINARY)
 define("bitwise_xor", "builtin_func", names="bitwise_xor xor ixor logical_xor", params=BINARY)
 _define_all("builtin_func", "gt greater lt less le less_equal greater_equal", params=BINARY)
-_define_all("builtin_func", "maximum minimum atan2 hypot fmax fmin", params=BINARY)
+define("bitwise_left_shift", "builtin_func", names="bitwise_left_shift lshift ilshift")
+define("bitwise_right_shift", "builtin_func", names="bitwise_right_shift rshift irshift")
+define("atan2", "builtin_func", names="atan2 arctan2", params=BINARY)
+_define_all("builtin_func", "maximum minimum hypot fmax fmin logaddexp xlogy", params=BINARY)
 _define_all("builtin_func", "isclose allclose equal", params=BINARY)
 _define_all("builtin_func", "addmm baddbmm addbmm addmv addr addcmul addcdiv lerp rsub")
 define("einsum", "builtin_func", params="equation *operands")
-_define_all("builtin_func", "tensordot outer inner dot mv cross kron cdist multi_dot")
+_define_all("builtin_func", "tensordot outer inner dot vdot mv cross kron cdist multi_dot det")
+define("inverse", "builtin_func", functions=(torch.linalg.inv,))
 
 # --- arithmetic on one tensor
 _define_all(
     "builtin_func",
-    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc erfinv sin cos tan asin acos atan "
-    "sinh cosh asinh acosh atanh square reciprocal sign sgn floor ceil trunc frac cumsum cumprod "
-    "logit nan_to_num sinc lgamma digamma",
+    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc erfinv sin cos tan sinh cosh square "
+    "reciprocal sign sgn floor ceil frac cumsum cumprod cummax cummin logcumsumexp diff logit "
+    "nan_to_num sinc lgamma digamma signbit angle conj",
 )
+for _name in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
+    define(_name, "builtin_func", names=f"{_name} {_name.replace('a', 'arc', 1)}")
+define("trunc", "builtin_func", names="trunc fix")
 define("neg", "builtin_func", names="neg negative", params="input")
+define("pos", "builtin_func", names="pos positive", params="input")
 define("round", "builtin_func")
 
 # --- reductions and order
 _define_all(
     "builtin_func",
     "sum mean prod max min amax amin aminmax argmax argmin var std var_mean std_mean median "
-    "nanmean nansum quantile logsumexp any all topk sort argsort kthvalue count_nonzero trace "
-    "bincount",
+    "nanmean nansum nanmedian quantile logsumexp any all topk sort argsort kthvalue mode "
+    "count_nonzero trace bincount histc",
 )
 define("norm", "builtin_func", names="norm vector_norm matrix_norm")
 
 # --- making tensors
-_define_all("builtin_func", "arange range zeros cat")
+_define_all("builtin_func", "arange range cat")
 define("concat", "builtin_func", names="concat concatenate")
+define("zeros", "builtin_func", params="*size")
+_define_all("implicit_func", "ones empty rand randn", params="*size")
+_define_all("implicit_func", "new_zeros new_ones new_empty", params="input *size")
+_define_all("implicit_func", "tensor as_tensor", params="data")
 _define_all(
     "implicit_func",
-    "ones full empty eye linspace rand randn randint randperm bernoulli multinomial tensor "
-    "as_tensor zeros_like ones_like full_like empty_like rand_like randn_like randint_like "
-    "new_zeros new_ones new_full new_empty new_tensor meshgrid one_hot scalar_tensor",
+    "full eye linspace logspace randint randperm bernoulli multinomial normal zeros_like ones_like "
+    "full_like empty_like rand_like randn_like randint_like new_full new_tensor meshgrid one_hot "
+    "scalar_tensor tril_indices triu_indices uniform random exponential",
 )
 
 # --- shapes, indices, bookkeeping
@@ -380,6 +423,11 @@ define("getattr", "implicit_func", names="", functions=(getattr,), params="a b")
 define("getitem", "implicit_func", params="in select")
 define("setitem", "builtin_func", params="in select value")
 define("_assert", "implicit_func", names="_assert", params="condition message")
+define(
+    "assert_metadata",
+    "implicit_func",
+    names="_assert_tensor_metadata _assert_scalar _assert_async",
+)
 define("view", "implicit_func", names="view _unsafe_view", params="input *shape")
 define("reshape", "implicit_func", params="input *shape")
 define("expand", "implicit_func", params="input *shape")
@@ -387,8 +435,17 @@ define("repeat", "implicit_func", params="input *repeats")
 define("tile", "implicit_func", params="input *dims")
 define("permute", "implicit_func", params="input *dims")
 define("flip", "implicit_func", params="input *dims")
-define("transpose", "implicit_func", names="transpose", params="input dim_0 dim_1")
-define("swapaxes", "implicit_func", names="swapaxes swapdims", params="input dim_0 dim_1")
+define("transpose", "implicit_func", names="transpose", params="input dim_0=dim0 dim_1=dim1")
+define("swapaxes", "implicit_func", names="swapaxes", params="input dim_0=axis0 dim_1=axis1")
+define("swapdims", "implicit_func", names="swapdims", params="input dim_0=dim0 dim_1=dim1")
+define("split", "implicit_func", params="input split_size_or_sections dim")
+define("size", "implicit_func", names="size sym_size")
+define("abs", "implicit_func", names="abs absolute")
+define("clamp", "implicit_func", names="clamp clip clamp_min clamp_max")
+define("type", "implicit_func", params="input dtype")
+define("dim", "implicit_func", names="dim ndimension")
+define("numel", "implicit_func", names="numel nelement sym_numel")
+_define_all("implicit_func", "finfo iinfo", params="dtype=type")
 define("masked_fill_", "implicit_func", names="masked_fill_")
 define("masked_fill", "implicit_func")
 define("to", "implicit_func", names="to _to_copy")
@@ -407,18 +464,20 @@ define(
     names="dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout "
     "feature_dropout native_dropout",
 )
-_define_all("implicit_func", "eq ne ge", params=BINARY)
+_define_all("implicit_func", "eq ge", params=BINARY)
+define("ne", "implicit_func", names="ne not_equal", params=BINARY)
 _define_all(
     "implicit_func",
-    "size t contiguous where long type_as clamp abs stack bool int squeeze unsqueeze gemm cast "
-    "shape gather slice split dim finfo iinfo index_select detach chunk unbind narrow select "
-    "view_as expand_as reshape_as broadcast_to repeat_interleave roll tril triu diag diagonal "
-    "numel item tolist clone float half double bfloat16 short char type cpu cuda ravel scatter "
-    "scatter_add scatter_reduce index_add index_copy index_fill index_put index masked_select "
-    "masked_scatter take take_along_dim hstack vstack dstack split_with_sizes tensor_split "
-    "is_floating_point is_complex isnan isinf isfinite fill zero copy requires_grad "
-    "broadcast_tensors atleast_1d atleast_2d atleast_3d bucketize searchsorted unique nonzero "
-    "view_as_real view_as_complex real imag alias lift_fresh_copy",
+    "t contiguous where long type_as stack bool int squeeze unsqueeze gemm cast shape gather slice "
+    "index_select detach chunk unbind narrow select view_as expand_as reshape_as broadcast_to "
+    "repeat_interleave roll rot90 fliplr flipud tril triu diag diagonal diag_embed item tolist "
+    "clone float half double bfloat16 short char byte cpu cuda numpy ravel scatter scatter_add "
+    "scatter_reduce index_add index_copy index_fill index_put index masked_select masked_scatter "
+    "take take_along_dim hstack vstack dstack column_stack split_with_sizes tensor_split hsplit "
+    "vsplit is_floating_point is_complex is_contiguous is_nonzero isnan isinf isfinite isin fill "
+    "zero copy requires_grad broadcast_tensors atleast_1d atleast_2d atleast_3d bucketize "
+    "searchsorted unique unique_consecutive nonzero argwhere view_as_real view_as_complex real "
+    "imag alias lift_fresh_copy as_strided stride get_device adjoint select_scatter slice_scatter",
 )
 define("movedim", "implicit_func", names="movedim moveaxis")
 define("df_split", "builtin_func", names="")

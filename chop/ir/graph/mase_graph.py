@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import torch
 from torch import fx, nn
+from torch.nn.parameter import is_lazy
 
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
-from chop.ir.graph.tracer import MaseTracer
+from chop.ir.graph.tracer import MaseTracer, room_to_recurse
 from chop.ir.ops import OPS
 from chop.registry import UnknownName
 
 # What the constructor leaves on the GraphModule for passes to read; fx drops them in a copy
 MODEL_ATTRIBUTES = ("patched_op_names", "patched_custom_layers", "additional_inputs", "custom_ops")
+# What a model may say about itself in the dict `patched_nodes`
+PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 
 
 class Modules(Mapping[str, nn.Module]):
@@ -92,7 +98,7 @@ class MaseGraph:
             self._trace(model)
 
     def _trace(self, model: nn.Module) -> None:
-        patched: dict[str, Any] = getattr(model, "patched_nodes", None) or {}
+        patched = _checked_patched_nodes(model)
         layers = tuple(patched.get("layers", ()))
         functions = tuple(patched.get("functions", ()))
         self.tracer = MaseTracer(
@@ -145,7 +151,8 @@ class MaseGraph:
         """An independent graph: the model is copied once, metadata moves in with the new nodes."""
         new = copy.copy(self)
         new.cf_args = dict(self.cf_args)
-        new.model = copy.deepcopy(self.model)
+        with room_to_recurse(self.model):
+            new.model = copy.deepcopy(self.model)
         set_model_attributes(new.model, vars(self.model))
         # fx copies node.meta shallowly, so metadata is re-homed here
         for theirs, ours in zip(self.nodes, new.nodes, strict=True):
@@ -191,9 +198,35 @@ def _check_model(model: object) -> None:
     if isinstance(model, str):
         raise TypeError(f"{wanted}, not the name {model!r}; build the model first")
     if not isinstance(model, nn.Module):
-        raise TypeError(f"{wanted}, not {type(model).__name__} {model!r:.60}")
+        raise TypeError(f"{wanted}, not {type(model).__name__} {model!r:.60}; build a model first")
+    if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
+        raise TypeError(
+            f"{wanted}, not the compiled {type(model).__name__}; give the model before compilation"
+        )
     if type(model).forward is nn.Module.forward:
-        raise TypeError(f"{wanted} with a forward(); {type(model).__name__} defines none")
+        raise TypeError(
+            f"{wanted} with a forward(); the class {type(model).__name__} defines none, write one"
+        )
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(
+                f"{name!r} of {type(model).__name__} has no shape yet; "
+                f"call the model once on an input before MaseGraph(model)"
+            )
+
+
+def _is_layer(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, nn.Module)
+
+
+def _is_function(thing: object) -> bool:
+    return callable(thing) and hasattr(thing, "__name__")  # fx names the node after it
+
+
+def _check_all(where: str, things: Any, fits: Callable[[object], bool], what: str) -> None:
+    for thing in things:
+        if not fits(thing):
+            raise TypeError(f"{where} takes {what}, not {thing!r:.60}")
 
 
 def _checked_custom_ops(
@@ -203,8 +236,26 @@ def _checked_custom_ops(
     for kind, things in (custom_ops or {}).items():
         if kind not in kinds:
             raise UnknownName("key of custom_ops", kind, list(kinds))
+        if not isinstance(things, Mapping):
+            raise TypeError(f"custom_ops[{kind!r}] is a dict {{thing: {{}}}}, not {things!r:.60}")
         kinds[kind] = dict(things)
+    _check_all('custom_ops["modules"]', kinds["modules"], _is_layer, "classes of modules")
+    _check_all('custom_ops["functions"]', kinds["functions"], _is_function, "named functions")
     return kinds
+
+
+def _checked_patched_nodes(model: nn.Module) -> dict[str, Any]:
+    patched: dict[str, Any] = getattr(model, "patched_nodes", None) or {}
+    for key in patched:
+        if key not in PATCHED_KEYS:
+            raise UnknownName("key of patched_nodes", key, PATCHED_KEYS)
+    for key, fits, what in (
+        ("modules", lambda thing: isinstance(thing, ModuleType), "Python modules"),
+        ("layers", _is_layer, "classes of modules"),
+        ("functions", _is_function, "named functions"),
+    ):
+        _check_all(f'patched_nodes["{key}"]', patched.get(key, ()), fits, what)
+    return patched
 
 
 def _defaults_of_others(model: nn.Module, keep: list[str]) -> dict[str, Any]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import linecache
 import math
 import os
+import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,13 +22,22 @@ from chop.registry import UnknownName
 # fx cannot see these when their arguments are traced values: nothing in them asks a tensor
 CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
     torch.arange,
+    torch.as_tensor,
     torch.empty,
     torch.eye,
+    torch.finfo,
     torch.full,
+    torch.iinfo,
     torch.linspace,
     torch.ones,
     torch.rand,
+    torch.randint,
     torch.randn,
+    torch.randperm,
+    torch.scalar_tensor,
+    torch.tensor,
+    torch.tril_indices,
+    torch.triu_indices,
     torch.zeros,
 )
 # frames of these are not the user's code
@@ -34,6 +46,10 @@ LIBRARIES = (
     str(Path(__file__).parents[1]) + os.sep,
     "<eval_with_key>",
     "<frozen",
+)
+STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+FRAMES_PER_LEVEL = (
+    20  # of Python's stack, for each level of nested modules that is traced or copied
 )
 
 
@@ -66,8 +82,11 @@ class MaseTracer(fx.Tracer):
             param_shapes_constant,
         )
         self._autowrap_search.append(torch)  # where models find torch.arange
+        # a function is found by its name in the module that calls it, and in its own
+        homes = (getattr(fn, "__module__", None) for fn in self.custom_leaf_functions)
+        self._autowrap_search += [sys.modules[home] for home in homes if home in sys.modules]
         self._frozen: Mapping[str, Any] = {}
-        self._where: list[tuple[str, nn.Module]] = []
+        self._where: list[tuple[str, object]] = []
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, (Leaf, *self.custom_leaf_layers)) or super().is_leaf_module(
@@ -81,13 +100,20 @@ class MaseTracer(fx.Tracer):
     ) -> fx.Graph:
         """The graph of `root`, in which the arguments of `concrete_args` are constants."""
         self._frozen = concrete_args or {}
-        self._where = [("", root)] if isinstance(root, nn.Module) else []
+        self._where = [("", root)]
         try:
-            return super().trace(root)
+            with room_to_recurse(root):
+                graph = super().trace(root)
         except UnknownName:
             raise
         except Exception as error:
             raise TraceError(self._explain(error)) from error
+        for node in graph.nodes:
+            # fx would write `wrap("torch.arange")` into the code that it generates, which breaks
+            # every later trace in the process: that name has a dot
+            if node.meta.get("is_wrapped") and _is_torchs(node.target):
+                del node.meta["is_wrapped"]
+        return graph
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -115,22 +141,53 @@ class MaseTracer(fx.Tracer):
         return result
 
     def _explain(self, error: Exception) -> str:
-        name, module = self._where[-1] if self._where else ("", None)
+        name, module = self._where[-1]
         cls = type(module).__name__
         whose = f"module {name!r} ({cls})" if name else f"{cls}.forward"
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        return (
-            f"cannot trace {whose}{_users_line(error)}: {reason}. "
-            f"Freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
-            f'keep the module whole with custom_ops={{"modules": {{{cls}: {{}}}}}}, '
-            f"or use module passes, which work on the model itself"
+        # of fx's explanations the first sentence is about the model, the rest is about fx
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        kept = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
+        whole = (
+            f"keep the module whole with MaseGraph(model, {kept})"
+            if name
+            else f"keep it whole inside another module with MaseGraph(nn.Sequential(model), {kept})"
         )
+        return (
+            f"cannot trace {whose}{_users_line(error)}: {reason or type(error).__name__}; "
+            f"freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
+            f"{whole}, or use module passes, which work on the model itself"
+        )
+
+
+@contextmanager
+def room_to_recurse(model: object) -> Iterator[None]:
+    """Python's recursion limit raised, inside, to what modules nested so deeply need."""
+    names = [name for name, _ in model.named_modules()] if isinstance(model, nn.Module) else []
+    depth = max((name.count(".") for name in names), default=0)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + FRAMES_PER_LEVEL * depth)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _is_torchs(fn: object) -> bool:
+    module = getattr(fn, "__module__", None) or "torch"  # torch.arange has none
+    return module.partition(".")[0] == "torch"
+
+
+def _is_library(filename: str) -> bool:
+    installed = "site-packages" in filename  # models that came with a package are worth showing
+    return filename.startswith(LIBRARIES) or (
+        filename.startswith(STANDARD_LIBRARY) and not installed
+    )
 
 
 def _users_line(error: Exception) -> str:
     """`, file.py line 12: if x.sum() > 0:` of the innermost frame that is not a library's."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    users = [frame for frame in frames if not _is_library(frame.filename)]
     if not users:
         return ""
     frame = users[-1]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map_only
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.base import PassArgsError
+from chop.registry import unknown
 
 
 class RunError(RuntimeError):
@@ -38,9 +44,9 @@ class Runner(fx.Interpreter):
     """Runs a graph node by node, for what it shows; a node that fails is named.
 
     Subclasses look at nodes in `run_node`. Model, inputs and random state stay as they are: it runs
-    in eval mode and without gradients, on clones of the buffers (a functional batch norm traced in
-    train mode updates those) and of the inputs (the first op may be in-place). `on_meta` runs with
-    all tensors on the meta device instead, where nothing is computed.
+    in eval mode and without gradients, on clones of the inputs and of all tensors of the model that
+    functions see, as these may be in-place or a batch norm traced in train mode. `on_meta` runs
+    with all tensors on the meta device instead, where nothing is computed.
     """
 
     def __init__(self, model: fx.GraphModule, on_meta: bool = False) -> None:
@@ -57,19 +63,24 @@ class Runner(fx.Interpreter):
             )
 
     def _stand_ins(self) -> dict[str, Tensor]:
-        """What to lend the model: all its tensors on the meta device, or clones of its buffers."""
-        lent = list(self.module.named_buffers())
-        if self.on_meta:
-            lent += self.module.named_parameters()
-        return {f"model.{name}": self._copied(tensor) for name, tensor in lent}
+        """What to lend the model: copies of its buffers and of the parameters that functions see.
+
+        On the meta device these are all its tensors."""
+        read = {id(self.fetch_attr(str(n.target))) for n in self.graph.nodes if n.op == "get_attr"}
+        lent = dict(self.module.named_buffers())
+        for name, parameter in self.module.named_parameters():
+            if self.on_meta or id(parameter) in read:
+                lent[name] = parameter
+        return {f"model.{name}": self._copied(tensor) for name, tensor in lent.items()}
 
     def _copied(self, value: Any) -> Any:
-        def copy(v: Any) -> Any:
-            if not isinstance(v, Tensor):
-                return v
-            return v.detach().to("meta") if self.on_meta else v.detach().clone()
+        def copy(x: Tensor) -> Tensor:
+            return x.detach().to("meta") if self.on_meta else x.detach().clone()
 
-        return fx.node.map_aggregate(value, copy)
+        return tree_map_only(Tensor, copy, value)
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return next(self.args_iter)  # one value each; that of *args is a tuple, of **kwargs a dict
 
     def run_node(self, n: fx.Node) -> Any:
         try:
@@ -82,8 +93,16 @@ class Runner(fx.Interpreter):
         given = ", ".join(
             f"{source.name} = {_shape(self.env[source])}" for source in node.all_input_nodes
         )
+        absent = [
+            str(source.target)
+            for source in node.all_input_nodes
+            if source.op == "placeholder" and self.env[source] is None
+        ]
         fix = "drop force_device_meta" if self.on_meta else "check the shapes and dtypes you give"
-        what = node.target if isinstance(node.target, str) else node.target.__name__
+        if absent:
+            frozen = ", ".join(f"{name!r}: None" for name in absent)
+            fix = f"give {', '.join(absent)} a value, or MaseGraph(model, cf_args={{{frozen}}})"
+        what = getattr(node.target, "__name__", node.target)
         return (
             f"node {node.name!r} ({node.op} {what}) failed{given and ' on ' + given}: "
             f"{reason}; {fix}"
@@ -101,5 +120,42 @@ class _Lent(nn.Module):
         return self.run(*inputs, enable_io_processing=False)
 
 
-def _shape(value: Any) -> Any:
-    return list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+def _shape(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def input_name(node: fx.Node) -> str:
+    """What forward() calls a placeholder: its target, as fx renames the node of an input `input`."""
+    return str(node.target).lstrip("*")
+
+
+def input_values(graph: MaseGraph, given: Mapping[str, Any], option: str) -> list[Any]:
+    """A value for each input of the model: the given one, its `additional_inputs`, its default.
+
+    `option` is what the user knows `given` as.
+    """
+    names = [input_name(node) for node in graph.inputs]
+    for name, value in given.items():
+        if name not in names:
+            raise PassArgsError(f"{option}: {unknown('input', name, names)}")
+        if isinstance(value, np.ndarray):
+            raise PassArgsError(
+                f"{option}: the input {name!r} is a numpy array; give torch.from_numpy(array)"
+            )
+    known = {**getattr(graph.model, "additional_inputs", {}), **given}
+    return [_value(node, known, names, option) for node in graph.inputs]
+
+
+def _value(node: fx.Node, known: Mapping[str, Any], names: list[str], option: str) -> Any:
+    name, stars = input_name(node), str(node.target).count("*")
+    if stars:  # *args and **kwargs may be empty
+        return tuple(known.get(name, ())) if stars == 1 else dict(known.get(name, {}))
+    if name not in known and not node.args:
+        wanted = ", ".join(f"{n!r}: tensor" for n in names)
+        raise PassArgsError(
+            f"{option} has no value for the model's input {name!r}; "
+            f"give {{{option!r}: {{{wanted}}}}}"
+        )
+    return known[name] if name in known else node.args[0]

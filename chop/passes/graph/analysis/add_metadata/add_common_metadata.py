@@ -13,9 +13,8 @@ from chop.ir.graph.mase_metadata import CommonMeta, Operands, TensorMeta, mase
 from chop.ir.operands import bind_operands, described, flatten
 from chop.ir.ops import OPS, OpSpec, identify
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import RunError, Runner
+from chop.passes.graph.analysis.run import RunError, Runner, input_name, input_values
 from chop.passes.graph.analysis.utils import first_computing, last_computing
-from chop.registry import unknown
 
 
 @graph_pass("add_common_metadata", "analysis", needs=("metadata",))
@@ -33,32 +32,12 @@ def add_common_metadata_analysis_pass(
     nothing is computed. The model is left as it was: no BatchNorm statistic, random state, mode or
     gradient changes.
     """
-    inputs = _inputs(graph, dummy_in or {})
+    inputs = input_values(graph, dummy_in or {}, "dummy_in")
     try:
         _Annotate(graph, add_value, force_device_meta).run_untouched(inputs)
     except RunError as error:
         raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
     _annotate_graph(graph)
-
-
-def _inputs(graph: MaseGraph, dummy_in: Mapping[str, Any]) -> list[Any]:
-    """The value of each placeholder, by its target: fx renames the node of an input `input`."""
-    names = [str(node.target) for node in graph.inputs]
-    for key in dummy_in:
-        if key not in names:
-            raise PassArgsError(f"dummy_in: {unknown('input', key, names)}")
-    extra = getattr(graph.model, "additional_inputs", {})
-    values = []
-    for node in graph.inputs:
-        name = str(node.target)
-        if name not in dummy_in and name not in extra and not node.args:
-            raise PassArgsError(
-                f"pass 'add_common_metadata' needs a value for the model's input {name!r}: "
-                f'{{"dummy_in": {{{", ".join(f"{n!r}: tensor" for n in names)}}}}}'
-            )
-        default = node.args[0] if node.args else None
-        values.append(dummy_in.get(name, extra.get(name, default)))
-    return values
 
 
 class _Snapshots:
@@ -68,11 +47,13 @@ class _Snapshots:
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
     def of(self, x: Tensor) -> Tensor:
-        source, version, clone = self._seen.get(id(x), (None, None, None))
-        if source is not None and source() is x and version == x._version and clone is not None:
+        version = None if x.is_inference() else x._version  # inference tensors do not count changes
+        source, seen, clone = self._seen.get(id(x), (None, None, None))
+        if source is not None and source() is x and seen == version and clone is not None:
             return clone
         clone = x.detach().clone()
-        self._seen[id(x)] = (weakref.ref(x), x._version, clone)
+        if version is not None:
+            self._seen[id(x)] = (weakref.ref(x), version, clone)
         return clone
 
 
@@ -99,7 +80,7 @@ class _Annotate(Runner):
             operands |= {name: self._parameter(p) for name, p in module.named_parameters()}
         result = super().run_node(n)
         results = self._results(result)
-        if n.op == "placeholder" and n.target in self.extra_inputs:
+        if n.op == "placeholder" and input_name(n) in self.extra_inputs:
             results["data_out_0"]["type"] = "model_specific_input"
         common = CommonMeta(mase_type=spec.mase_type, mase_op=spec.name)
         if module is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import Tensor, fx
@@ -66,6 +67,11 @@ def _new_stats(statistics: Statistics) -> dict[str, Statistic]:
     return {name: create_new_stat(name, **(kwargs or {})) for name, kwargs in statistics.items()}
 
 
+def _for_each(names: Iterable[str], statistics: Statistics) -> dict[str, dict[str, Statistic]]:
+    """Fresh statistics for each operand; none at all leave what was profiled before."""
+    return {name: _new_stats(statistics) for name in names} if statistics else {}
+
+
 def _weight_targets(
     graph: MaseGraph, by: Any, keys: Sequence[str], statistics: Statistics
 ) -> Targets:
@@ -78,7 +84,7 @@ def _weight_targets(
             )
             continue
         names = [name for name in mase(node).software.args if not name.startswith("data_in")]
-        targets[node] = {name: _new_stats(statistics) for name in names}
+        targets[node] = _for_each(names, statistics)
     return targets
 
 
@@ -89,20 +95,22 @@ def _activation_targets(
     targets: Targets = {}
     for node in select(graph, by, keys):
         software = mase(node).software
-        names = [name for name in software.get("args", {}) if name.startswith("data_in")]
+        # a module's other operands are its weights; a function takes them as it takes its data
+        whole = node.op != "call_module"
+        names = [n for n in software.get("args", {}) if whole or n.startswith("data_in")]
         if outputs:
             names += list(software.get("results", {}))
-        targets[node] = {name: _new_stats(statistics) for name in names}
+        targets[node] = _for_each(names, statistics)
     return targets
 
 
 def _check_source(input_generator: Any, num_samples: int) -> None:
     if num_samples < 1:
         raise PassArgsError(f"num_samples is at least 1, not {num_samples}")
-    if input_generator is None:
+    if not isinstance(input_generator, Iterable):
         raise PassArgsError(
             "pass 'profile_statistics' needs an input_generator to profile activations: "
-            "an iterator of dicts such as {'x': batch}"
+            f"an iterator of dicts such as {{'x': batch}}, not {type(input_generator).__name__}"
         )
 
 
@@ -112,9 +120,20 @@ def _profile_weights(graph: MaseGraph, targets: Targets) -> None:
         for name, stats in targets.get(node, {}).items():
             module = mase(node).module
             assert module is not None
-            tensor = _fetch(module, name)
-            for stat in stats.values():
-                stat.update_a_sample(tensor)
+            with _naming(node, name):
+                for stat in stats.values():
+                    stat.update_a_sample(_fetch(module, name))
+
+
+@contextmanager
+def _naming(node: fx.Node, operand: str) -> Iterator[None]:
+    """A statistic that does not fit says where."""
+    try:
+        yield
+    except ValueError as error:
+        raise PassArgsError(
+            f"pass 'profile_statistics', {operand} of node {node.name!r}: {error}"
+        ) from error
 
 
 def _fetch(module: Any, name: str) -> Tensor:
@@ -159,7 +178,7 @@ class _Batch:
         self.inputs = [
             _first(values[n], self.size, whole)
             if (n := str(node.target)) in values
-            else _default(node)
+            else _default(graph, node)
             for node in graph.inputs
         ]
 
@@ -169,7 +188,10 @@ def _first(value: Any, size: int, whole: int) -> Any:
     return value[:size] if batched else value
 
 
-def _default(node: fx.Node) -> Any:
+def _default(graph: MaseGraph, node: fx.Node) -> Any:
+    extra = getattr(graph.model, "additional_inputs", {})
+    if node.target in extra:
+        return extra[node.target]
     if not node.args:
         raise PassArgsError(f"input_generator gives no value for the model's input {node.target!r}")
     return node.args[0]
@@ -178,11 +200,7 @@ def _default(node: fx.Node) -> Any:
 def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterator[_Batch]:
     """Batches until `num_samples` were seen; the last one is cut to size."""
     left = num_samples
-    source = iter(input_generator)
-    while left > 0:
-        values = next(source, None)
-        if values is None:
-            return
+    for values in input_generator:
         if not isinstance(values, Mapping):
             raise PassArgsError(
                 f"input_generator yields dicts such as {{'x': batch}}, not {type(values).__name__}"
@@ -190,6 +208,8 @@ def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterat
         batch = _Batch(graph, values, left)
         left -= batch.size
         yield batch
+        if left == 0:
+            return
 
 
 class _Watch(Runner):
@@ -200,23 +220,23 @@ class _Watch(Runner):
         self.targets, self.batch_size = targets, batch_size
 
     def run_node(self, n: fx.Node) -> Any:
-        watched = self.targets.get(n)
-        if not watched:
+        if not self.targets.get(n):
             return super().run_node(n)
         # arguments are shown first, before an in-place op changes them
-        self._show(watched, _taken(n, *self.fetch_args_kwargs_from_env(n)))
+        self._show(n, _taken(n, *self.fetch_args_kwargs_from_env(n)))
         result = super().run_node(n)
-        self._show(watched, _given(result))
+        self._show(n, _numbered("data_out", result))
         return result
 
-    def _show(self, watched: dict[str, dict[str, Statistic]], tensors: dict[str, Tensor]) -> None:
-        for name in watched.keys() & tensors.keys():
+    def _show(self, n: fx.Node, tensors: dict[str, Tensor]) -> None:
+        for name in self.targets[n].keys() & tensors.keys():
             x = tensors[name]
-            for stat in watched[name].values():
-                if x.ndim and x.shape[0] == self.batch_size:
-                    stat.update_a_batch(x)
-                else:
-                    stat.update_a_sample(x)
+            with _naming(n, name):
+                for stat in self.targets[n][name].values():
+                    if x.ndim and x.shape[0] == self.batch_size:
+                        stat.update_a_batch(x)
+                    else:
+                        stat.update_a_sample(x)
 
 
 def _live(x: Tensor) -> Tensor:
@@ -226,15 +246,14 @@ def _live(x: Tensor) -> Tensor:
 def _taken(node: fx.Node, args: Any, kwargs: Any) -> dict[str, Tensor]:
     """The tensors that a node takes, by operand name."""
     if node.op == "output":
-        leaves = [leaf for leaf in flatten(args) if isinstance(leaf, Tensor)]
-        return {f"data_in_{i}": leaf for i, leaf in enumerate(leaves)}
+        return _numbered("data_in", args)
     meta = mase(node)
     metas = described(args, _live), described(kwargs, _live)
     operands = bind_operands(node, identify(node, meta.module), meta.module, *metas)
     return {name: op.value for name, op in operands.items() if isinstance(op, TensorMeta)}
 
 
-def _given(result: Any) -> dict[str, Tensor]:
-    """The tensors that a node gives, by result name."""
-    leaves = enumerate(flatten(result))
-    return {f"data_out_{i}": leaf for i, leaf in leaves if isinstance(leaf, Tensor)}
+def _numbered(prefix: str, value: Any) -> dict[str, Tensor]:
+    """The tensors in `value` by name; what is no tensor has a number too, as in the metadata."""
+    leaves = enumerate(flatten(value))
+    return {f"{prefix}_{i}": leaf for i, leaf in leaves if isinstance(leaf, Tensor)}
