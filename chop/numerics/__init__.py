@@ -1,5 +1,19 @@
 """Number formats, one file each."""
 
-from chop.numerics.base import FORMATS, NumberFormat, from_config, from_dtype, from_precision
+from chop.numerics.base import (
+    FORMATS,
+    NumberFormat,
+    check_keys,
+    from_config,
+    from_dtype,
+    from_precision,
+)
 
-__all__ = ["FORMATS", "NumberFormat", "from_config", "from_dtype", "from_precision"]
+__all__ = [
+    "FORMATS",
+    "NumberFormat",
+    "check_keys",
+    "from_config",
+    "from_dtype",
+    "from_precision",
+]

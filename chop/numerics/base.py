@@ -3,42 +3,105 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from chop.registry import Registry
+from chop.numerics.straight_through import straight_through
+from chop.registry import Registry, UnknownName
 
 FORMATS: Registry[type[NumberFormat]] = Registry("number format", package="chop.numerics")
+
+__all__ = [
+    "FORMATS",
+    "NumberFormat",
+    "check_keys",
+    "from_config",
+    "from_dtype",
+    "from_precision",
+    "straight_through",
+]
 
 
 @dataclass(frozen=True)
 class NumberFormat(abc.ABC):
-    """Required fields, in order, are the `precision` list and the `<operand>_<field>` config keys.
+    """A grid of numbers, and the way to its nearest point.
 
+    Required fields, in order, are the `precision` list and the `<operand>_<field>` config keys.
     Fields with a default refine the format and stay out of the published precision.
+
+    What every format promises: the result has the shape, dtype and device of `x`; NaN stays NaN;
+    infinities become the largest value of their sign; gradients pass straight through, or, with
+    `ste = "clip"`, only where `x` lies within the format's range.
     """
 
     name: ClassVar[str]  # `type` in metadata, `name` in TOML: "integer"
     suffix: ClassVar[str]  # class names: LinearInteger
     elementwise: ClassVar[bool] = True  # one fixed grid per element; block formats are not
 
-    def __init_subclass__(cls, name: str, suffix: str) -> None:
+    ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
+
+    def __init_subclass__(
+        cls, name: str | None = None, suffix: str = "", aliases: tuple[str, ...] = ()
+    ) -> None:
+        if name is None:  # a common base of formats, itself none
+            return
         cls.name, cls.suffix = name, suffix
-        FORMATS.register(name)(cls)
+        FORMATS.register(name, *aliases)(cls)
+
+    def __post_init__(self) -> None:
+        self.require(self.ste in ("identity", "clip"), "ste is 'identity' or 'clip'")
 
     @abc.abstractmethod
-    def quantize(self, x: Tensor) -> Tensor:
-        """The nearest representable values, same shape and dtype; gradients pass through."""
+    def round(self, x: Tensor) -> Tensor:
+        """The nearest representable values of `x`, which is float32 or float64; no gradient."""
 
     @property
     @abc.abstractmethod
     def bits(self) -> float:
-        """Average storage bits per element."""
+        """Average storage bits per element, shared exponents included."""
+
+    @property
+    @abc.abstractmethod
+    def largest(self) -> float:
+        """The largest value; infinity for formats that scale with the data."""
+
+    @property
+    @abc.abstractmethod
+    def smallest(self) -> float:
+        """The smallest positive value; zero for formats that scale with the data."""
+
+    def grid(self) -> Tensor:
+        """All values in ascending order, in float64; only formats with a fixed grid have one."""
+        raise NotImplementedError(f"{self.name} has no fixed grid: it scales with the data")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Where gradients pass with `ste = "clip"`."""
+        return -self.largest, self.largest
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """The nearest representable values, same shape and dtype."""
+        if not x.is_floating_point():
+            raise TypeError(f"{self.name} rounds floating-point tensors, not {x.dtype}")
+        limits = self.range if self.ste == "clip" else None
+        return straight_through(x, self.rounded, limits)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """`round` for any float dtype: half precision is rounded in float32."""
+        if x.dtype in (torch.float32, torch.float64):
+            return self.round(x)
+        return self.round(x.float()).to(x.dtype)
+
+    def __call__(self, x: Any) -> Any:
+        """`quantize`; a Python float counts as a tensor of one, any other value passes."""
+        if isinstance(x, Tensor):
+            return self.quantize(x)
+        return self.quantize(torch.tensor(x)).item() if isinstance(x, float) else x
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         """The format as it serves one operand: batches are not blocked, signs may be spared."""
@@ -46,30 +109,33 @@ class NumberFormat(abc.ABC):
 
     @classmethod
     def precision_keys(cls) -> list[str]:
+        """What the precision list holds, in order."""
         return [f.name for f in fields(cls) if f.default is MISSING]
+
+    @classmethod
+    def refinement_keys(cls) -> list[str]:
+        """Options beyond the precision."""
+        return [f.name for f in fields(cls) if f.default is not MISSING]
 
     @property
     def precision(self) -> list[Any]:
         return [getattr(self, key) for key in self.precision_keys()]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.quantize(x)
+    def require(self, law: bool, text: str) -> None:
+        """Refuse a format that breaks a law, in one sentence."""
+        if not law:
+            given = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in fields(self))
+            raise ValueError(f"{self.name}: {text} (given: {given})")
 
+    def require_whole(self, key: str, low: int, high: int) -> None:
+        value = getattr(self, key)
+        whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        self.require(whole, f"{key} is a whole number from {low} to {high}")
 
-class _StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rounded: Tensor) -> Tensor:
-        return rounded
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
-
-
-def straight_through(x: Tensor, rounded: Tensor) -> Tensor:
-    """Value of `rounded`, bit for bit; gradient of `x`."""
-    through: Tensor = _StraightThrough.apply(x, rounded.detach())
-    return through
+    def fill_in(self, key: str, value: Any) -> None:
+        """Replace a None by what it stands for, so that the precision says it."""
+        if getattr(self, key) is None:
+            object.__setattr__(self, key, value)
 
 
 def from_precision(name: str, precision: list[Any]) -> NumberFormat:
@@ -82,17 +148,38 @@ def from_precision(name: str, precision: list[Any]) -> NumberFormat:
 
 
 def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
-    """The format of one operand: {"name": "integer", "weight_width": 8, …}, "weight"."""
+    """The format of one operand: {"name": "integer", "weight_width": 8, …}, "weight".
+
+    A bias without keys of its own takes the weight's. A refinement may be given for one operand,
+    `weight_floor`, or for all, `floor`.
+    """
     cls = FORMATS[config["name"]]
-    if operand == "bias" and f"bias_{cls.precision_keys()[0]}" not in config:
+    keys = cls.precision_keys()
+    if operand == "bias" and not any(f"bias_{key}" in config for key in keys):
         operand = "weight"
-    wanted = [f"{operand}_{key}" for key in cls.precision_keys()]
+    wanted = [f"{operand}_{key}" for key in keys]
     missing = [key for key in wanted if key not in config]
     if missing:
         raise ValueError(
             f"{cls.name} needs {wanted} for {operand!r}; missing {missing} in {dict(config)}"
         )
-    return cls(*(config[key] for key in wanted))
+    refined = {
+        key: config.get(f"{operand}_{key}", config.get(key))
+        for key in cls.refinement_keys()
+        if f"{operand}_{key}" in config or key in config
+    }
+    return cls(*(config[key] for key in wanted), **refined)
+
+
+def check_keys(config: Mapping[str, Any], operands: Iterable[str], extra: Iterable[str]) -> None:
+    """Refuse a key that the format of `config` does not have, with the nearest one that it has."""
+    cls = FORMATS[config["name"]]
+    keys = [*cls.precision_keys(), *cls.refinement_keys()]
+    known = [f"{operand}_{key}" for operand in operands for key in keys]
+    known += [*cls.refinement_keys(), "name", "bypass", *extra]
+    for key in config:
+        if key not in known:
+            raise UnknownName(f"key of a {cls.name} config", key, known)
 
 
 @cache

@@ -1,30 +1,67 @@
 """Fixed point: an integer of `width` bits, `frac_width` of them after the binary point."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
-from chop.numerics.base import NumberFormat, straight_through
+from chop.numerics.base import NumberFormat
+from chop.numerics.exponents import representable_at_most
 
 
 @dataclass(frozen=True)
-class Integer(NumberFormat, name="integer", suffix="Integer"):
-    """Two's complement; rounds to nearest, ties to even, and saturates."""
+class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)):
+    """Two's complement; rounds to nearest, ties to even (or down, with `floor`), and saturates.
+
+    `frac_width` may be negative or above `width`; None stands for half of it.
+    """
 
     width: int
     frac_width: int
     signed: bool = True
+    floor: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("width", 1, 64)
+        self.fill_in("frac_width", self.width // 2)
+        self.require_whole("frac_width", -120, 120)
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
-        return replace(self, signed=not non_negative)
+        return replace(self, signed=False) if non_negative else self
 
-    def quantize(self, x: Tensor) -> Tensor:
+    @property
+    def codes(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
         low = -(2 ** (self.width - 1)) if self.signed else 0
-        high = low + 2**self.width - 1
+        return low, low + 2**self.width - 1
+
+    def round(self, x: Tensor) -> Tensor:
         scale = 2.0**self.frac_width
-        return straight_through(x, (x * scale).round().clamp(low, high) / scale)
+        low, high = (representable_at_most(float(code), x.dtype) for code in self.codes)
+        scaled = x * scale
+        whole = scaled.floor() if self.floor else scaled.round()
+        return whole.clamp(low, high) / scale
 
     @property
     def bits(self) -> float:
         return self.width
+
+    @property
+    def largest(self) -> float:
+        return self.codes[1] * 2.0**-self.frac_width
+
+    @property
+    def smallest(self) -> float:
+        return 2.0**-self.frac_width
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return self.codes[0] * 2.0**-self.frac_width, self.largest
+
+    def grid(self) -> Tensor:
+        low, high = self.codes
+        return torch.arange(low, high + 1, dtype=torch.float64) * 2.0**-self.frac_width

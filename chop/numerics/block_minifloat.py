@@ -1,0 +1,42 @@
+"""Block minifloat: small floats whose exponent bias is shared by a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from chop.numerics.blocks import BlockFormat
+from chop.numerics.exponents import exp2, floor_log2
+from chop.numerics.minifloat import round_to_minifloat
+
+
+@dataclass(frozen=True)
+class BlockMinifloat(BlockFormat, name="block_minifloat", suffix="BlockMinifloat"):
+    """The bias puts the block's largest element into the highest power of two, if its field can."""
+
+    width: int
+    exponent_width: int
+    exponent_bias_width: int
+    block_size: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("width", 2, 32)
+        self.require_whole("exponent_width", 1, min(8, self.width - 1))
+        self.require_whole("exponent_bias_width", 1, 8)
+
+    def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
+        fraction = self.width - self.exponent_width - 1
+        top = 2**self.exponent_width - 1
+        bias = (top - floor_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
+        limit = (2 - 2.0**-fraction) * exp2(top - bias, x.dtype)
+        return round_to_minifloat(x, fraction, 1 - bias, limit)
+
+    @property
+    def element_bits(self) -> int:
+        return self.width
+
+    @property
+    def shared_bits(self) -> int:
+        return self.exponent_bias_width

@@ -1,0 +1,109 @@
+"""Blocks of a tensor that share something."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chop.numerics.base import NumberFormat
+
+
+def block_amax(x: Tensor, sizes: Sequence[int], batch_dims: int = 0) -> Tensor:
+    """The largest magnitude of each element's block, in the shape of `x`; NaN does not count.
+
+    Any rank, ragged edges too. Sizes are right-aligned; -1, or no size, is the whole dimension;
+    blocks never span the first `batch_dims` dimensions.
+    """
+    if x.ndim == 0:
+        return x.abs().nan_to_num(nan=0.0)
+    given = [-1] * (x.ndim - len(sizes)) + list(sizes[-x.ndim :])
+    block = [
+        1 if i < batch_dims else dim if size == -1 else min(size, dim)
+        for i, (size, dim) in enumerate(zip(given, x.shape, strict=True))
+    ]
+    if 0 in x.shape:
+        return x.abs()
+    ragged = [(-dim) % size for size, dim in zip(block, x.shape, strict=True)]
+    magnitudes = x.abs().nan_to_num(nan=0.0, posinf=math.inf)
+    padded = F.pad(magnitudes, [n for extra in reversed(ragged) for n in (0, extra)])
+    split = [n for size, dim in zip(block, padded.shape, strict=True) for n in (dim // size, size)]
+    largest = padded.reshape(split).amax(dim=list(range(1, 2 * x.ndim, 2)), keepdim=True)
+    return largest.expand(split).reshape(padded.shape)[tuple(slice(dim) for dim in x.shape)]
+
+
+@dataclass(frozen=True)
+class BlockFormat(NumberFormat):
+    """Elements of a block share something, and the grid of each block follows from its largest.
+
+    A number as `block_size` is one of the last dimension. Activations are blocked within each
+    sample, in the last two dimensions, and never across the batch.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    batched: bool = field(default=False, kw_only=True)
+
+    @property
+    @abc.abstractmethod
+    def shared_bits(self) -> int:
+        """What a block stores once."""
+
+    @property
+    @abc.abstractmethod
+    def element_bits(self) -> int:
+        """What each element stores."""
+
+    @abc.abstractmethod
+    def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
+        """`round`, given the largest magnitude of each element's block."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given: Any = self.sizes
+        sizes = [given] if isinstance(given, int) else given
+        law = isinstance(sizes, list | tuple) and len(sizes) > 0
+        law = law and all(isinstance(n, int) and (n == -1 or n > 0) for n in sizes)
+        self.require(law, "block_size is a list of numbers from 1, or -1 for a whole dimension")
+        object.__setattr__(self, "block_size", tuple(sizes))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The field `block_size`, which every block format has among its own."""
+        sizes: tuple[int, ...] = vars(self)["block_size"]
+        return sizes
+
+    @property
+    def precision(self) -> list[Any]:
+        return [list(v) if isinstance(v, tuple) else v for v in super().precision]
+
+    def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
+        return replace(self, batched=operand.startswith("data_in"))
+
+    def block_largest(self, x: Tensor) -> Tensor:
+        return block_amax(x, self.sizes, batch_dims=max(1, x.ndim - 2) if self.batched else 0)
+
+    def round(self, x: Tensor) -> Tensor:
+        finite = torch.finfo(x.dtype).max
+        inside = x.clamp(-finite, finite)
+        return self.round_blocks(inside, self.block_largest(inside))
+
+    @property
+    def bits(self) -> float:
+        """Of full blocks; one that spans whole dimensions shares its part among very many."""
+        share = 0.0 if -1 in self.sizes else self.shared_bits / math.prod(self.sizes)
+        return self.element_bits + share
+
+    @property
+    def largest(self) -> float:
+        return math.inf
+
+    @property
+    def smallest(self) -> float:
+        return 0.0

@@ -1,0 +1,57 @@
+"""The 8-bit floats of today's accelerators, as torch casts to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chop.numerics.base import NumberFormat
+
+DTYPES = {(4, 3): torch.float8_e4m3fn, (5, 2): torch.float8_e5m2}
+
+
+@dataclass(frozen=True)
+class FP8(NumberFormat, name="fp8", suffix="FP8"):
+    """E4M3 or E5M2, bit for bit torch's own cast, also for values that are too large.
+
+    With `saturate` these become the largest value in any case, as in the other formats.
+    """
+
+    exponent_width: int
+    frac_width: int
+    saturate: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = (self.exponent_width, self.frac_width)
+        self.require(kind in DTYPES, "exponent_width and frac_width are 4 and 3, or 5 and 2")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.exponent_width, self.frac_width]
+
+    def round(self, x: Tensor) -> Tensor:
+        inside = x.clamp(-self.largest, self.largest) if self.saturate else x
+        return inside.to(self.dtype).to(x.dtype)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        return self.round(x)
+
+    @property
+    def bits(self) -> float:
+        return 8
+
+    @property
+    def largest(self) -> float:
+        return torch.finfo(self.dtype).max
+
+    @property
+    def smallest(self) -> float:
+        return torch.finfo(self.dtype).smallest_normal * 2.0**-self.frac_width
+
+    def grid(self) -> Tensor:
+        codes = torch.arange(256, dtype=torch.uint8).view(self.dtype).to(torch.float64)
+        finite: Tensor = codes[codes.isfinite()].unique()
+        return finite

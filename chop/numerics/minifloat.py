@@ -1,0 +1,107 @@
+"""Small floating point: a sign, a few bits of exponent, a few bits of mantissa."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chop.numerics.base import NumberFormat
+from chop.numerics.exponents import floor_log2, round_to_step
+
+
+def round_to_minifloat(
+    x: Tensor, fraction: int, lowest: int | Tensor, largest: float | Tensor
+) -> Tensor:
+    """The nearest number with `fraction` bits behind the leading one.
+
+    Below 2**lowest steps no longer shrink, which makes the subnormals; beyond `largest` it
+    saturates. Rounding on the grid carries into the next power of two by itself.
+    """
+    inside = x.clamp(-largest, largest) if isinstance(largest, float) else _clamp(x, largest)
+    exponent = floor_log2(inside)
+    exponent = exponent.clamp(min=lowest) if isinstance(lowest, int) else exponent.maximum(lowest)
+    return round_to_step(inside, exponent - fraction)
+
+
+def _clamp(x: Tensor, largest: Tensor) -> Tensor:
+    return torch.where(x.isnan(), x, x.minimum(largest).maximum(-largest))
+
+
+@dataclass(frozen=True)
+class _Minifloat(NumberFormat):
+    width: int
+    exponent_width: int
+    exponent_bias: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("width", 2, 32)
+        self.require_whole("exponent_width", 1, min(8, self.width - 1))
+        self.fill_in("exponent_bias", 2 ** (self.exponent_width - 1) - 1)
+        self.require_whole("exponent_bias", -140, 140)
+
+    @property
+    def fraction(self) -> int:
+        return self.width - self.exponent_width - 1
+
+    @property
+    def highest(self) -> int:
+        """The largest exponent; all codes are numbers, none is infinity or NaN."""
+        return int(2**self.exponent_width) - 1 - self.exponent_bias
+
+    @property
+    def bits(self) -> float:
+        return self.width
+
+    def _signed(self, magnitudes: Tensor) -> Tensor:
+        positive = magnitudes.unique()
+        return torch.cat([-positive.flip(0)[positive.flip(0) > 0], positive])
+
+
+@dataclass(frozen=True)
+class MinifloatIEEE(_Minifloat, name="minifloat_ieee", suffix="MinifloatIEEE"):
+    """With a hidden leading one and subnormals; `exponent_bias` None stands for 2^(e-1) - 1."""
+
+    def round(self, x: Tensor) -> Tensor:
+        return round_to_minifloat(x, self.fraction, 1 - self.exponent_bias, self.largest)
+
+    @property
+    def largest(self) -> float:
+        return (2 - 2.0**-self.fraction) * 2.0**self.highest
+
+    @property
+    def smallest(self) -> float:
+        return 2.0 ** (1 - self.exponent_bias - self.fraction)
+
+    def grid(self) -> Tensor:
+        mantissas = torch.arange(2**self.fraction, dtype=torch.float64) * 2.0**-self.fraction
+        exponents = torch.arange(1 - self.exponent_bias, self.highest + 1, dtype=torch.float64)
+        normal = (1 + mantissas) * exponents.exp2()[:, None]
+        return self._signed(
+            torch.cat([mantissas * 2.0 ** (1 - self.exponent_bias), normal.ravel()])
+        )
+
+
+@dataclass(frozen=True)
+class MinifloatDenorm(
+    _Minifloat, name="minifloat_denorm", suffix="MinifloatDenorm", aliases=("minifloat_simple",)
+):
+    """Without a hidden one: a fraction below one times a power of two."""
+
+    def round(self, x: Tensor) -> Tensor:
+        return round_to_minifloat(x, self.fraction - 1, -self.exponent_bias - 1, self.largest)
+
+    @property
+    def largest(self) -> float:
+        return (1 - 2.0**-self.fraction) * 2.0**self.highest
+
+    @property
+    def smallest(self) -> float:
+        return 2.0 ** (-self.exponent_bias - self.fraction)
+
+    def grid(self) -> Tensor:
+        mantissas = torch.arange(2**self.fraction, dtype=torch.float64) * 2.0**-self.fraction
+        exponents = torch.arange(-self.exponent_bias, self.highest + 1, dtype=torch.float64)
+        return self._signed((mantissas * exponents.exp2()[:, None]).ravel())

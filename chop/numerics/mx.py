@@ -1,0 +1,105 @@
+"""Microscaling formats: small elements along one dimension share a power-of-two scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chop.numerics.blocks import BlockFormat, block_amax
+from chop.numerics.exponents import exp2, floor_log2, round_to_step
+from chop.numerics.minifloat import round_to_minifloat
+
+SCALE_BITS = 8
+LOWEST_SCALE, HIGHEST_SCALE = -127, 127
+
+
+@dataclass(frozen=True)
+class _MX(BlockFormat):
+    def block_largest(self, x: Tensor) -> Tensor:
+        """Blocks are rows along `block_dim`; all other dimensions stay apart."""
+        if x.ndim == 0 or len(self.sizes) > 1:
+            return super().block_largest(x)
+        rows = [1] * x.ndim
+        rows[vars(self)["block_dim"]] = self.sizes[0]
+        return block_amax(x, rows)
+
+    @property
+    def shared_bits(self) -> int:
+        return SCALE_BITS
+
+
+@dataclass(frozen=True)
+class MXInt(_MX, name="mxint", suffix="MXInt"):
+    """Integers of `width` bits; the scale is the power of two above the block's largest.
+
+    With `ocp` the scale is the one below it, as in the OCP specification (MXINT8).
+    """
+
+    width: int
+    block_size: tuple[int, ...]
+    block_dim: int = -1
+    ocp: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("width", 2, 24)
+
+    def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
+        exponent = floor_log2(largest)
+        if not self.ocp:
+            exponent = exponent + (exp2(exponent, x.dtype) < largest).to(exponent.dtype)
+        exponent = exponent.clamp(LOWEST_SCALE, HIGHEST_SCALE)
+        step = exponent - (self.width - 2 if self.ocp else self.width - 1)
+        highest = (2 ** (self.width - 1) - 1) * exp2(step, x.dtype)
+        lowest = -highest if self.ocp else -(2 ** (self.width - 1)) * exp2(step, x.dtype)
+        rounded = round_to_step(x, step).minimum(highest).maximum(lowest)
+        return torch.where(x.isnan(), x, rounded)
+
+    @property
+    def element_bits(self) -> int:
+        return self.width
+
+
+@dataclass(frozen=True)
+class MXFP(_MX, name="mxfp", suffix="MXFP"):
+    """Small floats; the scale puts the block's largest element into the highest power of two.
+
+    All codes are numbers. With `ocp`, E4M3 and E5M2 spare the codes of NaN and infinity as the OCP
+    specification says; its other element types have none.
+    """
+
+    exponent_width: int
+    frac_width: int
+    block_size: tuple[int, ...]
+    block_dim: int = -1
+    ocp: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("exponent_width", 1, 8)
+        self.require_whole("frac_width", 0, 22)
+
+    @property
+    def element(self) -> tuple[int, int, float]:
+        """Exponent of the smallest normal, highest exponent, largest value of an element."""
+        bias = 2 ** (self.exponent_width - 1) - 1
+        top = 2**self.exponent_width - 1 - bias
+        kind = (self.exponent_width, self.frac_width)
+        if self.ocp and kind == (4, 3):
+            return 1 - bias, top, 448.0
+        if self.ocp and kind == (5, 2):
+            return 1 - bias, top - 1, 57344.0
+        return 1 - bias, top, (2 - 2.0**-self.frac_width) * 2.0**top
+
+    def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
+        lowest, top, limit = self.element
+        scale = (floor_log2(largest) - top).clamp(LOWEST_SCALE, HIGHEST_SCALE)
+        # limit * 2^scale, in an order that cannot overflow on the way
+        reach = exp2(scale + top, x.dtype) * (limit * 2.0**-top)
+        return round_to_minifloat(x, self.frac_width, lowest + scale, reach)
+
+    @property
+    def element_bits(self) -> int:
+        return 1 + self.exponent_width + self.frac_width

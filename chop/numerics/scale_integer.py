@@ -1,0 +1,56 @@
+"""Integers that share a real-valued scale along the last dimension."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from chop.numerics.base import NumberFormat
+
+
+@dataclass(frozen=True)
+class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
+    """Each vector of the last dimension is scaled so that its largest magnitude fills the range.
+
+    Its positive maximum saturates by one step, unless `symmetric` scales to the largest code. The
+    scale is a float32 per vector, whose length is not known here: `bits` leaves it out.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    width: int
+    signed: bool = True
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("width", 2, 24)
+
+    def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
+        return replace(self, signed=False) if non_negative else self
+
+    def round(self, x: Tensor) -> Tensor:
+        span = 2 ** (self.width - 1) if self.signed else 2**self.width
+        inside = x.clamp(-torch.finfo(x.dtype).max, torch.finfo(x.dtype).max)
+        magnitudes = inside.abs().nan_to_num(nan=0.0)
+        largest = magnitudes.amax(-1, keepdim=True) if x.ndim and x.numel() else magnitudes
+        scale = (span - self.symmetric) / torch.where(largest > 0, largest, 1.0)
+        low = (-span + self.symmetric) if self.signed else 0
+        codes: Tensor = (inside * scale).round().clamp(low, span - 1)
+        return codes / scale
+
+    @property
+    def bits(self) -> float:
+        return self.width
+
+    @property
+    def largest(self) -> float:
+        return math.inf
+
+    @property
+    def smallest(self) -> float:
+        return 0.0

@@ -1,0 +1,62 @@
+"""Three values: minus, zero, plus."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from chop.numerics.base import NumberFormat
+from chop.numerics.binary import mean_magnitude
+
+
+@dataclass(frozen=True)
+class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
+    """Zero up to a threshold, beyond it the sign, times the mean of what is beyond if scaled.
+
+    The threshold is 0.75 `mean`, else 0.05 `max`, else 0.75 `median`, as far as they are given;
+    without any it is 0.75 of the mean magnitude of each output channel or sample.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    width: int
+    scaling_factor: bool
+    mean: float | None
+    median: float | None
+    max: float | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("width", 2, 64)
+
+    def threshold(self, x: Tensor) -> Tensor:
+        given = ((self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
+        for value, share in given:
+            if value is not None:
+                return torch.full_like(x, share * value)
+        return 0.75 * mean_magnitude(x)
+
+    def round(self, x: Tensor) -> Tensor:
+        beyond = (x.abs() > self.threshold(x)).to(x.dtype)
+        ternary = x.sign() * beyond
+        if self.scaling_factor:
+            kept = mean_magnitude(x.nan_to_num(nan=0.0) * beyond)
+            share = mean_magnitude(beyond)
+            ternary = ternary * kept / torch.where(share > 0, share, 1.0)
+        return torch.where(x.isnan(), x, ternary)
+
+    @property
+    def bits(self) -> float:
+        return 2
+
+    @property
+    def largest(self) -> float:
+        return math.inf if self.scaling_factor else 1.0
+
+    @property
+    def smallest(self) -> float:
+        return 0.0 if self.scaling_factor else 1.0
