@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_metadata import TensorMeta
-from chop.ir.ops import OpSpec
+from chop.ir.ops import OpSpec, StandIn
 
 # Tensors that are known by the name of their parameter; all others are data_in_0, data_in_1, …
 NAMED_OPERANDS = frozenset(
@@ -227,6 +227,19 @@ class _Operands(dict[str, Any]):
         return self.add(value) if isinstance(value, TensorMeta) else _mapped(value, self.add_inside)
 
 
+def _stood_for(target: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The function that a stand-in stands for, and the arguments that are that function's."""
+    if not isinstance(target, StandIn):
+        return target, kwargs
+    return target.target, {k: v for k, v in kwargs.items() if k not in target.own_arguments}
+
+
+def argument_names(target: Any, spec: OpSpec) -> list[str]:
+    """What the positional arguments of a function are called."""
+    calls = _calls("call_function", target, spec.params)
+    return [param.name for param in calls[0].params] if calls else []
+
+
 def bind_operands(
     node: fx.Node,
     spec: OpSpec,
@@ -242,7 +255,8 @@ def bind_operands(
     if module is not None:
         bound = _bind(_module_calls(type(module).forward), args, kwargs)
     else:
-        bound = _bind(_calls(node.op, node.target, spec.params), args, kwargs)
+        target, kwargs = _stood_for(node.target, kwargs)
+        bound = _bind(_calls(node.op, target, spec.params), args, kwargs)
     operands = _Operands()
     for param, value in bound.items():
         if isinstance(value, TensorMeta):

@@ -46,6 +46,14 @@ class OpSpec:
     quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
 
 
+class StandIn:
+    """A function that computes another one's op, such as its quantized form."""
+
+    target: Callable[..., Any]
+    spec: OpSpec
+    own_arguments: frozenset[str]  # those that only the stand-in takes
+
+
 OPS: Registry[OpSpec] = Registry("op")
 _BY_MODULE: dict[type, OpSpec] = {}
 _BY_FUNCTION: dict[Any, OpSpec] = {}
@@ -93,18 +101,20 @@ def define(
         _BY_FUNCTION.setdefault(fn, spec)
     for spelling in spellings:
         _BY_NAME.setdefault(spelling, spec)
-    _module_op.cache_clear()
+    module_op.cache_clear()
     return spec
 
 
 @cache
-def _module_op(cls: Any) -> OpSpec | None:
+def module_op(cls: Any) -> OpSpec | None:
     """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear."""
     return next((_BY_MODULE[base] for base in cls.__mro__ if base in _BY_MODULE), None)
 
 
 def _function_op(target: Any) -> OpSpec | None:
     """By identity; torch's operators, as torch.ops.aten.add.Tensor, by their exact name."""
+    if isinstance(target, StandIn):
+        return target.spec
     if isinstance(target, torch._ops.OpOverload):
         target = target.overloadpacket
     if isinstance(target, torch._ops.OpOverloadPacket):
@@ -129,7 +139,7 @@ def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
     """The op of a node; what the table does not know is a user-defined op, never an error."""
     if node.op == "call_module":
         cls: Any = type(module)
-        return _module_op(cls) or OPS["user_defined_module"]
+        return module_op(cls) or OPS["user_defined_module"]
     if node.op == "call_function":
         return _function_op(node.target) or OPS["user_defined_function"]
     if node.op == "call_method":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, Self
@@ -74,6 +74,10 @@ class NumberFormat(abc.ABC):
     @abc.abstractmethod
     def smallest(self) -> float:
         """The smallest positive value; zero for formats that scale with the data."""
+
+    def average_bits(self, shape: Sequence[int]) -> float:
+        """Storage bits per element of a tensor of that shape; ragged blocks count as they are."""
+        return self.bits
 
     def grid(self) -> Tensor:
         """All values in ascending order, in float64; only formats with a fixed grid have one."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
-from chop.numerics.exponents import exp2, floor_log2, round_to_step
+from chop.numerics.exponents import LAYOUTS, floor_log2, round_to_step, scale_by
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,18 @@ class BlockFP(BlockFormat, name="block_fp", suffix="BlockFP"):
         self.require_whole("width", 2, 24)
         self.require_whole("exponent_width", 1, 8)
         self.fill_in("exponent_bias", 2 ** (self.exponent_width - 1) - 1)
-        self.require_whole("exponent_bias", -140, 140)
+        self.require_whole("exponent_bias", -126, 140)
 
     def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
         mantissa = self.width - 1
+        limit = 2**mantissa - 1
         low, high = -self.exponent_bias, 2**self.exponent_width - 1 - self.exponent_bias
+        high = min(high, LAYOUTS[x.dtype].bias + 1)
         exponent = floor_log2(largest) + 1
-        full = exp2(exponent, x.dtype)
         # the largest element may round up to a power of two, which needs the next exponent
-        carried = round_to_step(largest, exponent - mantissa) >= full
+        carried = scale_by(largest, mantissa - exponent).round() > limit
         exponent = (exponent + carried.to(exponent.dtype)).clamp(low, high)
-        limit = (1 - 2.0**-mantissa) * exp2(exponent, x.dtype)
-        rounded = round_to_step(x, exponent - mantissa)
-        return torch.where(x.isnan(), x, rounded.minimum(limit).maximum(-limit))
+        return round_to_step(x, exponent - mantissa, -limit, limit)
 
     @property
     def element_bits(self) -> int:

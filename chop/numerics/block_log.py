@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
-from chop.numerics.exponents import exp2, floor_log2
-from chop.numerics.log import nearest_exponent
+from chop.numerics.exponents import ceil_log2, round_log2
+from chop.numerics.log import signed_power
 
 
 @dataclass(frozen=True)
 class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
-    """The bias puts the block's largest element into the highest power of two.
+    """The bias puts the block's largest element into the highest power of two, if its field can.
 
-    There is no zero: it becomes the block's smallest value, unless `zero` grants it a code.
+    There is no zero: it becomes the block's smallest value, unless `zero` gives each element one
+    more bit that says so. `exponent_bias_width` None stands for 8.
     """
 
     width: int
@@ -27,22 +28,19 @@ class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_whole("width", 2, 9)
+        self.fill_in("exponent_bias_width", 8)
         self.require_whole("exponent_bias_width", 1, 8)
+        self.require_flags("zero")
 
     def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
         top = 2 ** (self.width - 1) - 1
-        below = floor_log2(largest)
-        above = below + (exp2(below, x.dtype) < largest).to(below.dtype)
-        bias = (top - above).clamp(0, 2**self.exponent_bias_width - 1)
-        exponent = torch.where(x == 0, -bias, nearest_exponent(x).maximum(-bias))
-        magnitude = exp2(exponent.minimum(top - bias), x.dtype)
-        rounded = torch.where(x < 0, -magnitude, magnitude)
-        rounded = torch.where(x.isnan(), x, rounded)
-        return torch.where(x == 0, 0.0, rounded) if self.zero else rounded
+        bias = (top - ceil_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
+        exponent = torch.where(x == 0, -bias, round_log2(x).maximum(-bias).minimum(top - bias))
+        return signed_power(x, exponent, zero=self.zero)
 
     @property
     def element_bits(self) -> int:
-        return self.width
+        return self.width + self.zero
 
     @property
     def shared_bits(self) -> int:

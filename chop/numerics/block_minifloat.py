@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
-from chop.numerics.exponents import exp2, floor_log2
+from chop.numerics.exponents import floor_log2
 from chop.numerics.minifloat import round_to_minifloat
 
 
@@ -30,8 +30,7 @@ class BlockMinifloat(BlockFormat, name="block_minifloat", suffix="BlockMinifloat
         fraction = self.width - self.exponent_width - 1
         top = 2**self.exponent_width - 1
         bias = (top - floor_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
-        limit = (2 - 2.0**-fraction) * exp2(top - bias, x.dtype)
-        return round_to_minifloat(x, fraction, 1 - bias, limit)
+        return round_to_minifloat(x, fraction, 1 - bias, top - bias)
 
     @property
     def element_bits(self) -> int:

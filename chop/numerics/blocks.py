@@ -15,23 +15,43 @@ from torch import Tensor
 from chop.numerics.base import NumberFormat
 
 
+def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0) -> list[int]:
+    """The extent of a block in each dimension of a tensor.
+
+    Sizes are right-aligned; -1, or no size, is the whole dimension; blocks never span the first
+    `batch_dims` dimensions.
+    """
+    given = [-1] * (len(shape) - len(sizes)) + list(sizes[-len(shape) :])
+    return [
+        1 if i < batch_dims else dim if size == -1 else min(size, dim)
+        for i, (size, dim) in enumerate(zip(given, shape, strict=True))
+    ]
+
+
+def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0) -> list[int]:
+    """How many elements a block takes in each dimension of a tensor.
+
+    Sizes are right-aligned; -1, or no size, is the whole dimension; blocks never span the first
+    `batch_dims` dimensions.
+    """
+    given = [-1] * (len(shape) - len(sizes)) + list(sizes)
+    given = given[len(given) - len(shape) :]
+    return [
+        1 if i < batch_dims else dim if size == -1 else min(size, dim)
+        for i, (size, dim) in enumerate(zip(given, shape, strict=True))
+    ]
+
+
 def block_amax(x: Tensor, sizes: Sequence[int], batch_dims: int = 0) -> Tensor:
     """The largest magnitude of each element's block, in the shape of `x`; NaN does not count.
 
-    Any rank, ragged edges too. Sizes are right-aligned; -1, or no size, is the whole dimension;
-    blocks never span the first `batch_dims` dimensions.
+    Any rank, ragged edges too; blocks as in `block_shape`.
     """
-    if x.ndim == 0:
-        return x.abs().nan_to_num(nan=0.0)
-    given = [-1] * (x.ndim - len(sizes)) + list(sizes[-x.ndim :])
-    block = [
-        1 if i < batch_dims else dim if size == -1 else min(size, dim)
-        for i, (size, dim) in enumerate(zip(given, x.shape, strict=True))
-    ]
-    if 0 in x.shape:
-        return x.abs()
-    ragged = [(-dim) % size for size, dim in zip(block, x.shape, strict=True)]
     magnitudes = x.abs().nan_to_num(nan=0.0, posinf=math.inf)
+    if x.ndim == 0 or 0 in x.shape:
+        return magnitudes
+    block = block_shape(x.shape, sizes, batch_dims)
+    ragged = [(-dim) % size for size, dim in zip(block, x.shape, strict=True)]
     padded = F.pad(magnitudes, [n for extra in reversed(ragged) for n in (0, extra)])
     split = [n for size, dim in zip(block, padded.shape, strict=True) for n in (dim // size, size)]
     largest = padded.reshape(split).amax(dim=list(range(1, 2 * x.ndim, 2)), keepdim=True)
@@ -69,8 +89,9 @@ class BlockFormat(NumberFormat):
         given: Any = self.sizes
         sizes = [given] if isinstance(given, int) else given
         law = isinstance(sizes, list | tuple) and len(sizes) > 0
-        law = law and all(isinstance(n, int) and (n == -1 or n > 0) for n in sizes)
+        law = law and all(type(n) is int and (n == -1 or n > 0) for n in sizes)
         self.require(law, "block_size is a list of numbers from 1, or -1 for a whole dimension")
+        self.require_flags("batched")
         object.__setattr__(self, "block_size", tuple(sizes))
 
     @property
@@ -86,8 +107,12 @@ class BlockFormat(NumberFormat):
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         return replace(self, batched=operand.startswith("data_in"))
 
+    def layout(self, rank: int) -> tuple[Sequence[int], int]:
+        """Sizes of a block, and how many dimensions are a batch, in a tensor of that rank."""
+        return self.sizes, max(1, rank - 2) if self.batched else 0
+
     def block_largest(self, x: Tensor) -> Tensor:
-        return block_amax(x, self.sizes, batch_dims=max(1, x.ndim - 2) if self.batched else 0)
+        return block_amax(x, *self.layout(x.ndim))
 
     def round(self, x: Tensor) -> Tensor:
         finite = torch.finfo(x.dtype).max
@@ -99,6 +124,18 @@ class BlockFormat(NumberFormat):
         """Of full blocks; one that spans whole dimensions shares its part among very many."""
         share = 0.0 if -1 in self.sizes else self.shared_bits / math.prod(self.sizes)
         return self.element_bits + share
+
+    def storage_bits(self, shape: Sequence[int]) -> float:
+        sizes = zip(shape, self.block_shape(shape), strict=True)
+        blocks = math.prod(-(-dim // size) if dim else 0 for dim, size in sizes)
+        return self.element_bits * math.prod(shape) + self.shared_bits * blocks
+
+    def average_bits(self, shape: Sequence[int]) -> float:
+        if not shape or 0 in shape:
+            return float(self.element_bits + self.shared_bits)
+        extents = block_shape(shape, *self.layout(len(shape)))
+        blocks = math.prod(-(-dim // size) for dim, size in zip(shape, extents, strict=True))
+        return self.element_bits + self.shared_bits * blocks / math.prod(shape)
 
     @property
     def largest(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -9,16 +10,17 @@ from torch import Tensor
 
 
 class Layout(NamedTuple):
-    """Where the exponent lies in a float of IEEE 754."""
+    """Where the exponent lies in a float of IEEE 754; `bias` is also the highest exponent."""
 
     integer: torch.dtype
     mantissa: int  # bits
     bias: int
+    root_half: float  # the largest float below the square root of one half
 
 
 LAYOUTS = {
-    torch.float32: Layout(torch.int32, 23, 127),
-    torch.float64: Layout(torch.int64, 52, 1023),
+    torch.float32: Layout(torch.int32, 23, 127, float.fromhex("0x1.6a09e6p-1")),
+    torch.float64: Layout(torch.int64, 52, 1023, float.fromhex("0x1.6a09e667f3bccp-1")),
 }
 
 
@@ -32,13 +34,39 @@ def floor_log2(x: Tensor) -> Tensor:
     return torch.where(x == 0, low, torch.frexp(x).exponent.to(LAYOUTS[x.dtype].integer) - 1)
 
 
+def ceil_log2(x: Tensor) -> Tensor:
+    """The exponent of the smallest power of two that is at least |x|; very low for zero.
+
+    >>> ceil_log2(torch.tensor([1.0, 0.75, -5.0, 2.0**-140])).tolist()
+    [0, 0, 3, -140]
+    """
+    low = -2 * LAYOUTS[x.dtype].bias
+    mantissa, exponent = torch.frexp(x)
+    power = (mantissa.abs() == 0.5).to(exponent.dtype)
+    return torch.where(x == 0, low, (exponent - power).to(LAYOUTS[x.dtype].integer))
+
+
+def round_log2(x: Tensor) -> Tensor:
+    """log2|x| to the nearest whole number; 0 for zero.
+
+    The border between 2^k and 2^(k+1) is their geometric mean, which no float lies on.
+
+    >>> round_log2(torch.tensor([1.0, 1.41, 1.42, -5.0])).tolist()
+    [0, 0, 1, 2]
+    """
+    layout = LAYOUTS[x.dtype]
+    mantissa, exponent = torch.frexp(x)
+    below = (mantissa.abs() <= layout.root_half).to(exponent.dtype)
+    return (exponent - below).to(layout.integer)
+
+
 def _power(exponent: Tensor, dtype: torch.dtype) -> Tensor:
     layout = LAYOUTS[dtype]
     return ((exponent.to(layout.integer) + layout.bias) << layout.mantissa).view(dtype)
 
 
 def exp2(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """Two to whole exponents, exactly, down to the smallest subnormal; 0 below, largest above.
+    """Two to whole exponents, exactly; beyond what `dtype` has, its smallest and highest power.
 
     >>> exp2(torch.tensor([0, -1, 10, -140]), torch.float32).tolist() == [1, 0.5, 1024, 2.0**-140]
     True
@@ -49,20 +77,28 @@ def exp2(exponent: Tensor, dtype: torch.dtype) -> Tensor:
     return _power(normal, dtype) * _power(exponent - normal, dtype)
 
 
-def round_to_step(x: Tensor, exponent: Tensor) -> Tensor:
+def scale_by(x: Tensor, exponent: Tensor) -> Tensor:
+    """`x` times 2**exponent, in two halves: the power itself may be too small or too large."""
+    half = exponent >> 1
+    return x * exp2(half, x.dtype) * exp2(exponent - half, x.dtype)
+
+
+def round_to_step(
+    x: Tensor, exponent: Tensor, low: float = -math.inf, high: float = math.inf
+) -> Tensor:
     """`x` to the nearest multiple of 2**exponent, ties to even; the carry comes by itself.
 
-    In two halves, since 2**exponent may be too small to divide by.
+    Of these multiples there are the ones from `low` to `high`.
     """
-    half = exponent >> 1
-    down, rest = exp2(-half, x.dtype), exp2(half - exponent, x.dtype)
-    up, rest_up = exp2(half, x.dtype), exp2(exponent - half, x.dtype)
-    return (x * down * rest).round() * up * rest_up
+    return scale_by(scale_by(x, -exponent).round().clamp(low, high), exponent)
 
 
-def representable_at_most(value: float, dtype: torch.dtype) -> float:
-    """The largest number of `dtype` that is not above `value`."""
-    rounded = torch.tensor(value, dtype=torch.float64).to(dtype)
-    if rounded.item() > value:
-        rounded = torch.nextafter(rounded, torch.zeros((), dtype=dtype))
-    return rounded.item()
+def whole_at_most(value: int, dtype: torch.dtype) -> float:
+    """The number of `dtype` nearest to a whole one, of those that are not beyond it.
+
+    >>> whole_at_most(2**31 - 1, torch.float32) == 2**31 - 2**7
+    True
+    """
+    surplus = max(0, value.bit_length() - LAYOUTS[dtype].mantissa - 1)
+    magnitude = abs(value) >> surplus << surplus
+    return float(magnitude if value > 0 else -magnitude)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.exponents import representable_at_most
+from chop.numerics.exponents import LAYOUTS, whole_at_most
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
         self.require_whole("width", 1, 64)
         self.fill_in("frac_width", self.width // 2)
         self.require_whole("frac_width", -120, 120)
+        self.require_flags("signed", "floor")
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         return replace(self, signed=False) if non_negative else self
@@ -39,12 +40,23 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
         low = -(2 ** (self.width - 1)) if self.signed else 0
         return low, low + 2**self.width - 1
 
+    def _codes_in(self, dtype: torch.dtype) -> tuple[float, float]:
+        """The codes whose values `dtype` can hold."""
+        highest = 2 ** (LAYOUTS[dtype].bias + 1) - 1
+        shift = self.frac_width
+        edge = highest << shift if shift >= 0 else highest >> -shift
+        low, high = self.codes
+        return whole_at_most(max(low, -edge), dtype), whole_at_most(min(high, edge), dtype)
+
     def round(self, x: Tensor) -> Tensor:
         scale = 2.0**self.frac_width
-        low, high = (representable_at_most(float(code), x.dtype) for code in self.codes)
         scaled = x * scale
-        whole = scaled.floor() if self.floor else scaled.round()
-        return whole.clamp(low, high) / scale
+        whole = scaled.round()
+        if self.floor:
+            whole = scaled.floor()
+            # a small negative number may have become zero on the way
+            whole = whole - (whole / scale > x).to(x.dtype)
+        return whole.clamp(*self._codes_in(x.dtype)) / scale
 
     @property
     def bits(self) -> float:

@@ -1,4 +1,4 @@
-"""Signed powers of two."""
+"""Powers of two with a sign."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.exponents import exp2
-
-SQRT_HALF = 0.5**0.5
+from chop.numerics.exponents import LAYOUTS, exp2, round_log2
 
 
-def nearest_exponent(x: Tensor) -> Tensor:
-    """log2|x|, rounded: the border between 2^k and 2^(k+1) is their geometric mean.
-
-    The border is irrational, so no float lies on it, and its own rounding cannot matter.
-    """
-    mantissa, exponent = torch.frexp(x)
-    return exponent - (mantissa.abs() < SQRT_HALF).to(exponent.dtype)
+def signed_power(x: Tensor, exponent: Tensor, *, zero: bool) -> Tensor:
+    """2**exponent with the sign of `x`; NaN stays, and zero does if it may."""
+    magnitude = exp2(exponent, x.dtype)
+    rounded = torch.where(x < 0, -magnitude, magnitude)
+    return torch.where(x.isnan() | (x == 0) if zero else x.isnan(), x, rounded)
 
 
 @dataclass(frozen=True)
 class Log(NumberFormat, name="log", suffix="Log"):
     """A sign bit, then `width - 1` bits of exponent offset by `exponent_bias`.
 
-    There is no zero: it becomes the smallest positive value, unless `zero` grants it a code.
-    `exponent_bias` None stands for 2^(width-2) - 1.
+    Nearest means nearest in log2. There is no zero: it becomes the smallest positive value, unless
+    `zero` gives each element one more bit that says so. `exponent_bias` None stands for
+    2^(width-2) - 1.
     """
 
     width: int
@@ -37,26 +34,23 @@ class Log(NumberFormat, name="log", suffix="Log"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_whole("width", 2, 9)
-        self.fill_in("exponent_bias", 2 ** (self.width - 2) - 1 if self.width > 1 else 0)
-        self.require_whole("exponent_bias", -140, 140)
+        self.fill_in("exponent_bias", 2 ** (self.width - 2) - 1)
+        self.require_whole("exponent_bias", -126, 140)
+        self.require_flags("zero")
 
     @property
     def highest(self) -> int:
         return int(2 ** (self.width - 1)) - 1 - self.exponent_bias
 
     def round(self, x: Tensor) -> Tensor:
-        inside = x.clamp(-self.largest, self.largest)
-        exponent = nearest_exponent(inside).clamp(-self.exponent_bias, self.highest)
-        # frexp gives zero the exponent 0, which would make it one
-        exponent = torch.where(inside == 0, -self.exponent_bias, exponent)
-        magnitude = exp2(exponent, x.dtype)
-        rounded = torch.where(inside < 0, -magnitude, magnitude)
-        rounded = torch.where(x.isnan(), x, rounded)
-        return torch.where(x == 0, 0.0, rounded) if self.zero else rounded
+        lowest, highest = -self.exponent_bias, min(self.highest, LAYOUTS[x.dtype].bias)
+        inside = x.clamp(-(2.0**highest), 2.0**highest)  # infinity has no exponent
+        exponent = torch.where(x == 0, lowest, round_log2(inside).clamp(lowest, highest))
+        return signed_power(x, exponent, zero=self.zero)
 
     @property
     def bits(self) -> float:
-        return self.width
+        return self.width + self.zero
 
     @property
     def largest(self) -> float:

@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.exponents import floor_log2, round_to_step
+from chop.numerics.exponents import LAYOUTS, exp2, floor_log2, round_to_step
 
 
 def round_to_minifloat(
-    x: Tensor, fraction: int, lowest: int | Tensor, largest: float | Tensor
+    x: Tensor,
+    fraction: int,
+    lowest: int | Tensor,
+    highest: int | Tensor,
+    significand: float | None = None,
 ) -> Tensor:
     """The nearest number with `fraction` bits behind the leading one.
 
-    Below 2**lowest steps no longer shrink, which makes the subnormals; beyond `largest` it
-    saturates. Rounding on the grid carries into the next power of two by itself.
+    Below 2**lowest steps no longer shrink, which makes the subnormals; beyond the largest number,
+    2**highest times the largest `significand`, it saturates. Rounding on the grid carries into the
+    next power of two by itself.
     """
-    inside = x.clamp(-largest, largest) if isinstance(largest, float) else _clamp(x, largest)
-    exponent = floor_log2(inside)
-    exponent = exponent.clamp(min=lowest) if isinstance(lowest, int) else exponent.maximum(lowest)
+    layout = LAYOUTS[x.dtype]
+    largest = significand or 2 - 2.0 ** -min(fraction, layout.mantissa)
+    if isinstance(highest, Tensor):
+        limit: Any = largest * exp2(highest, x.dtype)
+    else:
+        limit = largest * 2.0 ** min(highest, layout.bias)
+    inside = x.clamp(-limit, limit)
+    exponent: Tensor = floor_log2(inside).clamp(min=lowest)
     return round_to_step(inside, exponent - fraction)
-
-
-def _clamp(x: Tensor, largest: Tensor) -> Tensor:
-    return torch.where(x.isnan(), x, x.minimum(largest).maximum(-largest))
 
 
 @dataclass(frozen=True)
 class _Minifloat(NumberFormat):
+    least_fraction: ClassVar[int] = 0
+
     width: int
     exponent_width: int
     exponent_bias: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_whole("width", 2, 32)
-        self.require_whole("exponent_width", 1, min(8, self.width - 1))
+        self.require_whole("width", 2 + self.least_fraction, 32)
+        self.require_whole("exponent_width", 1, min(8, self.width - 1 - self.least_fraction))
         self.fill_in("exponent_bias", 2 ** (self.exponent_width - 1) - 1)
-        self.require_whole("exponent_bias", -140, 140)
+        self.require_whole("exponent_bias", -126, 140)
 
     @property
     def fraction(self) -> int:
@@ -65,7 +74,7 @@ class MinifloatIEEE(_Minifloat, name="minifloat_ieee", suffix="MinifloatIEEE"):
     """With a hidden leading one and subnormals; `exponent_bias` None stands for 2^(e-1) - 1."""
 
     def round(self, x: Tensor) -> Tensor:
-        return round_to_minifloat(x, self.fraction, 1 - self.exponent_bias, self.largest)
+        return round_to_minifloat(x, self.fraction, 1 - self.exponent_bias, self.highest)
 
     @property
     def largest(self) -> float:
@@ -90,8 +99,11 @@ class MinifloatDenorm(
 ):
     """Without a hidden one: a fraction below one times a power of two."""
 
+    least_fraction: ClassVar[int] = 1
+
     def round(self, x: Tensor) -> Tensor:
-        return round_to_minifloat(x, self.fraction - 1, -self.exponent_bias - 1, self.largest)
+        # the leading one is the first bit of the fraction
+        return round_to_minifloat(x, self.fraction - 1, -self.exponent_bias - 1, self.highest - 1)
 
     @property
     def largest(self) -> float:

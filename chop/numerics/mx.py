@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from chop.numerics.blocks import BlockFormat, block_amax
-from chop.numerics.exponents import exp2, floor_log2, round_to_step
+from chop.numerics.blocks import BlockFormat
+from chop.numerics.exponents import ceil_log2, floor_log2, round_to_step
 from chop.numerics.minifloat import round_to_minifloat
 
 SCALE_BITS = 8
@@ -17,13 +18,13 @@ LOWEST_SCALE, HIGHEST_SCALE = -127, 127
 
 @dataclass(frozen=True)
 class _MX(BlockFormat):
-    def block_largest(self, x: Tensor) -> Tensor:
+    def layout(self, rank: int) -> tuple[Sequence[int], int]:
         """Blocks are rows along `block_dim`; all other dimensions stay apart."""
-        if x.ndim == 0 or len(self.sizes) > 1:
-            return super().block_largest(x)
-        rows = [1] * x.ndim
+        if len(self.sizes) > 1:
+            return super().layout(rank)
+        rows = [1] * rank
         rows[vars(self)["block_dim"]] = self.sizes[0]
-        return block_amax(x, rows)
+        return rows, 0
 
     @property
     def shared_bits(self) -> int:
@@ -47,15 +48,11 @@ class MXInt(_MX, name="mxint", suffix="MXInt"):
         self.require_whole("width", 2, 24)
 
     def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
-        exponent = floor_log2(largest)
-        if not self.ocp:
-            exponent = exponent + (exp2(exponent, x.dtype) < largest).to(exponent.dtype)
-        exponent = exponent.clamp(LOWEST_SCALE, HIGHEST_SCALE)
-        step = exponent - (self.width - 2 if self.ocp else self.width - 1)
-        highest = (2 ** (self.width - 1) - 1) * exp2(step, x.dtype)
-        lowest = -highest if self.ocp else -(2 ** (self.width - 1)) * exp2(step, x.dtype)
-        rounded = round_to_step(x, step).minimum(highest).maximum(lowest)
-        return torch.where(x.isnan(), x, rounded)
+        exponent = floor_log2(largest) if self.ocp else ceil_log2(largest)
+        fraction = self.width - 2 if self.ocp else self.width - 1
+        high = 2 ** (self.width - 1) - 1
+        low = -high if self.ocp else -high - 1
+        return round_to_step(x, exponent.clamp(LOWEST_SCALE, HIGHEST_SCALE) - fraction, low, high)
 
     @property
     def element_bits(self) -> int:
@@ -83,22 +80,20 @@ class MXFP(_MX, name="mxfp", suffix="MXFP"):
 
     @property
     def element(self) -> tuple[int, int, float]:
-        """Exponent of the smallest normal, highest exponent, largest value of an element."""
+        """Exponent of the smallest normal element; exponent and significand of the largest."""
         bias = 2 ** (self.exponent_width - 1) - 1
         top = 2**self.exponent_width - 1 - bias
         kind = (self.exponent_width, self.frac_width)
         if self.ocp and kind == (4, 3):
-            return 1 - bias, top, 448.0
+            return 1 - bias, top, 1.75  # the last code is NaN: 448
         if self.ocp and kind == (5, 2):
-            return 1 - bias, top - 1, 57344.0
-        return 1 - bias, top, (2 - 2.0**-self.frac_width) * 2.0**top
+            return 1 - bias, top - 1, 1.75  # the last exponent is infinity and NaN: 57344
+        return 1 - bias, top, 2 - 2.0**-self.frac_width
 
     def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
-        lowest, top, limit = self.element
+        lowest, top, significand = self.element
         scale = (floor_log2(largest) - top).clamp(LOWEST_SCALE, HIGHEST_SCALE)
-        # limit * 2^scale, in an order that cannot overflow on the way
-        reach = exp2(scale + top, x.dtype) * (limit * 2.0**-top)
-        return round_to_minifloat(x, self.frac_width, lowest + scale, reach)
+        return round_to_minifloat(x, self.frac_width, lowest + scale, top + scale, significand)
 
     @property
     def element_bits(self) -> int:

@@ -1,9 +1,10 @@
 """What can be done to a network: every pass, at the top level too."""
 
-from chop.passes import graph
+from chop.passes import graph, module
 from chop.passes.base import PASSES, PassArgsError, graph_pass, run_pass
 from chop.passes.graph import *  # noqa: F403
 from chop.passes.graph.analysis import __all__ as _analysis
+from chop.passes.graph.transforms import __all__ as _transforms
 from chop.passes.pipeline import Pipeline
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "Pipeline",
     "graph",
     "graph_pass",
+    "module",
     "run_pass",
     *_analysis,
+    *_transforms,
 ]

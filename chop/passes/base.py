@@ -45,6 +45,8 @@ class Pass(Protocol):
 class GraphPass:
     """A registered pass. Calling it checks its options and what it needs, then runs it."""
 
+    subject = "graph"  # what its first parameter is called
+
     def __init__(
         self, fn: Callable[..., Info | None], name: str, kind: Kind, needs: tuple[str, ...]
     ) -> None:
@@ -52,8 +54,8 @@ class GraphPass:
         self.__qualname__: str = fn.__qualname__
         self.fn, self.name, self.kind, self.needs = fn, name, kind, needs
         self.signature = inspect.signature(fn)
-        graph, *options = self.signature.parameters.values()
-        assert graph.name == "graph", f"the first parameter of pass {name!r} is `graph`"
+        first, *options = self.signature.parameters.values()
+        assert first.name == self.subject, f"pass {name!r} takes `{self.subject}` first"
         self.options = {p.name: p for p in options if p.kind is not p.VAR_KEYWORD}
         self.open_ended = any(p.kind is p.VAR_KEYWORD for p in options)
 
@@ -168,16 +170,17 @@ PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph")
 
 
 def graph_pass(
-    name: str, kind: Kind, needs: tuple[str, ...] = ()
+    name: str, kind: Kind, needs: tuple[str, ...] = (), cls: type[GraphPass] = GraphPass
 ) -> Callable[[Callable[..., Info | None]], GraphPass]:
     """Register `fn(graph, *, option=default) -> info` as the pass `name`.
 
     Its keyword-only parameters are its options. `needs` are parts of the metadata ("common",
-    "software", "hardware", or "metadata" for any) that must have been filled in before.
+    "software", "hardware", or "metadata" for any) that must have been filled in before. `cls`
+    is for passes that can be called in more than one way.
     """
 
     def wrap(fn: Callable[..., Info | None]) -> GraphPass:
-        return PASSES.register(name)(GraphPass(fn, name, kind, needs))
+        return PASSES.register(name)(cls(fn, name, kind, needs))
 
     return wrap
 

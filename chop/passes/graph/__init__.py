@@ -3,9 +3,11 @@
 from typing import Any
 
 from chop.passes.base import PASSES, graph_pass
-from chop.passes.graph import analysis, utils
+from chop.passes.graph import analysis, transforms, utils
 from chop.passes.graph.analysis import *  # noqa: F403
 from chop.passes.graph.analysis import __all__ as _analysis
+from chop.passes.graph.transforms import *  # noqa: F403
+from chop.passes.graph.transforms import __all__ as _transforms
 
 __all__ = [
     "ANALYSIS_PASSES",
@@ -14,8 +16,10 @@ __all__ = [
     "TRANSFORM_PASSES",
     "analysis",
     "graph_pass",
+    "transforms",
     "utils",
     *_analysis,
+    *_transforms,
 ]
 
 ANALYSIS_PASSES: list[str]

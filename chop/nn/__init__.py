@@ -1,0 +1,1 @@
+"""Layers and quantizers at the import paths of newer scripts."""

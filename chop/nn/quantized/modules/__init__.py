@@ -1,0 +1,11 @@
+"""Quantized layers, under the paths of newer scripts; their home is with the quantise pass."""
+
+from chop.passes.graph.transforms.quantize.quantized_modules import (
+    LAYERS,
+    Quantized,
+    quantized_module_map,
+    variant,
+)
+from chop.passes.graph.transforms.quantize.quantized_modules import __getattr__ as __getattr__
+
+__all__ = ["LAYERS", "Quantized", "quantized_module_map", "variant"]

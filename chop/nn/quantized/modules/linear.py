@@ -1,0 +1,5 @@
+"""LinearInteger and its siblings, under the path of newer scripts."""
+
+from chop.passes.graph.transforms.quantize.quantized_modules.linear import (
+    __getattr__ as __getattr__,
+)

@@ -1,0 +1,14 @@
+"""Put a graph into number formats."""
+
+from chop.passes.graph.transforms.quantize.quantize import QUANTIZEABLE_OP, quantize_transform_pass
+from chop.passes.graph.transforms.quantize.quantized_funcs import quantized_func_map
+from chop.passes.graph.transforms.quantize.quantized_modules import quantized_module_map
+from chop.passes.graph.transforms.quantize.summary import summarize_quantization_analysis_pass
+
+__all__ = [
+    "QUANTIZEABLE_OP",
+    "quantize_transform_pass",
+    "quantized_func_map",
+    "quantized_module_map",
+    "summarize_quantization_analysis_pass",
+]

@@ -1,0 +1,43 @@
+"""Quantisation configs: what a user wrote for one layer or function, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from chop.numerics import FORMATS, NumberFormat, check_keys, from_config
+
+# Keys beside those of formats that older configs carry
+OTHER_KEYS = (
+    "data_in_skip_first_dim",
+    "additional_layers_inputs",
+    "additional_layers_outputs",
+    "binary_training",
+    "node_meta_stat",
+)
+OPERANDS = ("data_in", "weight", "bias", "data_out")
+
+
+def without_na(config: Any) -> Any:
+    """A copy in which TOML's "NA" is None."""
+    if isinstance(config, Mapping):
+        return {key: without_na(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return type(config)(without_na(value) for value in config)
+    return None if config == "NA" else config
+
+
+def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[str, NumberFormat]:
+    """The format of each operand that is there; none at all when bypassed.
+
+    `data_out` is optional: with any key of it, results are rounded too.
+    """
+    config = without_na(config)
+    cls = FORMATS[config["name"]]
+    check_keys(config, OPERANDS, OTHER_KEYS)
+    if config.get("bypass"):
+        return {}
+    wanted = list(operands)
+    if any(f"data_out_{key}" in config for key in cls.precision_keys()):
+        wanted.append("data_out")
+    return {operand: from_config(config, operand) for operand in wanted}

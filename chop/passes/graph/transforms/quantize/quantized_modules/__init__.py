@@ -1,0 +1,66 @@
+"""One generic quantized layer per op; a class for each format is made when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import nn
+
+from chop.ir.ops import OPS
+from chop.numerics import FORMATS
+from chop.passes.graph.transforms.quantize.quantized_modules import (
+    activation,
+    conv,
+    embedding,
+    norm,
+)
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variant
+from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+
+__all__ = ["LAYERS", "Quantized", "quantized_module_map", "variant"]
+
+_ALL: tuple[type[Quantized], ...] = (
+    QuantLinear,
+    *conv.LAYERS,
+    *activation.LAYERS,
+    *norm.LAYERS,
+    *embedding.LAYERS,
+)
+# torch's class -> ours
+LAYERS: dict[type[nn.Module], type[Quantized]] = {layer.float_class: layer for layer in _ALL}
+
+
+class _ModuleMap(Mapping[str, type[Quantized]]):
+    """`<op>_<format>` -> class, for every op that has a layer and every registered format."""
+
+    def __getitem__(self, key: str) -> type[Quantized]:
+        for op in OPS.values():
+            if not key.startswith(f"{op.name}_") or key[len(op.name) + 1 :] not in FORMATS:
+                continue
+            for cls in op.modules:
+                if cls in LAYERS:
+                    return variant(LAYERS[cls], FORMATS[key[len(op.name) + 1 :]])
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        ops = [op for op in OPS.values() if any(cls in LAYERS for cls in op.modules)]
+        return (f"{op.name}_{fmt}" for op in ops for fmt in FORMATS)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+quantized_module_map = _ModuleMap()
+
+
+def __getattr__(name: str) -> type[Quantized]:
+    """`from …quantized_modules import LinearInteger` works as well."""
+    from chop.passes.graph.transforms.quantize.quantized_modules import linear
+
+    for module in (linear, conv, activation, norm, embedding):
+        try:
+            found: type[Quantized] = module.__getattr__(name)
+            return found
+        except AttributeError:
+            continue
+    raise AttributeError(f"no quantized layer {name!r}")

@@ -1,0 +1,210 @@
+"""Quantized layers: operands go through number formats, then the float op runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from chop.ir.graph.tracer import Leaf
+from chop.numerics import FORMATS, NumberFormat
+from chop.passes.graph.transforms.quantize.config import layer_formats
+
+
+class _Kept(NamedTuple):
+    """A rounded parameter, with what it was made from."""
+
+    source: Tensor
+    fmt: NumberFormat
+    rounded: Tensor
+
+
+class Quantized(Leaf, nn.Module):
+    """Mixed in before a float layer; knows that operands have formats, never which.
+
+    Parameters stay in float and are rounded on the fly, so that training goes through the
+    straight-through gradient. In eval mode and without gradients they are rounded once and kept
+    until they change.
+    """
+
+    operands: ClassVar[tuple[str, ...]] = ("data_in", "weight", "bias")
+    float_class: ClassVar[type[nn.Module]]  # the torch layer that this one quantizes
+    layer: ClassVar[type[Quantized]]  # QuantLinear, for LinearInteger and all its siblings
+    format_name: ClassVar[str | None] = None
+
+    config: Mapping[str, Any]
+    formats: dict[str, NumberFormat]
+    pruning_masks: Any
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if Quantized in cls.__bases__ or not hasattr(cls, "float_class"):
+            bases = [base for base in cls.__mro__ if base.__module__.startswith("torch.nn.")]
+            if bases and bases[0] is not nn.Module:
+                cls.float_class, cls.layer = bases[0], cls
+
+    def __init__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pruning_masks = None
+        self.configure(config)
+
+    def configure(self, config: Mapping[str, Any]) -> Self:
+        """Take on another config, even of another format; nothing is rebuilt."""
+        name = config.get("name", self.format_name)
+        formats = self._formats({**config, "name": name})
+        self.config, self.formats = {**config, "name": name}, formats
+        self._kept: dict[str, _Kept] = {}
+        if name != self.format_name:
+            self.__class__ = variant(self.layer, FORMATS[name])  # type: ignore[assignment]
+        return self
+
+    def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
+        present = [o for o in self.operands if o == "data_in" or getattr(self, o, None) is not None]
+        return {
+            operand: self.refine(operand, fmt)
+            for operand, fmt in layer_formats(config, present).items()
+        }
+
+    def refine(self, operand: str, fmt: NumberFormat) -> NumberFormat:
+        """The place for what an op knows and a format cannot: batch dimensions, signs."""
+        return fmt.for_operand(operand)
+
+    @property
+    def bypass(self) -> bool:
+        return bool(self.config.get("bypass", False))
+
+    @classmethod
+    def from_float(cls, layer: nn.Module, config: Mapping[str, Any]) -> Self:
+        """The same layer, quantized: parameters, buffers, hooks and settings are the original's."""
+        own = type(layer).forward not in (cls.float_class.forward, getattr(cls, "forward", None))
+        if own and not isinstance(layer, Quantized):
+            raise TypeError(
+                f"{type(layer).__name__} has a forward of its own, which {cls.__name__} would "
+                f"replace by that of {cls.float_class.__name__}; quantize the layers inside it"
+            )
+        new = cls.__new__(cls)
+        for key, value in vars(layer).items():
+            vars(new)[key] = value.copy() if isinstance(value, dict) else value
+        vars(new).setdefault("pruning_masks", None)
+        new.configure(config)
+        if parametrize.is_parametrized(layer):
+            new.__class__ = _parametrized(type(new), type(layer), list(layer.parametrizations))  # type: ignore[arg-type]
+        return new
+
+    def q(self, operand: str, x: Any) -> Any:
+        """`x` in the format of that operand."""
+        fmt = self.formats.get(operand)
+        return x if fmt is None or x is None else fmt(x)
+
+    def q_parameter(self, name: str) -> Any:
+        """A parameter in its format: rounded once and kept, if nobody can be training it."""
+        tensor, fmt = getattr(self, name), self.formats.get(name)
+        if tensor is None or fmt is None:
+            return tensor
+        if self.training or torch.is_grad_enabled() or not _comparable(tensor):
+            return fmt(tensor)
+        kept = self._kept.get(name)
+        if kept is None or kept.fmt != fmt or not _equal(kept.source, tensor):
+            kept = _Kept(tensor.detach().clone(), fmt, fmt(tensor.detach()))
+            self._kept[name] = kept
+        return kept.rounded
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The float layer's own forward, on quantized operands."""
+        if not self.formats:
+            return self.float_class.forward(self, x, *args, **kwargs)
+        result = self.float_class.forward(self._stand_in(), self.q("data_in", x), *args, **kwargs)
+        return self.q("data_out", result)
+
+    def _stand_in(self) -> nn.Module:
+        """This layer with quantized parameters; buffers are shared, so statistics are its own."""
+        rounded = {
+            name: self.q_parameter(name) for name in ("weight", "bias") if name in self.formats
+        }
+        stand_in = object.__new__(type(self))
+        vars(stand_in).update(vars(self))
+        vars(stand_in)["_parameters"] = {**self._parameters, **rounded}
+        return stand_in
+
+    @property
+    def x_quantizer(self) -> Callable[[Tensor], Tensor]:
+        return functools.partial(self.q, "data_in")
+
+    @property
+    def w_quantizer(self) -> Callable[[Tensor], Tensor]:
+        return functools.partial(self.q, "weight")
+
+    @property
+    def b_quantizer(self) -> Callable[[Tensor], Tensor]:
+        return functools.partial(self.q, "bias")
+
+    def get_quantized_weight(self) -> Tensor:
+        """The weight as the layer computes with it."""
+        weight: Tensor = self.q("weight", self.weight)
+        return weight
+
+    def get_quantized_weights_with_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The weight and the input as the layer computes with them."""
+        return self.get_quantized_weight(), self.q("data_in", x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles do without the kept parameters."""
+        return {**vars(self), "_kept": {}}
+
+
+def _comparable(tensor: Tensor) -> bool:
+    """Whether to keep a rounded copy: reading a GPU's verdict would stall it, and rounding there
+    costs no more than the comparison."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
+
+
+def _equal(kept: Tensor, now: Tensor) -> bool:
+    # by value: writes through `.data` change neither the address nor the version of a tensor
+    same = kept.dtype == now.dtype and kept.shape == now.shape and kept.device == now.device
+    return same and torch.equal(kept, now)
+
+
+_VARIANTS: dict[tuple[type, type], type[Quantized]] = {}
+
+
+def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
+    """QuantLinear, Integer -> LinearInteger, a class of the same module."""
+    if (layer, fmt) not in _VARIANTS:
+        name = layer.__name__.removeprefix("Quant") + fmt.suffix
+        body = {
+            "__module__": layer.__module__,
+            "__qualname__": name,
+            "__doc__": f"{layer.float_class.__name__} whose operands are {fmt.name}.",
+            "format_name": fmt.name,
+        }
+        _VARIANTS[layer, fmt] = type(name, (layer,), body)
+    return _VARIANTS[layer, fmt]
+
+
+def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
+    """A module `__getattr__` that knows `<Layer><Format>` for every registered format."""
+    by_prefix = {layer.__name__.removeprefix("Quant"): layer for layer in layers}
+
+    def __getattr__(name: str) -> type[Quantized]:
+        for prefix, layer in by_prefix.items():
+            if not name.startswith(prefix):
+                continue
+            for fmt in FORMATS.values():
+                if name == prefix + fmt.suffix:
+                    return variant(layer, fmt)
+        raise AttributeError(
+            f"no quantized layer {name!r}: it is one of {', '.join(by_prefix)} "
+            f"followed by a format's suffix such as Integer"
+        )
+
+    return __getattr__
+
+
+def _parametrized(cls: type[Any], float_cls: type, names: list[str]) -> type[Any]:
+    """`cls` with the properties through which a parametrized layer serves its tensors."""
+    properties = {name: getattr(float_cls, name) for name in names}
+    return type(f"Parametrized{cls.__name__}", (cls,), {"__module__": cls.__module__, **properties})

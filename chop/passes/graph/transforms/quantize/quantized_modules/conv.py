@@ -1,0 +1,45 @@
+"""Convolutions and transposed convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
+
+
+class _QuantConv(Quantized):
+    def forward(self, x: Tensor) -> Any:
+        convolve: Any = self._conv_forward
+        y = convolve(self.q("data_in", x), self.q_parameter("weight"), self.q_parameter("bias"))
+        return self.q("data_out", y)
+
+
+class QuantConv1d(_QuantConv, nn.Conv1d): ...
+
+
+class QuantConv2d(_QuantConv, nn.Conv2d): ...
+
+
+class QuantConv3d(_QuantConv, nn.Conv3d): ...
+
+
+class QuantConvTranspose1d(Quantized, nn.ConvTranspose1d): ...
+
+
+class QuantConvTranspose2d(Quantized, nn.ConvTranspose2d): ...
+
+
+class QuantConvTranspose3d(Quantized, nn.ConvTranspose3d): ...
+
+
+LAYERS: tuple[type[Quantized], ...] = (
+    QuantConv1d,
+    QuantConv2d,
+    QuantConv3d,
+    QuantConvTranspose1d,
+    QuantConvTranspose2d,
+    QuantConvTranspose3d,
+)
+__getattr__ = variants(*LAYERS)

@@ -1,0 +1,3 @@
+"""Conv2dInteger and its siblings, at the path where older scripts look for them."""
+
+from chop.passes.graph.transforms.quantize.quantized_modules.conv import __getattr__ as __getattr__

@@ -1,0 +1,21 @@
+"""Linear layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
+
+
+class QuantLinear(Quantized, nn.Linear):
+    """y = x W' + b, each of them rounded first."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = F.linear(self.q("data_in", x), self.q_parameter("weight"), self.q_parameter("bias"))
+        return self.q("data_out", y)
+
+
+__getattr__ = variants(QuantLinear)  # LinearInteger, LinearLog, …: one class per number format

@@ -1,0 +1,48 @@
+"""Normalisations: input and affine parameters are rounded, statistics stay in float."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
+
+
+class QuantBatchNorm1d(Quantized, nn.BatchNorm1d): ...
+
+
+class QuantBatchNorm2d(Quantized, nn.BatchNorm2d): ...
+
+
+class QuantBatchNorm3d(Quantized, nn.BatchNorm3d): ...
+
+
+class QuantInstanceNorm1d(Quantized, nn.InstanceNorm1d): ...
+
+
+class QuantInstanceNorm2d(Quantized, nn.InstanceNorm2d): ...
+
+
+class QuantInstanceNorm3d(Quantized, nn.InstanceNorm3d): ...
+
+
+class QuantLayerNorm(Quantized, nn.LayerNorm): ...
+
+
+class QuantGroupNorm(Quantized, nn.GroupNorm): ...
+
+
+class QuantRMSNorm(Quantized, nn.RMSNorm): ...
+
+
+LAYERS: tuple[type[Quantized], ...] = (
+    QuantBatchNorm1d,
+    QuantBatchNorm2d,
+    QuantBatchNorm3d,
+    QuantInstanceNorm1d,
+    QuantInstanceNorm2d,
+    QuantInstanceNorm3d,
+    QuantLayerNorm,
+    QuantGroupNorm,
+    QuantRMSNorm,
+)
+__getattr__ = variants(*LAYERS)

@@ -1,0 +1,156 @@
+"""What a quantisation changed: a table of nodes, and a histogram of ops."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.log import show_logs_unless_configured
+from chop.passes.base import GraphPass, graph_pass
+from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
+from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
+
+logger = logging.getLogger(__name__)
+
+Rows = list[dict[str, Any]]
+
+
+def _type_of(node: fx.Node) -> str:
+    """The class of a module, the name of a function or a method, else the target."""
+    target = get_node_actual_target(node)
+    if node.op == "call_module":
+        return type(target).__name__
+    return str(getattr(target, "__name__", target))
+
+
+def _changed(before: fx.Node, after: fx.Node) -> bool:
+    ours, theirs = get_node_actual_target(after), get_node_actual_target(before)
+    if before.op == after.op == "call_module":
+        return type(ours) is not type(theirs)
+    return isinstance(ours, QuantizedFunction) != isinstance(theirs, QuantizedFunction) or (
+        ours != theirs
+    )
+
+
+def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
+    """One row per node, in order."""
+    before, after = list(ori_graph.nodes), list(graph.nodes)
+    if len(before) != len(after):
+        raise ValueError(
+            f"the graphs have {len(before)} and {len(after)} nodes; compare a graph with the one "
+            f"that it was quantized from"
+        )
+    return [
+        {
+            "Ori name": ori.name,
+            "New name": new.name,
+            "MASE_TYPE": get_mase_type(new),
+            "Mase_OP": get_mase_op(new),
+            "Original type": _type_of(ori),
+            "Quantized type": _type_of(new),
+            "Changed": _changed(ori, new),
+        }
+        for ori, new in zip(before, after, strict=True)
+    ]
+
+
+def histogram(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
+    """How many nodes of each kind there are, and how many of them changed."""
+    counts: dict[tuple[str, str], list[bool]] = {}
+    for row in compare_nodes(ori_graph, graph):
+        counts.setdefault((row["Original type"], row["Mase_OP"]), []).append(row["Changed"])
+    return [
+        {
+            "Original type": kind,
+            "OP": op,
+            "Total": len(changes),
+            "Changed": sum(changes),
+            "Unchanged": len(changes) - sum(changes),
+        }
+        for (kind, op), changes in sorted(counts.items())
+    ]
+
+
+def _table(rows: Rows) -> str:
+    return tabulate(rows, headers="keys", tablefmt="orgtbl")
+
+
+def _save(rows: Rows, path: Path) -> None:
+    """As a data frame would be saved: with an index before the columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["", *rows[0]])
+        writer.writerows([i, *row.values()] for i, row in enumerate(rows))
+
+
+def _frame(rows: Rows) -> Any:
+    """A data frame where pandas is installed, else the rows."""
+    try:
+        import pandas
+    except ImportError:
+        return rows
+    return pandas.DataFrame(rows)
+
+
+def graph_iterator_compare_nodes(
+    ori_graph: MaseGraph,
+    graph: MaseGraph,
+    save_path: str | Path | None = None,
+    silent: bool = False,
+) -> Any:
+    """What each node was and is, as a data frame; at DEBUG level also as a table."""
+    rows = compare_nodes(ori_graph, graph)
+    if not silent:
+        logger.debug("Compare nodes:")
+        logger.debug("\n%s", _table(rows))
+    if save_path is not None:
+        _save(rows, Path(save_path))
+    return _frame(rows)
+
+
+def graph_iterator_node_histogram(
+    ori_graph: MaseGraph, graph: MaseGraph, save_path: str | Path | None = None
+) -> Any:
+    """How many nodes of each kind changed, as a data frame and as a table in the log."""
+    rows = histogram(ori_graph, graph)
+    show_logs_unless_configured()
+    logger.info("Quantized graph histogram:")
+    logger.info("\n%s", _table(rows))
+    if save_path is not None:
+        _save(rows, Path(save_path))
+    return _frame(rows)
+
+
+class _Summarize(GraphPass):
+    """Takes `(original, quantized, save_dir=None)` as well as a graph and its options."""
+
+    def __call__(
+        self, graph: MaseGraph, pass_args: Any = None, save_dir: str | Path | None = None
+    ) -> tuple[MaseGraph, dict[str, Any]]:
+        if isinstance(pass_args, MaseGraph):
+            options = {"original_graph": graph, "save_dir": save_dir}
+            return super().__call__(pass_args, options)
+        return super().__call__(graph, pass_args)
+
+
+@graph_pass("summarize_quantization", "analysis", needs=("common",), cls=_Summarize)
+def summarize_quantization_analysis_pass(
+    graph: MaseGraph, *, original_graph: MaseGraph, save_dir: str | Path | None = None
+) -> dict[str, Any]:
+    """Compare a quantized graph with its original: a histogram in the log, CSV files if asked."""
+    folder = Path(save_dir) if save_dir is not None else None
+    return {
+        "table": graph_iterator_compare_nodes(
+            original_graph, graph, folder and folder / "quantize_table.csv"
+        ),
+        "histogram": graph_iterator_node_histogram(
+            original_graph, graph, folder and folder / "quantize_histogram.csv"
+        ),
+    }

@@ -1,0 +1,36 @@
+"""Passes on an nn.Module that was never traced: `(module, pass_args) -> (module, info)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from chop.passes.base import GraphPass, Info, Kind, PassArgsError
+from chop.registry import Registry
+
+PASSES: Registry[ModulePass] = Registry("module pass", package="chop.passes.module")
+
+
+class ModulePass(GraphPass):
+    """A registered pass on modules; it may return another module, as the root may be replaced."""
+
+    subject = "module"
+
+    def __call__(self, graph: Any, pass_args: Any = None) -> tuple[Any, Info]:
+        options = self.check(pass_args)
+        if not isinstance(graph, nn.Module):
+            raise PassArgsError(
+                f"module pass {self.name!r} works on an nn.Module, not {type(graph).__name__}"
+            )
+        return self.fn(graph, **options)  # type: ignore[return-value]
+
+
+def module_pass(name: str, kind: Kind) -> Callable[[Callable[..., Any]], ModulePass]:
+    """Register `fn(module, *, option=default) -> (module, info)` as the module pass `name`."""
+
+    def wrap(fn: Callable[..., Any]) -> ModulePass:
+        return PASSES.register(name)(ModulePass(fn, name, kind, ()))
+
+    return wrap
