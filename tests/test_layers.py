@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "dataset": {"registry", "log"},
     "models": {"registry", "log", "dataset"},
     "tools": {"registry", "log", "dataset", "models"},
+    "nn": {"numerics", "passes"},
     "hardware": {"registry", "log", "numerics", "ir", "passes"},
     "catalogue": {"numerics", "ir", "passes", "dataset", "models"},
 }
