@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from chop.numerics import fused
 from chop.numerics.straight_through import straight_through
 from chop.registry import Registry, UnknownName
 
@@ -93,19 +94,25 @@ class NumberFormat(abc.ABC):
         if not x.is_floating_point():
             raise TypeError(f"{self.name} rounds floating-point tensors, not {x.dtype}")
         limits = self.range if self.ste == "clip" else None
-        return straight_through(x, self.rounded, limits)
+        return straight_through(x, lambda given: fused.rounded(self, given), limits)
 
     def rounded(self, x: Tensor) -> Tensor:
-        """`round` for any float dtype: half precision is rounded in float32."""
+        """`round` for any float dtype: half precision is rounded in float32.
+
+        What half precision cannot hold becomes its nearest number, and never infinity.
+        """
         if x.dtype in (torch.float32, torch.float64):
             return self.round(x)
-        return self.round(x.float()).to(x.dtype)
+        highest = torch.finfo(x.dtype).max
+        return self.round(x.float()).clamp(-highest, highest).to(x.dtype)
 
     def __call__(self, x: Any) -> Any:
         """`quantize`; a Python float counts as a tensor of one, any other value passes."""
         if isinstance(x, Tensor):
             return self.quantize(x)
-        return self.quantize(torch.tensor(x)).item() if isinstance(x, float) else x
+        if isinstance(x, float):
+            return self.quantize(torch.tensor(x, dtype=torch.float64)).item()
+        return x
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         """The format as it serves one operand: batches are not blocked, signs may be spared."""
@@ -135,6 +142,11 @@ class NumberFormat(abc.ABC):
         value = getattr(self, key)
         whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
         self.require(whole, f"{key} is a whole number from {low} to {high}")
+
+    def require_flags(self, *keys: str) -> None:
+        for key in keys:
+            value = getattr(self, key)
+            self.require(isinstance(value, int) and value in (0, 1), f"{key} is true or false")
 
     def fill_in(self, key: str, value: Any) -> None:
         """Replace a None by what it stands for, so that the precision says it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,10 +14,34 @@ from chop.numerics.base import NumberFormat
 
 
 def mean_magnitude(x: Tensor) -> Tensor:
-    """Mean of |x| for each entry of the first dimension: an output channel, or a sample."""
-    if x.ndim < 2:
-        return x.abs().mean()
-    return x.abs().mean(dim=tuple(range(1, x.ndim)), keepdim=True)
+    """Mean of |x| for each entry of the first dimension: an output channel, or a sample.
+
+    Of one dimension or none, the mean of all. NaN counts as zero, infinity as the largest number.
+    """
+    largest = torch.finfo(x.dtype).max
+    magnitudes = x.abs().nan_to_num(nan=0.0, posinf=largest)
+    dims = list(range(1 if x.ndim > 1 else 0, x.ndim))
+    count = max(1, math.prod([x.shape[dim] for dim in dims]))
+    share = 2.0 ** -(count - 1).bit_length()  # the sum itself may be too large
+    mean = (magnitudes * share).sum(dims, keepdim=True) / (count * share)
+    return mean.clamp(max=largest)
+
+
+def sign(x: Tensor) -> Tensor:
+    """-1, 0 or 1, or NaN."""
+    return torch.where(x.isnan(), x, x.sign())
+
+
+def residual_signs(
+    x: Tensor, means: Iterable[Any], binarize: Callable[[Tensor], Tensor] = sign
+) -> list[Tensor]:
+    """Each level binarises what the levels before it left, times its mean, a number or tensor."""
+    found: list[Tensor] = []
+    rest = x
+    for mean in means:
+        found.append(binarize(rest) * abs(mean))
+        rest = rest - found[-1]
+    return found
 
 
 @dataclass(frozen=True)
@@ -24,7 +49,8 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
     """`bipolar`: +1 from zero up, else -1. Otherwise: on, at the mean magnitude, or 0.
 
     `stochastic` draws the sign with probability (x+1)/2 from torch's generator, so that
-    torch.manual_seed decides; `scaled` multiplies a bipolar value by the mean magnitude.
+    torch.manual_seed decides; `scaled` multiplies a bipolar value by the mean magnitude, a float
+    per output channel or sample that `bits` leaves out.
     """
 
     elementwise: ClassVar[bool] = False
@@ -37,8 +63,7 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_whole("width", 1, 64)
-        for key in ("stochastic", "bipolar"):
-            self.require(getattr(self, key) in (0, 1), f"{key} is 0 or 1")
+        self.require_flags("stochastic", "bipolar", "scaled")
 
     def round(self, x: Tensor) -> Tensor:
         if self.stochastic:
@@ -64,9 +89,11 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
 
 @dataclass(frozen=True)
 class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidual"):
-    """A sum of signs: each level binarises what the levels before it left, times its mean."""
+    """A sum of signs: each level binarises what the levels before it left, times its mean.
 
-    elementwise: ClassVar[bool] = True
+    Nothing left has no sign and adds nothing: zero stays zero. Apart from that the result is one
+    of the 2^levels sums, which need not be the nearest.
+    """
 
     width: int
     stochastic: bool
@@ -76,7 +103,8 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_whole("width", 1, 64)
-        self.require_whole("levels", 1, 16)
+        self.require_flags("stochastic", "bipolar")
+        self.require_whole("levels", 1, 3)
 
     @property
     def means(self) -> list[float]:
@@ -84,16 +112,11 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
         total = self.levels * (self.levels + 1) / 2
         return [(self.levels - i) / total for i in range(self.levels)]
 
-    def parts(self, x: Tensor) -> list[Tensor]:
-        """What each level adds."""
-        found, rest = [], x
-        for mean in self.means:
-            found.append(rest.sign() * mean)
-            rest = rest - found[-1]
-        return found
-
     def round(self, x: Tensor) -> Tensor:
-        return torch.stack(self.parts(x)).sum(0)
+        # in parts of the smallest mean, which are whole numbers, so that sums are exact
+        parts = range(self.levels, 0, -1)
+        total = sum(parts)
+        return torch.stack(residual_signs(x * total, parts)).sum(0) / total
 
     @property
     def bits(self) -> float:
@@ -108,13 +131,9 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
         grid = self.grid()
         return grid[grid > 0].min().item()
 
-    @property
-    def range(self) -> tuple[float, float]:
-        return -1.0, 1.0
-
     def grid(self) -> Tensor:
-        values = torch.zeros(1, dtype=torch.float64)
+        """The sums of signs, and zero."""
+        sums = {0.0}
         for mean in self.means:
-            values = torch.cat([values - mean, values + mean])
-        unique: Tensor = torch.cat([values, torch.zeros(1, dtype=torch.float64)]).unique()
-        return unique
+            sums = {total + sign * mean for total in sums for sign in (-1, 1)}
+        return torch.tensor(sorted(sums | {0.0}), dtype=torch.float64)

@@ -16,19 +16,6 @@ from chop.numerics.base import NumberFormat
 
 
 def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0) -> list[int]:
-    """The extent of a block in each dimension of a tensor.
-
-    Sizes are right-aligned; -1, or no size, is the whole dimension; blocks never span the first
-    `batch_dims` dimensions.
-    """
-    given = [-1] * (len(shape) - len(sizes)) + list(sizes[-len(shape) :])
-    return [
-        1 if i < batch_dims else dim if size == -1 else min(size, dim)
-        for i, (size, dim) in enumerate(zip(given, shape, strict=True))
-    ]
-
-
-def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0) -> list[int]:
     """How many elements a block takes in each dimension of a tensor.
 
     Sizes are right-aligned; -1, or no size, is the whole dimension; blocks never span the first
@@ -42,6 +29,29 @@ def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0)
     ]
 
 
+def batch_rank(rank: int) -> int:
+    """How many dimensions of an activation are a batch: all but the last two, and the first.
+
+    A tensor of one dimension holds features.
+    """
+    return max(min(1, rank - 1), rank - 2)
+
+
+def to_tiles(x: Tensor, block: Sequence[int]) -> Tensor:
+    """Each dimension cut in two, which block and where in it; zeros fill up the ragged edges."""
+    ragged = [(-dim) % size for size, dim in zip(block, x.shape, strict=True)]
+    padded = F.pad(x, [n for extra in reversed(ragged) for n in (0, extra)])
+    split = [n for size, dim in zip(block, padded.shape, strict=True) for n in (dim // size, size)]
+    return padded.reshape(split)
+
+
+def from_tiles(tiles: Tensor, shape: Sequence[int]) -> Tensor:
+    """The tensor of that shape that `to_tiles` cut up."""
+    sizes = tiles.shape
+    padded = tiles.reshape([n * size for n, size in zip(sizes[::2], sizes[1::2], strict=True)])
+    return padded[tuple(slice(dim) for dim in shape)]
+
+
 def block_amax(x: Tensor, sizes: Sequence[int], batch_dims: int = 0) -> Tensor:
     """The largest magnitude of each element's block, in the shape of `x`; NaN does not count.
 
@@ -50,12 +60,9 @@ def block_amax(x: Tensor, sizes: Sequence[int], batch_dims: int = 0) -> Tensor:
     magnitudes = x.abs().nan_to_num(nan=0.0, posinf=math.inf)
     if x.ndim == 0 or 0 in x.shape:
         return magnitudes
-    block = block_shape(x.shape, sizes, batch_dims)
-    ragged = [(-dim) % size for size, dim in zip(block, x.shape, strict=True)]
-    padded = F.pad(magnitudes, [n for extra in reversed(ragged) for n in (0, extra)])
-    split = [n for size, dim in zip(block, padded.shape, strict=True) for n in (dim // size, size)]
-    largest = padded.reshape(split).amax(dim=list(range(1, 2 * x.ndim, 2)), keepdim=True)
-    return largest.expand(split).reshape(padded.shape)[tuple(slice(dim) for dim in x.shape)]
+    tiles = to_tiles(magnitudes, block_shape(x.shape, sizes, batch_dims))
+    largest = tiles.amax(dim=list(range(1, 2 * x.ndim, 2)), keepdim=True)
+    return from_tiles(largest.expand(tiles.shape), x.shape)
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ class BlockFormat(NumberFormat):
 
     def layout(self, rank: int) -> tuple[Sequence[int], int]:
         """Sizes of a block, and how many dimensions are a batch, in a tensor of that rank."""
-        return self.sizes, max(1, rank - 2) if self.batched else 0
+        return self.sizes, batch_rank(rank) if self.batched else 0
 
     def block_largest(self, x: Tensor) -> Tensor:
         return block_amax(x, *self.layout(x.ndim))
@@ -124,11 +131,6 @@ class BlockFormat(NumberFormat):
         """Of full blocks; one that spans whole dimensions shares its part among very many."""
         share = 0.0 if -1 in self.sizes else self.shared_bits / math.prod(self.sizes)
         return self.element_bits + share
-
-    def storage_bits(self, shape: Sequence[int]) -> float:
-        sizes = zip(shape, self.block_shape(shape), strict=True)
-        blocks = math.prod(-(-dim // size) if dim else 0 for dim, size in sizes)
-        return self.element_bits * math.prod(shape) + self.shared_bits * blocks
 
     def average_bits(self, shape: Sequence[int]) -> float:
         if not shape or 0 in shape:

@@ -14,9 +14,16 @@ DTYPES = {16: torch.float16, 32: torch.float32, 64: torch.float64}
 
 @dataclass(frozen=True)
 class Float(NumberFormat, name="float", suffix="Float"):
-    """A tensor left as it is; `width` says how many bits an element takes."""
+    """A tensor left as it is, NaN and infinities too; `width` says how many bits an element takes.
+
+    Range and smallest value are those of IEEE's half, single and double; of other widths, single.
+    """
 
     width: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("width", 1, 128)
 
     def round(self, x: Tensor) -> Tensor:
         return x
@@ -29,9 +36,13 @@ class Float(NumberFormat, name="float", suffix="Float"):
         return self.width
 
     @property
+    def info(self) -> torch.finfo:
+        return torch.finfo(DTYPES.get(self.width, torch.float32))
+
+    @property
     def largest(self) -> float:
-        return torch.finfo(DTYPES.get(self.width, torch.float32)).max
+        return self.info.max
 
     @property
     def smallest(self) -> float:
-        return torch.finfo(DTYPES.get(self.width, torch.float32)).smallest_normal
+        return self.info.smallest_normal * self.info.eps

@@ -16,7 +16,9 @@ DTYPES = {(4, 3): torch.float8_e4m3fn, (5, 2): torch.float8_e5m2}
 class FP8(NumberFormat, name="fp8", suffix="FP8"):
     """E4M3 or E5M2, bit for bit torch's own cast, also for values that are too large.
 
-    With `saturate` these become the largest value in any case, as in the other formats.
+    Those become infinite in E5M2, and the largest value or NaN, as torch's version has it, in
+    E4M3, which has no infinity; with `saturate`, the largest value in any case, as in the other
+    formats. A double passes through single precision, and is rounded twice.
     """
 
     exponent_width: int
@@ -27,6 +29,7 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
         super().__post_init__()
         kind = (self.exponent_width, self.frac_width)
         self.require(kind in DTYPES, "exponent_width and frac_width are 4 and 3, or 5 and 2")
+        self.require_flags("saturate")
 
     @property
     def dtype(self) -> torch.dtype:

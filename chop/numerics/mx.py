@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,17 +12,25 @@ from chop.numerics.exponents import ceil_log2, floor_log2, round_to_step
 from chop.numerics.minifloat import round_to_minifloat
 
 SCALE_BITS = 8
-LOWEST_SCALE, HIGHEST_SCALE = -127, 127
+LOWEST_SCALE, HIGHEST_SCALE = -127, 127  # E8M0, whose last code is NaN
 
 
 @dataclass(frozen=True)
 class _MX(BlockFormat):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole("block_dim", -8, 7)
+        self.require_flags("ocp")
+
     def layout(self, rank: int) -> tuple[Sequence[int], int]:
         """Blocks are rows along `block_dim`; all other dimensions stay apart."""
-        if len(self.sizes) > 1:
+        if rank == 0 or len(self.sizes) > 1:
             return super().layout(rank)
+        along: int = vars(self)["block_dim"]
+        law = f"block_dim is one of the tensor's dimensions, of which there are {rank}"
+        self.require(-rank <= along < rank, law)
         rows = [1] * rank
-        rows[vars(self)["block_dim"]] = self.sizes[0]
+        rows[along] = self.sizes[0]
         return rows, 0
 
     @property

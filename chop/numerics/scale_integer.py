@@ -29,19 +29,23 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_whole("width", 2, 24)
+        self.require_flags("signed", "symmetric")
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         return replace(self, signed=False) if non_negative else self
 
     def round(self, x: Tensor) -> Tensor:
         span = 2 ** (self.width - 1) if self.signed else 2**self.width
-        inside = x.clamp(-torch.finfo(x.dtype).max, torch.finfo(x.dtype).max)
+        full = span - self.symmetric  # the code of the largest magnitude, as far as there is one
+        finite = torch.finfo(x.dtype).max
+        inside = x.clamp(-finite, finite)
         magnitudes = inside.abs().nan_to_num(nan=0.0)
         largest = magnitudes.amax(-1, keepdim=True) if x.ndim and x.numel() else magnitudes
-        scale = (span - self.symmetric) / torch.where(largest > 0, largest, 1.0)
-        low = (-span + self.symmetric) if self.signed else 0
-        codes: Tensor = (inside * scale).round().clamp(low, span - 1)
-        return codes / scale
+        # as parts of the largest: a scale of its own might be too large or too small a number
+        parts = inside / torch.where(largest > 0, largest, 1.0)
+        codes = (parts * full).round().clamp(-full if self.signed else 0, span - 1)
+        rounded: Tensor = codes / full * largest
+        return rounded
 
     @property
     def bits(self) -> float:

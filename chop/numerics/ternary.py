@@ -17,8 +17,9 @@ from chop.numerics.binary import mean_magnitude
 class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
     """Zero up to a threshold, beyond it the sign, times the mean of what is beyond if scaled.
 
-    The threshold is 0.75 `mean`, else 0.05 `max`, else 0.75 `median`, as far as they are given;
-    without any it is 0.75 of the mean magnitude of each output channel or sample.
+    The threshold is the first that is given of `threshold`, 0.75 `mean`, 0.05 `max` and 0.75
+    `median`; without any it is 0.75 of the mean magnitude of each output channel or sample. The
+    scale is one float for each of these, which `bits` leaves out.
     """
 
     elementwise: ClassVar[bool] = False
@@ -28,25 +29,33 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
     mean: float | None
     median: float | None
     max: float | None
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_whole("width", 2, 64)
+        self.require_flags("scaling_factor")
+        for key in ("mean", "median", "max", "threshold"):
+            value = getattr(self, key)
+            law = value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
+            self.require(law, f"{key} is a number from zero, or None")
 
-    def threshold(self, x: Tensor) -> Tensor:
-        given = ((self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
+    def border(self, x: Tensor) -> Tensor:
+        """The largest magnitude that becomes zero."""
+        given = ((self.threshold, 1.0), (self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
         for value, share in given:
             if value is not None:
                 return torch.full_like(x, share * value)
         return 0.75 * mean_magnitude(x)
 
     def round(self, x: Tensor) -> Tensor:
-        beyond = (x.abs() > self.threshold(x)).to(x.dtype)
+        finite = torch.finfo(x.dtype).max
+        beyond = (x.abs() > self.border(x)).to(x.dtype)
         ternary = x.sign() * beyond
         if self.scaling_factor:
-            kept = mean_magnitude(x.nan_to_num(nan=0.0) * beyond)
+            kept = mean_magnitude(x.clamp(-finite, finite) * beyond)
             share = mean_magnitude(beyond)
-            ternary = ternary * kept / torch.where(share > 0, share, 1.0)
+            ternary = ternary * (kept / torch.where(share > 0, share, 1.0)).clamp(max=finite)
         return torch.where(x.isnan(), x, ternary)
 
     @property

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import nn
 
-from chop.ir.ops import module_op, op_named
+from chop.ir.ops import OPS, module_op
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_layer
-from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS
+from chop.passes.graph.transforms.quantize.quantize import IGNORED, node_config, quantized_layer
+from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
 from chop.registry import unknown
+
+logger = logging.getLogger(__name__)
 
 
 @module_pass("quantize", "transform")
@@ -30,30 +33,65 @@ def quantize_module_transform_pass(
     The options are those of the graph pass `quantize`. Only modules are seen: functions inside
     forward() stay as they are.
     """
-    configs = {key: node_config(key, table) for key, table in per_key.items()}
+    configs = {key: node_config(key, table) for key, table in per_key.items() if key not in IGNORED}
     rest = node_config("default", default) if default is not None else None
-    layers = {n: m for n, m in module.named_modules(remove_duplicate=False) if _layer(m)}
+    layers = _layers(module)
     _check_keys(by, configs, layers)
-    made: dict[int, nn.Module] = {}  # a layer under two names is quantized once
+    made: dict[int, tuple[str, dict[str, Any] | None, nn.Module | None]] = {}
     for name, layer in layers.items():
         key = _key(by, configs, name, layer)
         config = configs[key] if key is not None else rest
-        if config is None or config["name"] is None:
+        if config is not None and config["name"] is None:
+            config = None
+        if id(layer) not in made:  # a layer under two names is quantized once
+            made[id(layer)] = name, config, _made(name, layer, config)
+        first, theirs, _ = made[id(layer)]
+        if theirs != config:
+            raise PassArgsError(
+                f"module pass 'quantize': {first!r} and {name!r} are the same layer; "
+                f"give them the same config"
+            )
+    changed = {name: new for name, m in layers.items() if (new := made[id(m)][2]) is not None}
+    for name, new in changed.items():
+        if name:
+            deepsetattr(module, name, new)
+    _forbid_fast_paths(module)
+    return changed.get("", module), {"quantized": list(changed)}
+
+
+def _layers(module: nn.Module) -> dict[str, nn.Module]:
+    """The layers that can be quantized; attention reads the weights of its own and calls none."""
+    read = {
+        id(part)
+        for attention in module.modules()
+        if isinstance(attention, nn.MultiheadAttention)
+        for part in attention.modules()
+    }
+    return {
+        name: layer
+        for name, layer in module.named_modules(remove_duplicate=False)
+        if id(layer) not in read and any(base in LAYERS for base in type(layer).__mro__)
+    }
+
+
+def _forbid_fast_paths(module: nn.Module) -> None:
+    """Torch's fused encoder, too, would read the weights of its layers and call none of them."""
+    for parent in module.modules():
+        if not any(isinstance(part, Quantized) for part in parent.modules()):
             continue
-        try:
-            made.setdefault(id(layer), quantized_layer(layer, config))
-        except (ValueError, TypeError, KeyError) as error:
-            raise PassArgsError(f"module pass 'quantize', layer {name!r}: {error}") from error
-    if id(module) in made:
-        return made[id(module)], {"quantized": [""]}
-    changed = [name for name, layer in layers.items() if id(layer) in made]
-    for name in changed:
-        deepsetattr(module, name, made[id(layers[name])])
-    return module, {"quantized": changed}
+        if isinstance(parent, nn.TransformerEncoderLayer):
+            parent.activation_relu_or_gelu = 0  # says that its activation has no fused form
+        elif isinstance(parent, nn.TransformerEncoder):
+            parent.use_nested_tensor = False
 
 
-def _layer(module: nn.Module) -> bool:
-    return any(base in LAYERS for base in type(module).__mro__)
+def _made(name: str, layer: nn.Module, config: dict[str, Any] | None) -> nn.Module | None:
+    if config is None:
+        return None
+    try:
+        return quantized_layer(layer, config)
+    except (ValueError, TypeError, KeyError) as error:
+        raise PassArgsError(f"module pass 'quantize', layer {name!r}: {error}") from error
 
 
 def _key(by: str, configs: Mapping[str, Any], name: str, layer: nn.Module) -> str | None:
@@ -67,8 +105,18 @@ def _key(by: str, configs: Mapping[str, Any], name: str, layer: nn.Module) -> st
 
 
 def _check_keys(by: str, configs: Mapping[str, Any], layers: Mapping[str, nn.Module]) -> None:
+    ops = [op.name for op in OPS.values() if any(cls in LAYERS for cls in op.modules)]
+    known = {"type": ("op with a layer", ops), "name": ("layer", list(layers))}
     for key in configs:
-        if by == "type":
-            op_named(key)
-        elif by == "name" and key not in layers:
-            raise PassArgsError(f"module pass 'quantize': {unknown('layer', key, list(layers))}")
+        if by in known and key not in known[by][1]:
+            raise PassArgsError(
+                f"module pass 'quantize': {unknown(known[by][0], key, known[by][1])}"
+            )
+        try:
+            re.compile(key if by == "regex_name" else "")
+        except re.error as error:
+            raise PassArgsError(
+                f"module pass 'quantize': {key!r} is not a regular expression: {error}"
+            ) from None
+        if all(_key(by, {key: None}, name, layer) is None for name, layer in layers.items()):
+            logger.warning("no layer of the model matches %s %r", by, key)

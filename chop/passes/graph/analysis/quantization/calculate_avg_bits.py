@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from torch import fx
+
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.passes.base import graph_pass
+from chop.passes.graph.transforms.quantize.quantize import node_formats
 
 WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d")
 
@@ -22,22 +25,40 @@ def calculate_avg_bits_mg_analysis_pass(
     counts with its 32 bits. `legacy_sum` adds up the precision list, as the predecessor did.
     """
     layers: dict[str, dict[str, float]] = {}
-    totals = {"weight": [0.0, 0], "data_in_0": [0.0, 0]}
+    weights, data = _Average(), _Average()
+    counted = set()
     for node in graph.nodes:
         common = mase(node).common
         if common.mase_op not in WEIGHTED:
             continue
-        bits = {name: _bits(name, common.args.tensor(name), legacy_sum) for name in totals}
+        bits = {name: _bits(node, name, legacy_sum) for name in ("weight", "data_in_0")}
         layers[node.name] = {"w_avg_bit": bits["weight"], "data_avg_bit": bits["data_in_0"]}
-        for name, total in totals.items():
-            count = math.prod(common.args.tensor(name).shape)
-            total[0] += bits[name] * count
-            total[1] += count
-    weights, data = (bits / count if count else 32.0 for bits, count in totals.values())
-    return {"w_avg_bit": weights, "data_avg_bit": data, "layers": layers}
+        data.add(bits["data_in_0"], common.args.tensor("data_in_0"))
+        weight = node.target if node.op == "call_module" else node
+        if weight not in counted:  # a layer that is called twice has its weights once
+            weights.add(bits["weight"], common.args.tensor("weight"))
+        counted.add(weight)
+    return {"w_avg_bit": weights.value, "data_avg_bit": data.value, "layers": layers}
 
 
-def _bits(operand: str, tensor: TensorMeta, legacy_sum: bool) -> float:
+class _Average:
+    """Bits per element over tensors of any size; float's, as long as there are none."""
+
+    bits, count = 0.0, 0
+
+    def add(self, bits: float, tensor: TensorMeta) -> None:
+        count = math.prod(tensor.shape)
+        self.bits, self.count = self.bits + bits * count, self.count + count
+
+    @property
+    def value(self) -> float:
+        return self.bits / self.count if self.count else 32.0
+
+
+def _bits(node: fx.Node, name: str, legacy_sum: bool) -> float:
+    tensor = mase(node).common.args.tensor(name)
     if legacy_sum:
         return float(sum(number for number in tensor.precision if isinstance(number, int)))
-    return tensor.format.for_operand(operand).average_bits(tensor.shape)
+    # the node knows more than its metadata: options beside the precision may cost bits
+    fmt = node_formats(node).get("data_in" if name == "data_in_0" else name)
+    return (fmt or tensor.format).average_bits(tensor.shape)

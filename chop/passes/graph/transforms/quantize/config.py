@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from chop.numerics import FORMATS, NumberFormat, check_keys, from_config
 
 # Keys beside those of formats that older configs carry
@@ -41,3 +43,13 @@ def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[st
     if any(f"data_out_{key}" in config for key in cls.precision_keys()):
         wanted.append("data_out")
     return {operand: from_config(config, operand) for operand in wanted}
+
+
+def as_in_place(given: Any, rounded: Any, result: Any, final: Any) -> Any:
+    """What a call returns; an in-place op, whose result is its operand, also writes it there.
+
+    The operand is `rounded` and no longer the caller's tensor, which others may read afterwards.
+    """
+    if isinstance(given, Tensor) and result is rounded is not given:
+        return given.copy_(final)
+    return final

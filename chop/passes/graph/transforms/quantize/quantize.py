@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,10 +11,11 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import OPS, OpSpec
-from chop.numerics import FORMATS, NumberFormat
+from chop.ir.operands import NAMED_OPERANDS
+from chop.ir.ops import OPS
+from chop.numerics import FORMATS, NumberFormat, from_dtype
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.quantize.config import OPERANDS, layer_formats, without_na
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
     has_function,
@@ -22,7 +24,7 @@ from chop.passes.graph.transforms.quantize.quantized_funcs import (
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, variant
 from chop.passes.graph.utils import get_parent_name
 from chop.passes.select import select
-from chop.registry import UnknownName, unknown
+from chop.registry import UnknownName
 
 QUANTIZEABLE_OP = tuple(
     op.name
@@ -61,7 +63,7 @@ def quantize_transform_pass(
         parent, name = get_parent_name(target)
         setattr(graph.modules[parent], name, module)
     for node in changed:
-        _update_metadata(node)
+        note_formats(node)
     graph.fx_graph.lint()
     graph.model.recompile()
     return {"quantized": [node.name for node in changed]}
@@ -88,15 +90,24 @@ def _plan(
         config = configs[chosen[node]] if node in chosen else rest
         if config is None or config["name"] is None:
             continue
-        if mase(node).common.mase_op in QUANTIZEABLE_OP:
+        reason = _why_not(node)
+        if reason is None:
             plan[node] = config
         elif by == "name" and node in chosen:
-            raise PassArgsError(
-                f"pass 'quantize': node {node.name!r} is {mase(node).common.mase_op}, which cannot "
-                f"be quantized; these ops can: {', '.join(QUANTIZEABLE_OP)}"
-            )
-    _check_shared(plan)
+            raise PassArgsError(f"pass 'quantize': node {node.name!r} {reason}")
+    _check_shared(graph, plan)
     return plan
+
+
+def _why_not(node: fx.Node) -> str | None:
+    """Why a node cannot be quantized, if it cannot."""
+    common = mase(node).common
+    if common.mase_op not in QUANTIZEABLE_OP:
+        these = ", ".join(QUANTIZEABLE_OP)
+        return f"is {common.mase_op}, which cannot be quantized; these ops can: {these}"
+    if not any(_dtype(node, name).is_floating_point for name, _ in common.args.tensors()):
+        return "takes no floating-point tensor that could be rounded"  # but sizes, or indices
+    return None
 
 
 def node_config(key: str, table: Any) -> dict[str, Any]:
@@ -108,22 +119,26 @@ def node_config(key: str, table: Any) -> dict[str, Any]:
             f"not {table!r:.80}"
         )
     checked: dict[str, Any] = without_na(config)
-    if checked["name"] is not None and checked["name"] not in FORMATS:
-        reason = unknown("number format", checked["name"], sorted(FORMATS))
-        raise PassArgsError(f"pass 'quantize': {key!r}: {reason}")
+    if checked["name"] is None:
+        return checked
+    try:
+        given = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
+        layer_formats(checked, given)
+    except (ValueError, TypeError, KeyError) as error:
+        raise PassArgsError(f"pass 'quantize': {key!r}: {error}") from error
     return checked
 
 
-def _check_shared(plan: Plan) -> None:
+def _check_shared(graph: MaseGraph, plan: Plan) -> None:
     """One module cannot be in two formats."""
-    seen: dict[str, fx.Node] = {}
-    for node, config in plan.items():
+    first: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
         if node.op != "call_module":
             continue
-        first = seen.setdefault(str(node.target), node)
-        if plan[first] != config:
+        other = first.setdefault(node.target, node)
+        if plan.get(other) != plan.get(node):
             raise PassArgsError(
-                f"pass 'quantize': nodes {first.name!r} and {node.name!r} call the same module "
+                f"pass 'quantize': nodes {other.name!r} and {node.name!r} call the same module "
                 f"{node.target!r}; give them the same config"
             )
 
@@ -167,24 +182,49 @@ def _call(node: fx.Node, function: QuantizedFunction, config: dict[str, Any]) ->
     node.kwargs = {**node.kwargs, "config": config}
 
 
-def _update_metadata(node: fx.Node) -> None:
-    meta = mase(node)
-    spec: OpSpec = OPS[meta.common.mase_op]
-    formats = node_formats(node)
-    args, results = meta.common.args, meta.common.results
-    named = [name for name in ("weight", "bias") if name in args and name in spec.quantized]
-    data = [operand for operand in spec.quantized if operand not in named]
-    if meta.module is not None:
-        data = [operand for operand in spec.quantized if operand == "data_in"]
-    for i, operand in enumerate(data):
-        if f"data_in_{i}" in args and operand in formats:
-            args.tensor(f"data_in_{i}").format = formats[operand]
-    for name in named:
-        if name in formats:
-            args.tensor(name).format = formats[name]
-    out = formats.get("data_out") or (formats.get("data_in") if spec.name == "relu" else None)
-    if out is not None and "data_out_0" in results:
-        results.tensor("data_out_0").format = out
+def note_formats(node: fx.Node) -> None:
+    """Write into the metadata in which formats a node takes and gives its tensors."""
+    common, formats = mase(node).common, node_formats(node)
+    operands = _operands(node)
+    for name, tensor in common.args.tensors():
+        dtype = _dtype(node, name)
+        fmt = formats.get(operands.get(name) or "") if dtype.is_floating_point else None
+        tensor.format = fmt or from_dtype(dtype)
+    result = common.results.get("data_out_0", {})
+    if "torch_dtype" in result:
+        result.format = _result_format(common.mase_op, formats) or from_dtype(result.torch_dtype)
+
+
+def _operands(node: fx.Node) -> dict[str, str | None]:
+    """Names of arguments in the metadata -> operands of the config."""
+    if not isinstance(node.target, QuantizedFunction):
+        return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
+    function, number = node.target, itertools.count()
+    given = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
+    tensors = [name for name, value in given if isinstance(value, fx.Node) and _is_tensor(value)]
+    return {
+        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
+        for name in tensors
+    }
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return "torch_dtype" in mase(node).common.results.get("data_out_0", {})
+
+
+def _dtype(node: fx.Node, name: str) -> torch.dtype:
+    """In what torch stores an argument; the metadata of a parameter does not say."""
+    tensor = mase(node).common.args.tensor(name)
+    dtype: torch.dtype = tensor.get("torch_dtype") or getattr(mase(node).module, name).dtype
+    return dtype
+
+
+def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat | None:
+    """That of `data_out`; else the grid on which results lie anyway, as those of relu do."""
+    if op != "relu" or "data_out" in formats:
+        return formats.get("data_out")
+    grid = formats.get("data_in")
+    return grid if grid is not None and grid(0.0) == 0.0 else None  # some formats have no zero
 
 
 def node_formats(node: fx.Node) -> dict[str, NumberFormat]:

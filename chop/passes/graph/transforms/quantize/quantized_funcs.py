@@ -7,56 +7,78 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from chop.ir.operands import argument_names
-from chop.ir.ops import OPS, OpSpec, StandIn
+from chop.ir.ops import NAMESPACES, OPS, OpSpec, StandIn
 from chop.numerics import FORMATS, NumberFormat
-from chop.passes.graph.transforms.quantize.config import layer_formats
+from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 UNSIGNED = frozenset({"relu"})  # negative inputs become 0 anyway, so the sign bit buys range
 
 
 class QuantizedFunction(StandIn):
-    """A function whose tensors are rounded first; `config` says into what."""
+    """A function whose operands are rounded first; `config` says into what.
+
+    Floating-point tensors are rounded, and so are Python floats, as in `x * 0.3`; integers and
+    arguments that are no operands, such as masks, stay as they are.
+    """
 
     own_arguments = frozenset({"config"})
 
     def __init__(self, target: Callable[..., Any], spec: OpSpec, fmt: type[NumberFormat]) -> None:
         functools.update_wrapper(self, target, updated=())
-        self.target, self.spec = target, spec
-        self.__name__ = self.__qualname__ = f"{spec.name}_{fmt.name}"
+        self.target, self.spec, self.format_name = target, spec, fmt.name
+        self.__name__, self.__qualname__ = f"{spec.name}_{fmt.name}", _path(target, spec, fmt.name)
         self.__module__ = __name__
-        names = argument_names(target, spec)
-        self.named = dict(enumerate(names))
+        self._known: dict[Any, dict[str, NumberFormat]] = {}  # by config
+        self.names = argument_names(target, spec)
         # matmul's second operand is configured as `weight`, though torch calls it `other`
-        self.data = [operand for operand in spec.quantized if operand not in names]
+        others = iter([operand for operand in spec.quantized if operand not in self.names])
+        self.operands = {
+            name: name if name in spec.quantized else next(others, None) for name in self.names
+        }
 
     def __call__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
+        proxy = next((a for a in (*args, *kwargs.values()) if isinstance(a, fx.Proxy)), None)
+        if proxy is not None:  # a model that is traced keeps this function whole
+            kwargs["config"] = dict(config)
+            return proxy.tracer.create_proxy("call_function", self, args, kwargs)
         formats = self.formats(config)
-        data = iter(self.data)
 
         def rounded(name: str, value: Any) -> Any:
-            if not isinstance(value, Tensor) or not value.is_floating_point():
-                return value
-            operand = name if name in self.spec.quantized else next(data, None)
-            return formats[operand](value) if operand in formats else value
+            fmt = formats.get(self.operands.get(name) or "")
+            number = (
+                value.is_floating_point() if isinstance(value, Tensor) else type(value) is float
+            )
+            return fmt(value) if fmt is not None and number else value
 
-        args = tuple(rounded(self.named.get(i, ""), value) for i, value in enumerate(args))
+        new = [rounded(name, value) for name, value in zip(self.names, args, strict=False)]
+        new += args[len(new) :]
         kwargs = {name: rounded(name, value) for name, value in kwargs.items()}
-        result = self.target(*args, **kwargs)
-        return formats["data_out"](result) if "data_out" in formats else result
+        result = self.target(*new, **kwargs)
+        final = formats["data_out"](result) if "data_out" in formats else result
+        return as_in_place(args[0], new[0], result, final) if args else final
 
     def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         """The format of each operand, as the op needs it."""
-        return _formats(self.spec.name, self.spec.quantized, _frozen(config))
+        key = _frozen(config)
+        if key not in self._known:
+            self._known[key] = self._formats(config)
+        return self._known[key]
+
+    def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
+        op, operands = self.spec.name, dict.fromkeys(self.spec.quantized)
+        return {
+            operand: fmt.for_operand(operand, non_negative=op in UNSIGNED and operand == "data_in")
+            for operand, fmt in layer_formats(config, operands).items()
+        }
 
     def __repr__(self) -> str:
         return f"<quantized function {self.__name__}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fmt = self.__name__.removeprefix(f"{self.spec.name}_")
-        return _from_parts, (self.target, self.spec.name, fmt)
+        return _from_parts, (self.target, self.spec.name, self.format_name)
 
 
 def _frozen(value: Any) -> Any:
@@ -64,14 +86,6 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple((key, _frozen(item)) for key, item in value.items())
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
-
-
-@functools.lru_cache(maxsize=1024)
-def _formats(op: str, operands: tuple[str, ...], config: Any) -> dict[str, NumberFormat]:
-    return {
-        operand: fmt.for_operand(operand, non_negative=op in UNSIGNED and operand == "data_in")
-        for operand, fmt in layer_formats(dict(config), dict.fromkeys(operands)).items()
-    }
 
 
 def _from_parts(target: Callable[..., Any], op: str, fmt: str) -> QuantizedFunction:
@@ -88,6 +102,26 @@ def quantized_function(
 
 def has_function(spec: OpSpec) -> bool:
     return bool(spec.quantized and (spec.functions or spec.methods))
+
+
+def _plain(spec: OpSpec) -> Callable[..., Any]:
+    """Torch's own function of an op, rather than Python's operator."""
+    preferred = getattr(torch, spec.name, None)
+    return next((fn for fn in spec.functions if fn is preferred), spec.functions[0])
+
+
+_SPACES = {space.__name__.rpartition(".")[2]: space for space in NAMESPACES}
+
+
+def _path(target: Callable[..., Any], spec: OpSpec, fmt: str) -> str:
+    """The name that this module knows a function by, which pickled graphs import it with.
+
+    `add_integer` is torch.add's; that of `x += y` is `add_integer__operator__iadd`.
+    """
+    name = f"{spec.name}_{fmt}"
+    own = getattr(target, "__name__", "")
+    space = next((key for key, s in _SPACES.items() if getattr(s, own, None) is target), None)
+    return name if space is None or target is _plain(spec) else f"{name}__{space}__{own}"
 
 
 class _FunctionMap(Mapping[str, QuantizedFunction]):
@@ -107,18 +141,17 @@ class _FunctionMap(Mapping[str, QuantizedFunction]):
         return sum(1 for _ in self)
 
 
-def _plain(spec: OpSpec) -> Callable[..., Any]:
-    """Torch's own function of an op, rather than Python's operator."""
-    preferred = getattr(torch, spec.name, None)
-    return next((fn for fn in spec.functions if fn is preferred), spec.functions[0])
-
-
 quantized_func_map = _FunctionMap()
 
 
 def __getattr__(name: str) -> QuantizedFunction:
-    """`from …quantized_funcs import add_integer`."""
+    """`from …quantized_funcs import add_integer`; see `_path` for the rest of a longer name."""
+    key, _, target = name.partition("__")
+    space, _, own = target.partition("__")
     try:
-        return quantized_func_map[name]
-    except KeyError:
+        found = quantized_func_map[key]
+        if not target:
+            return found
+        return _from_parts(getattr(_SPACES[space], own), found.spec.name, found.format_name)
+    except (KeyError, AttributeError):
         raise AttributeError(f"no quantized function {name!r}") from None

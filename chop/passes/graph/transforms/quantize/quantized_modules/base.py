@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from chop.ir.graph.tracer import Leaf
 from chop.numerics import FORMATS, NumberFormat
-from chop.passes.graph.transforms.quantize.config import layer_formats
+from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 
 class _Kept(NamedTuple):
@@ -59,11 +59,18 @@ class Quantized(Leaf, nn.Module):
         self.config, self.formats = {**config, "name": name}, formats
         self._kept: dict[str, _Kept] = {}
         if name != self.format_name:
-            self.__class__ = variant(self.layer, FORMATS[name])  # type: ignore[assignment]
+            self._become(variant(self.layer, FORMATS[name]), type(self))
         return self
+
+    def _become(self, cls: type[Any], before: type) -> None:
+        """Be of class `cls`; a parametrized tensor is still served as `before` serves it."""
+        names = list(self.parametrizations) if parametrize.is_parametrized(self) else []  # type: ignore[arg-type]
+        self.__class__ = _parametrized(cls, before, names) if names else cls
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         present = [o for o in self.operands if o == "data_in" or getattr(self, o, None) is not None]
+        if "weight" in present and "bias" in self.operands:
+            present = [*self.operands]  # a bias may be added later, as by fusing a norm
         return {
             operand: self.refine(operand, fmt)
             for operand, fmt in layer_formats(config, present).items()
@@ -90,10 +97,8 @@ class Quantized(Leaf, nn.Module):
         for key, value in vars(layer).items():
             vars(new)[key] = value.copy() if isinstance(value, dict) else value
         vars(new).setdefault("pruning_masks", None)
-        new.configure(config)
-        if parametrize.is_parametrized(layer):
-            new.__class__ = _parametrized(type(new), type(layer), list(layer.parametrizations))  # type: ignore[arg-type]
-        return new
+        new._become(cls, type(layer))
+        return new.configure(config)
 
     def q(self, operand: str, x: Any) -> Any:
         """`x` in the format of that operand."""
@@ -105,7 +110,7 @@ class Quantized(Leaf, nn.Module):
         tensor, fmt = getattr(self, name), self.formats.get(name)
         if tensor is None or fmt is None:
             return tensor
-        if self.training or torch.is_grad_enabled() or not _comparable(tensor):
+        if self.training or torch.is_grad_enabled() or not _can_be_kept(tensor, fmt):
             return fmt(tensor)
         kept = self._kept.get(name)
         if kept is None or kept.fmt != fmt or not _equal(kept.source, tensor):
@@ -113,21 +118,21 @@ class Quantized(Leaf, nn.Module):
             self._kept[name] = kept
         return kept.rounded
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
         """The float layer's own forward, on quantized operands."""
         if not self.formats:
-            return self.float_class.forward(self, x, *args, **kwargs)
-        result = self.float_class.forward(self._stand_in(), self.q("data_in", x), *args, **kwargs)
-        return self.q("data_out", result)
+            return self.float_class.forward(self, input, *args, **kwargs)
+        x = self.q("data_in", input)
+        y = self.float_class.forward(self._stand_in(), x, *args, **kwargs)
+        return as_in_place(input, x, y, self.q("data_out", y))
 
     def _stand_in(self) -> nn.Module:
-        """This layer with quantized parameters; buffers are shared, so statistics are its own."""
-        rounded = {
-            name: self.q_parameter(name) for name in ("weight", "bias") if name in self.formats
-        }
-        stand_in = object.__new__(type(self))
+        """The float layer with quantized parameters; buffers are shared, so statistics are ours."""
+        stand_in = object.__new__(self.float_class)
         vars(stand_in).update(vars(self))
-        vars(stand_in)["_parameters"] = {**self._parameters, **rounded}
+        for name in ("weight", "bias"):
+            if name in self.formats:
+                vars(stand_in)[name] = self.q_parameter(name)
         return stand_in
 
     @property
@@ -156,16 +161,24 @@ class Quantized(Leaf, nn.Module):
         return {**vars(self), "_kept": {}}
 
 
-def _comparable(tensor: Tensor) -> bool:
+def _can_be_kept(tensor: Tensor, fmt: NumberFormat) -> bool:
     """Whether to keep a rounded copy: reading a GPU's verdict would stall it, and rounding there
-    costs no more than the comparison."""
-    return tensor.is_cpu and not torch.compiler.is_compiling()
+    costs no more than the comparison. What is drawn at random is drawn anew."""
+    plain = tensor.is_cpu and type(tensor) in (Tensor, nn.Parameter)
+    if not plain or torch.compiler.is_compiling() or getattr(fmt, "stochastic", False):
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _equal(kept: Tensor, now: Tensor) -> bool:
     # by value: writes through `.data` change neither the address nor the version of a tensor
-    same = kept.dtype == now.dtype and kept.shape == now.shape and kept.device == now.device
-    return same and torch.equal(kept, now)
+    if kept.dtype != now.dtype or kept.shape != now.shape:
+        return False
+    bits = BITS[now.element_size()]  # so that NaN equals itself, and -0 is not 0
+    return torch.equal(kept.view(bits), now.detach().view(bits))
 
 
 _VARIANTS: dict[tuple[type, type], type[Quantized]] = {}

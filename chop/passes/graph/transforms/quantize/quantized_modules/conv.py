@@ -10,10 +10,10 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 
 
 class _QuantConv(Quantized):
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Any:
+        x = self.q("data_in", input)
         convolve: Any = self._conv_forward
-        y = convolve(self.q("data_in", x), self.q_parameter("weight"), self.q_parameter("bias"))
-        return self.q("data_out", y)
+        return self.q("data_out", convolve(x, self.q_parameter("weight"), self.q_parameter("bias")))
 
 
 class QuantConv1d(_QuantConv, nn.Conv1d): ...

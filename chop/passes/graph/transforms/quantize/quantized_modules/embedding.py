@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
 
 
 class _QuantTable(Quantized):
     operands = ("weight",)
+    weight: Tensor
+    max_norm: float | None
+    norm_type: float
 
-    def q(self, operand: str, x: Any) -> Any:
-        return x if operand == "data_in" else super().q(operand, x)
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.max_norm is not None and self.formats:
+            with torch.no_grad():  # as torch does: rows that are looked up shrink for good
+                indices = input.contiguous()
+                torch.embedding_renorm_(self.weight, indices, self.max_norm, self.norm_type)
+        return super().forward(input, *args, **kwargs)
+
+    def _stand_in(self) -> Any:
+        stand_in: Any = super()._stand_in()
+        stand_in.max_norm = None
+        return stand_in
 
 
 class QuantEmbedding(_QuantTable, nn.Embedding): ...

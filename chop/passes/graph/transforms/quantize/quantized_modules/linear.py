@@ -13,9 +13,9 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 class QuantLinear(Quantized, nn.Linear):
     """y = x W' + b, each of them rounded first."""
 
-    def forward(self, x: Tensor) -> Any:
-        y = F.linear(self.q("data_in", x), self.q_parameter("weight"), self.q_parameter("bias"))
-        return self.q("data_out", y)
+    def forward(self, input: Tensor) -> Any:
+        x = self.q("data_in", input)
+        return self.q("data_out", F.linear(x, self.q_parameter("weight"), self.q_parameter("bias")))
 
 
 __getattr__ = variants(QuantLinear)  # LinearInteger, LinearLog, …: one class per number format

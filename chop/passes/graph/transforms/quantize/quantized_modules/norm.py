@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+from torch import Tensor, nn
 
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
 
@@ -31,7 +33,11 @@ class QuantLayerNorm(Quantized, nn.LayerNorm): ...
 class QuantGroupNorm(Quantized, nn.GroupNorm): ...
 
 
-class QuantRMSNorm(Quantized, nn.RMSNorm): ...
+class QuantRMSNorm(Quantized, nn.RMSNorm):
+    operands = ("data_in", "weight")
+
+    def forward(self, x: Tensor) -> Any:  # torch calls it x here, and input everywhere else
+        return super().forward(x)
 
 
 LAYERS: tuple[type[Quantized], ...] = (

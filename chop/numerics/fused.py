@@ -1,0 +1,432 @@
+"""Formats in one pass over memory, bit for bit what their `round` says.
+
+On CUDA each kind of format is one Triton kernel, whose widths are run-time arguments: it is
+compiled once per dtype, not once per width. On the CPU a large tensor is rounded in pieces that
+stay in the cache. Whatever this module cannot do (no Triton, small or unusual tensors, float64,
+tracing, vmap, export) is done by the format itself.
+
+The environment variable MASE_FUSED, or `set_fused`, decides:
+
+- `auto`, the default: as above.
+- `on`: for small tensors too.
+- `off`: never; formats run as plain torch operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from chop.numerics.base import NumberFormat
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["auto", "off", "on"]
+
+LEAST_ON_CUDA = 64  # a launch costs about what two plain operations cost
+PIECE = 2**15  # elements per thread that keep a CPU's temporaries in its cache
+LEAST_PIECES = 4
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+_mode: Mode
+_broken = False  # Triton is there, but its compiler is not
+
+
+def set_fused(mode: Mode) -> None:
+    """Choose how formats run; overrules MASE_FUSED."""
+    global _mode
+    if mode not in get_args(Mode):
+        raise ValueError(f"MASE_FUSED is one of {', '.join(get_args(Mode))}, not {mode!r}")
+    _mode = mode
+
+
+def fused_mode() -> Mode:
+    """What `set_fused` or MASE_FUSED chose."""
+    return _mode
+
+
+set_fused(os.environ.get("MASE_FUSED", "auto").lower())  # type: ignore[arg-type]
+
+
+def rounded(fmt: NumberFormat, x: Tensor) -> Tensor:
+    """`fmt.rounded(x)`, by the fastest way that there is."""
+    if torch.compiler.is_compiling() or _mode == "off" or not _plain(x):
+        return fmt.rounded(x)
+    if x.is_cuda:
+        found = _on_cuda(fmt, x)
+    elif x.device.type == "cpu":
+        found = _in_pieces(fmt, x)
+    else:
+        found = None
+    return fmt.rounded(x) if found is None else found
+
+
+def _plain(x: Tensor) -> bool:
+    """Whether `x` is just numbers in memory, and nobody looks over our shoulder."""
+    return (
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.layout == torch.strided
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch.jit.is_tracing()
+    )
+
+
+# --- CPU ------------------------------------------------------------------------------------------
+
+
+def _in_pieces(fmt: NumberFormat, x: Tensor) -> Tensor | None:
+    """Elementwise formats: piece by piece, so that the format's temporaries stay in the cache."""
+    size = PIECE * max(2, torch.get_num_threads())
+    if x.numel() < LEAST_PIECES * size or not type(fmt) in _planners():
+        return None
+    if not fmt.elementwise or not x.is_contiguous():
+        return None
+    result = torch.empty_like(x)
+    flat = result.view(-1)
+    for piece, place in zip(x.detach().view(-1).split(size), flat.split(size), strict=True):
+        place.copy_(fmt.rounded(piece))
+    return result
+
+
+# --- plans: which kernel, with which arguments ----------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """A rule of `kernels/rounding.py` and its arguments, which are floats for a reason."""
+
+    rule: str
+    arguments: tuple[float, ...]
+    blocks: bool = False
+    infinite: bool = False  # may make infinities
+
+    def padded(self) -> tuple[float, ...]:
+        given = tuple(map(float, self.arguments))
+        return given + (0.0,) * (5 - len(given))
+
+
+def _plan_integer(fmt: Any, device: torch.device) -> Plan:
+    low, high = fmt._codes_in(torch.float32)
+    rule = "integer_floor" if fmt.floor else "integer"
+    return Plan(rule, (2.0**fmt.frac_width, low, high, 2.0**-fmt.frac_width))
+
+
+def _minifloat(fraction: int, lowest: int, highest: int) -> Plan:
+    limit = (2 - 2.0 ** -min(fraction, 23)) * 2.0 ** min(highest, 127)
+    narrow = lowest >= -126 and fraction <= 22
+    narrow = narrow and max(lowest, min(highest, 127)) + 23 - fraction <= 127
+    rule = "minifloat" if narrow else "minifloat_wide"
+    return Plan(rule, (limit, math.inf, 0.0, lowest, fraction))
+
+
+def _plan_minifloat_ieee(fmt: Any, device: torch.device) -> Plan:
+    return _minifloat(fmt.fraction, 1 - fmt.exponent_bias, fmt.highest)
+
+
+def _plan_minifloat_denorm(fmt: Any, device: torch.device) -> Plan:
+    return _minifloat(fmt.fraction - 1, -fmt.exponent_bias - 1, fmt.highest - 1)
+
+
+def _plan_fp8(fmt: Any, device: torch.device) -> Plan | None:
+    """What lies beyond the largest value is torch's own affair, and differs between versions."""
+    lowest = {4: -6, 5: -14}[fmt.exponent_width]
+    if fmt.saturate:
+        return Plan("minifloat", (fmt.largest, math.inf, 0.0, lowest, fmt.frac_width))
+    probe = torch.tensor([1e6, 1e30, math.inf], device=device).to(fmt.dtype).float().tolist()
+    if any(str(value) != str(probe[0]) for value in probe):
+        return None
+    arguments = (2.0**20, fmt.largest, probe[0], lowest, fmt.frac_width)
+    return Plan("minifloat", arguments, infinite=True)
+
+
+def _carry() -> int:
+    """What takes a mantissa beyond the square root of two into the next exponent, as bits."""
+    from chop.numerics.exponents import LAYOUTS
+
+    border = torch.tensor(LAYOUTS[torch.float32].root_half).view(torch.int32).item()
+    return 2**23 - (int(border) % 2**23 + 1)
+
+
+def _plan_log(fmt: Any, device: torch.device) -> Plan:
+    rule = "log" if fmt.exponent_bias <= 126 else "log_wide"
+    return Plan(rule, (-fmt.exponent_bias, min(fmt.highest, 127), _carry(), fmt.zero))
+
+
+def _plan_binary(fmt: Any, device: torch.device) -> Plan | None:
+    plain = fmt.bipolar and not fmt.stochastic and not fmt.scaled
+    return Plan("bipolar", ()) if plain else None
+
+
+def _plan_binary_residual(fmt: Any, device: torch.device) -> Plan:
+    return Plan("residual", (fmt.levels, fmt.levels * (fmt.levels + 1) / 2))
+
+
+def _plan_block_fp(fmt: Any, device: torch.device) -> Plan:
+    mantissa = fmt.width - 1
+    low, high = -fmt.exponent_bias, 2**fmt.exponent_width - 1 - fmt.exponent_bias
+    return Plan("block_fp", (mantissa, low, min(high, 128), 2**mantissa - 1), blocks=True)
+
+
+def _plan_mxint(fmt: Any, device: torch.device) -> Plan:
+    high = 2 ** (fmt.width - 1) - 1
+    low = high if fmt.ocp else high + 1
+    return Plan("mxint", (fmt.width - 1 - fmt.ocp, high, low, fmt.ocp), blocks=True)
+
+
+def _block_float(significand: float, low: int, high: int, reach: int, fraction: int) -> Plan:
+    rule = "block_float" if reach <= 62 and fraction <= 22 else "block_float_wide"
+    return Plan(rule, (significand, low, high, reach, fraction), blocks=True)
+
+
+def _plan_block_minifloat(fmt: Any, device: torch.device) -> Plan:
+    fraction = fmt.width - fmt.exponent_width - 1
+    top = 2**fmt.exponent_width - 1
+    low = top - (2**fmt.exponent_bias_width - 1)
+    return _block_float(2 - 2.0 ** -min(fraction, 23), low, top, top - 1, fraction)
+
+
+def _plan_mxfp(fmt: Any, device: torch.device) -> Plan:
+    from chop.numerics.mx import HIGHEST_SCALE, LOWEST_SCALE
+
+    lowest, top, significand = fmt.element
+    low, high = top + LOWEST_SCALE, top + HIGHEST_SCALE
+    return _block_float(significand, low, high, top - lowest, fmt.frac_width)
+
+
+def _plan_block_log(fmt: Any, device: torch.device) -> Plan:
+    top, most = 2 ** (fmt.width - 1) - 1, 2**fmt.exponent_bias_width - 1
+    return Plan("block_log", (top, most, _carry(), fmt.zero), blocks=True)
+
+
+Planner = Callable[[Any, torch.device], Plan | None]
+
+
+@functools.cache
+def _planners() -> dict[type[NumberFormat], Planner]:
+    """By exact class: one that derives from a format may round otherwise."""
+    from chop.numerics import binary, block_fp, block_log, block_minifloat, fp8, integer, log, mx
+    from chop.numerics import minifloat as small
+
+    return {
+        integer.Integer: _plan_integer,
+        small.MinifloatIEEE: _plan_minifloat_ieee,
+        small.MinifloatDenorm: _plan_minifloat_denorm,
+        fp8.FP8: _plan_fp8,
+        log.Log: _plan_log,
+        binary.Binary: _plan_binary,
+        binary.BinaryResidual: _plan_binary_residual,
+        block_fp.BlockFP: _plan_block_fp,
+        block_minifloat.BlockMinifloat: _plan_block_minifloat,
+        block_log.BlockLog: _plan_block_log,
+        mx.MXInt: _plan_mxint,
+        mx.MXFP: _plan_mxfp,
+    }
+
+
+@functools.lru_cache(maxsize=2**14)
+def _plan(fmt: NumberFormat, device: torch.device) -> Plan | None:
+    planner = _planners().get(type(fmt))
+    return planner(fmt, device) if planner else None
+
+
+# --- tiles ----------------------------------------------------------------------------------------
+
+
+class Tiling(NamedTuple):
+    """`samples` matrices of m by n, in blocks of block_m by block_n."""
+
+    samples: int
+    m: int
+    n: int
+    block_m: int
+    block_n: int
+
+
+def tiling(shape: Sequence[int], block: Sequence[int]) -> Tiling | None:
+    """Any contiguous tensor as matrices, by joining dimensions; None where that cannot be done.
+
+    >>> tiling([8, 3, 64], [1, 1, 16])
+    Tiling(samples=1, m=1, n=1536, block_m=1, block_n=16)
+    >>> tiling([8, 6, 64], [1, 6, 16])
+    Tiling(samples=1, m=48, n=64, block_m=6, block_n=16)
+    """
+    joined: list[tuple[int, int]] = []
+    for dim, size in zip(shape, block, strict=True):
+        if dim == 1:
+            continue
+        before = joined[-1] if joined else (1, 1)
+        if size == dim:
+            joined[-1:] = [(before[0] * dim, before[1] * dim)]
+        elif before[1] == 1 and dim % size == 0:
+            joined[-1:] = [(before[0] * dim, size)]
+        else:
+            joined.append((dim, size))
+    joined = [(1, 1)] * (3 - len(joined)) + joined
+    (samples, one), (m, block_m), (n, block_n) = joined[-3:]
+    if len(joined) > 3 or one != 1:
+        return None
+    return Tiling(samples, m, n, block_m, block_n)
+
+
+class Tiles(NamedTuple):
+    """How a kernel walks a tiling: tiles of rows by groups of blocks by columns."""
+
+    rows: int
+    groups: int
+    columns: int
+    even: bool  # nothing sticks out
+    whole: bool  # a block fits into a tile
+
+
+TILE = 1024
+LARGE_TILE = 4096  # of blocks that take many
+LARGEST_TILE = 2**14  # into which a block is fitted whole
+LINE = 256  # columns, at least, that a tile of a large block is wide if it can
+LAG = 512  # programs between looking at a large block and rounding it
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def tiles(t: Tiling) -> Tiles:
+    rows, columns = _power_of_two(t.block_m), _power_of_two(t.block_n)
+    blocks_n = _power_of_two(-(-t.n // t.block_n))
+    whole, tile = rows * columns <= LARGEST_TILE, TILE
+    if not whole:
+        tile, columns = LARGE_TILE, min(columns, LARGE_TILE)
+        rows = min(rows, tile // max(columns, min(LINE, columns * blocks_n)))
+    groups = min(blocks_n, max(1, tile // (rows * columns))) if columns >= t.block_n else 1
+    even = t.m % t.block_m == 0 and t.block_m % rows == 0
+    even = even and t.n % (t.block_n * groups) == 0 and t.block_n % columns == 0
+    return Tiles(rows, groups, columns, even, whole)
+
+
+# --- CUDA -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _kernels() -> Any:
+    """The module of Triton kernels, or None without Triton."""
+    if importlib.util.find_spec("triton") is None:
+        logger.debug("no Triton: formats run as plain torch operations")
+        return None
+    return importlib.import_module("chop.numerics.kernels.rounding")
+
+
+def _on_cuda(fmt: NumberFormat, x: Tensor) -> Tensor | None:
+    small = x.numel() < LEAST_ON_CUDA and _mode == "auto"
+    if _broken or small or x.dtype not in DTYPES or x.numel() == 0 or _kernels() is None:
+        return None
+    plan = _plan(fmt, x.device)
+    return None if plan is None else launch(plan, fmt, x.detach())
+
+
+def launch(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
+    """Round by kernel; None if the tensor's shape is not for it, or there is no compiler."""
+    if plan.blocks:
+        x = x.contiguous()
+    result = torch.empty_like(x)  # in the order of `x` in memory
+    if result.stride() != x.stride():
+        x = x.contiguous()
+        result = torch.empty_like(x)
+    if plan.blocks:
+        work = _block_work(plan, fmt, x, result)
+    else:
+        work = functools.partial(_round_elements, plan, x, result)
+    if work is None or not _compiled(work, x):
+        return None
+    return result
+
+
+def _compiled(work: Callable[[], None], x: Tensor) -> bool:
+    global _broken
+    try:
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                work()
+        else:
+            work()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        _broken = True
+        logger.debug("Triton cannot compile (%s): formats run as plain torch operations", error)
+    return not _broken
+
+
+def _most(plan: Plan, x: Tensor) -> float:
+    return math.inf if plan.infinite else torch.finfo(x.dtype).max
+
+
+SIZE, WARPS = 1024, 4
+
+
+def _round_elements(plan: Plan, x: Tensor, result: Tensor) -> None:
+    kernels, n = _kernels(), x.numel()
+    kernels.round_elements[(-(-n // SIZE),)](
+        x,
+        result,
+        n,
+        *plan.padded(),
+        _most(plan, x),
+        RULE=getattr(kernels, plan.rule),
+        EVEN=n % SIZE == 0,
+        SIZE=SIZE,
+        num_warps=WARPS,
+        enable_fp_fusion=False,
+    )
+
+
+def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[], None] | None:
+    from chop.numerics.blocks import block_shape
+
+    if x.ndim == 0:
+        return None
+    t = tiling(x.shape, block_shape(x.shape, *fmt.layout(x.ndim)))
+    if t is None:
+        return None
+    by = tiles(t)
+    if by.rows * t.n >= 2**31:
+        return None
+    return functools.partial(_round_blocks, plan, x, result, t, by)
+
+
+def _round_blocks(plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Tiles) -> None:
+    kernels = _kernels()
+    blocks_m, blocks_n = -(-t.m // t.block_m), -(-t.n // t.block_n)
+    groups_n = -(-blocks_n // by.groups)
+    groups = t.samples * blocks_m * groups_n
+    shape = (t.m, t.n, t.block_m, t.block_n, groups_n)
+    arguments = (*plan.padded(), _most(plan, x))
+    options = {
+        "RULE": getattr(kernels, plan.rule),
+        "EVEN": by.even,
+        "BM": by.rows,
+        "G": by.groups,
+        "BN": by.columns,
+        "num_warps": min(16, max(2, by.rows * by.groups * by.columns // 512)),
+        "enable_fp_fusion": False,
+    }
+    if by.whole:
+        kernels.round_blocks[(groups,)](x, result, *shape, *arguments, **options)
+        return
+    parts_m, parts_n = -(-t.block_m // by.rows), -(-t.block_n // by.columns)
+    count, lag = groups * parts_m * parts_n, parts_m * parts_n + LAG
+    counters = t.samples * blocks_m * blocks_n, 1 + groups
+    memory = torch.zeros(sum(counters), dtype=torch.int32, device=x.device)
+    largest, seen = memory.split(counters)
+    parts = (parts_m, parts_n, count, lag)
+    kernels.round_large_blocks[(count + lag,)](
+        x, result, largest, seen, *shape, *parts, *arguments, **options
+    )

@@ -1,0 +1,364 @@
+# mypy: ignore-errors
+"""Triton kernels that round a tensor in one pass; `chop.numerics.fused` plans and launches them.
+
+This folder has no __init__.py, so that the registry of formats does not import triton.
+
+Widths are run-time arguments (always floats: Triton compiles anew for special integers), so one
+compilation per rule and dtype serves all of them. Every step is exact or rounds once, as in the
+eager formats; nothing may be reassociated or contracted.
+
+A magnitude `a` goes to the nearest multiple of 2**s, ties to even, as (a + c) - c with
+c = 2**(23 + s), while a <= c. Very large and very small numbers are moved by 2**64 first, so that
+c is a normal number.
+"""
+
+import triton
+import triton.language as tl
+
+FINITE: tl.constexpr = tl.constexpr(3.4028234663852886e38)
+EXPONENT: tl.constexpr = tl.constexpr(0x7F800000)
+MAGNITUDE: tl.constexpr = tl.constexpr(0x7FFFFFFF)
+SIGN: tl.constexpr = tl.constexpr(-0x80000000)
+ZERO_EXPONENT: tl.constexpr = tl.constexpr(-254)  # as floor_log2 of the eager formats
+
+
+@triton.jit
+def _bits(x):
+    return x.to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _float(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _signed(x, magnitude):
+    return _float((_bits(x) & SIGN) | _bits(magnitude))
+
+
+@triton.jit
+def _at_most(a, limit):
+    """The smaller one; NaN stays."""
+    return tl.minimum(a, limit, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _clamp(x, low, high):
+    """By comparison, which keeps NaN and the sign of zero."""
+    x = tl.where(x < low, low, x)
+    return tl.where(x > high, high, x)
+
+
+@triton.jit
+def _floor_log2(a):
+    """Of a magnitude, subnormals too."""
+    bits = _bits(a)
+    lifted = (_bits(a * 16777216.0) >> 23) - 24
+    exponent = tl.where(bits < 0x00800000, lifted, bits >> 23) - 127
+    return tl.where(bits == 0, ZERO_EXPONENT, exponent)
+
+
+@triton.jit
+def _exp2(exponent):
+    """Two to a whole exponent, which is held to those of float32."""
+    exponent = tl.minimum(tl.maximum(exponent, -149), 127)
+    subnormal = tl.full(exponent.shape, 1, tl.int32) << (tl.minimum(exponent, -126) + 149)
+    return _float(tl.where(exponent < -126, subnormal, (exponent + 127) << 23))
+
+
+@triton.jit
+def _shift(exponent):
+    """By which power of two numbers of this exponent are moved to the middle of float32."""
+    return tl.where(exponent >= 64, -64, tl.where(exponent < -32, 64, 0))
+
+
+@triton.jit
+def _to_fraction(a, lowest, fraction):
+    """A magnitude with `fraction` bits behind the leading one, all extremes allowed."""
+    shift = tl.where(a >= 18446744073709551616.0, -64, tl.where(a < 2.3283064365386963e-10, 64, 0))
+    moved = a * _float((127 + shift) << 23)
+    floor = (tl.minimum(lowest + shift, 100) + 127) << 23
+    c = tl.maximum(_bits(moved) & EXPONENT, floor) + ((23 - fraction) << 23)
+    c = _float(tl.maximum(c, 0))
+    rounded = tl.where(moved < c, (moved + c) - c, moved)
+    return rounded * _float((127 - shift) << 23)
+
+
+# --- one element at a time: rule(x, p0, p1, p2, p3, p4) -------------------------------------------
+
+
+@triton.jit
+def integer(x, scale, low, high, unscale, p4):
+    scaled = x * scale
+    a = tl.abs(scaled)
+    whole = _signed(scaled, tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a))
+    return _clamp(whole, low, high) * unscale
+
+
+@triton.jit
+def integer_floor(x, scale, low, high, unscale, p4):
+    whole = tl.floor(x * scale)
+    whole -= tl.where(whole * unscale > x, 1.0, 0.0)
+    return _clamp(whole, low, high) * unscale
+
+
+@triton.jit
+def minifloat(x, reach, largest, beyond, lowest, fraction):
+    """Normal numbers only, and no overflow of c: the planner sees to that."""
+    a = _at_most(tl.abs(x), reach)
+    floor = (tl.cast(lowest, tl.int32) + 127) << 23
+    c = tl.maximum(_bits(a) & EXPONENT, floor) + ((23 - tl.cast(fraction, tl.int32)) << 23)
+    rounded = (a + _float(c)) - _float(c)
+    return _signed(x, tl.where(rounded > largest, beyond, rounded))
+
+
+@triton.jit
+def minifloat_wide(x, reach, largest, beyond, lowest, fraction):
+    a = _at_most(tl.abs(x), reach)
+    rounded = _to_fraction(a, tl.cast(lowest, tl.int32), tl.cast(fraction, tl.int32))
+    return _signed(x, tl.where(rounded > largest, beyond, rounded))
+
+
+@triton.jit
+def _signed_power(x, a, zero):
+    kept = (x != x) | ((x == 0) & (zero != 0))
+    return tl.where(kept, x, tl.where(x < 0, -a, a))
+
+
+@triton.jit
+def log(x, lowest, highest, carry, zero, p4):
+    """Normal powers only; `carry` takes mantissas beyond the border into the next exponent."""
+    exponent = ((_bits(x) & MAGNITUDE) + tl.cast(carry, tl.int32)) >> 23
+    exponent = tl.maximum(exponent, tl.cast(lowest, tl.int32) + 127)
+    exponent = tl.minimum(exponent, tl.cast(highest, tl.int32) + 127)
+    return _signed_power(x, _float(exponent << 23), zero)
+
+
+@triton.jit
+def _round_log2(a, carry):
+    small = a < 1.1754943508222875e-38
+    bits = _bits(tl.where(small, a * 16777216.0, a)) + tl.cast(carry, tl.int32)
+    return (bits >> 23) - tl.where(small, 151, 127)
+
+
+@triton.jit
+def log_wide(x, lowest, highest, carry, zero, p4):
+    exponent = tl.maximum(_round_log2(tl.abs(x), carry), tl.cast(lowest, tl.int32))
+    return _signed_power(x, _exp2(tl.minimum(exponent, tl.cast(highest, tl.int32))), zero)
+
+
+@triton.jit
+def bipolar(x, p0, p1, p2, p3, p4):
+    return tl.where(x == x, tl.where(x >= 0, 1.0, -1.0), x)
+
+
+@triton.jit
+def residual(x, levels, total, p2, p3, p4):
+    """In parts of the smallest level, which are whole numbers, so that sums are exact."""
+    rest = x * total
+    found = tl.zeros_like(x)
+    part = levels
+    while part > 0:
+        taken = tl.where(rest > 0, part, tl.where(rest < 0, -part, 0.0))
+        found += taken
+        rest -= taken
+        part -= 1
+    return tl.where(x == x, tl.div_rn(found, total), x)
+
+
+# --- blocks: rule(x, largest magnitude of the block, p0, p1, p2, p3, p4) --------------------------
+
+
+@triton.jit
+def _to_step(x, step, exponent, highest, lowest):
+    """To the multiples of 2**step from -lowest to highest; 2**exponent bounds the numbers."""
+    shift = _shift(exponent)
+    move = _float((127 + shift) << 23)
+    unit = _float((step + shift + 127) << 23)
+    c = unit * 8388608.0
+    a = _at_most(tl.abs(x) * move, c)
+    limit = tl.where(x < 0, lowest * unit, highest * unit)
+    rounded = _at_most((a + c) - c, limit)
+    return _signed(x, rounded * _float((127 - shift) << 23))
+
+
+@triton.jit
+def block_fp(x, largest, mantissa, low, high, limit, p4):
+    mantissa = tl.cast(mantissa, tl.int32)
+    exponent = tl.maximum(_floor_log2(largest) + 1, -148)
+    shift = _shift(exponent)
+    full = _float((exponent + shift + 127) << 23)
+    c = _float((exponent - mantissa + shift + 150) << 23)
+    carried = (largest * _float((127 + shift) << 23) + c) - c >= full
+    exponent += carried.to(tl.int32)
+    exponent = tl.minimum(tl.maximum(exponent, tl.cast(low, tl.int32)), tl.cast(high, tl.int32))
+    return _to_step(x, exponent - mantissa, exponent, limit, limit)
+
+
+@triton.jit
+def _ceil_log2(a):
+    exponent = _floor_log2(a)
+    return exponent + (_exp2(exponent) < a).to(tl.int32)
+
+
+@triton.jit
+def mxint(x, largest, mantissa, highest, lowest, ocp, p4):
+    exponent = tl.where(ocp != 0, _floor_log2(largest), _ceil_log2(largest))
+    exponent = tl.minimum(tl.maximum(exponent, -127), 127)
+    return _to_step(x, exponent - tl.cast(mantissa, tl.int32), exponent, highest, lowest)
+
+
+@triton.jit
+def block_float(x, largest, full, low, high, reach, fraction):
+    """Minifloats whose highest power of two is that of the block; at most 64 exponents."""
+    top = tl.minimum(
+        tl.maximum(_floor_log2(largest), tl.cast(low, tl.int32)), tl.cast(high, tl.int32)
+    )
+    limit = full * _exp2(top)
+    shift = _shift(_floor_log2(limit))
+    move = _float((127 + shift) << 23)
+    floor = (tl.minimum(top - tl.cast(reach, tl.int32) + shift, 100) + 127) << 23
+    a = _at_most(tl.abs(x) * move, limit * move)
+    c = tl.maximum(_bits(a) & EXPONENT, floor) + ((23 - tl.cast(fraction, tl.int32)) << 23)
+    rounded = (a + _float(c)) - _float(c)
+    return _signed(x, rounded * _float((127 - shift) << 23))
+
+
+@triton.jit
+def block_float_wide(x, largest, full, low, high, reach, fraction):
+    top = tl.minimum(
+        tl.maximum(_floor_log2(largest), tl.cast(low, tl.int32)), tl.cast(high, tl.int32)
+    )
+    limit = full * _exp2(top)
+    a = _at_most(tl.abs(x), limit)
+    return _signed(x, _to_fraction(a, top - tl.cast(reach, tl.int32), tl.cast(fraction, tl.int32)))
+
+
+@triton.jit
+def block_log(x, largest, top, most, carry, zero, p4):
+    top = tl.cast(top, tl.int32)
+    bias = tl.minimum(tl.maximum(top - _ceil_log2(largest), 0), tl.cast(most, tl.int32))
+    exponent = _round_log2(tl.minimum(tl.abs(x), FINITE), carry)
+    exponent = tl.minimum(tl.maximum(exponent, -bias), top - bias)
+    return _signed_power(x, _exp2(exponent), zero)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _cast(y, most, y_ptr):
+    """To the dtype of the result; half precision keeps to its finite numbers, up to `most`."""
+    if y_ptr.dtype.element_ty == tl.float32:
+        return y
+    return _clamp(y, -most, most).to(y_ptr.dtype.element_ty)
+
+
+@triton.jit
+def round_elements(
+    x_ptr, y_ptr, n, p0, p1, p2, p3, p4, most,
+    RULE: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    at = tl.arange(0, SIZE)
+    if EVEN:
+        x = tl.load(x_ptr + start + at).to(tl.float32)
+        tl.store(y_ptr + start + at, _cast(RULE(x, p0, p1, p2, p3, p4), most, y_ptr))
+    else:
+        mask = at < n - start
+        x = tl.load(x_ptr + start + at, mask=mask, other=0.0).to(tl.float32)
+        y = _cast(RULE(x, p0, p1, p2, p3, p4), most, y_ptr)
+        tl.store(y_ptr + start + at, y, mask=mask)
+
+
+@triton.jit
+def _magnitudes(x):
+    """What counts for the largest of a block: no NaN, and infinity as the largest number."""
+    return tl.where(x == x, tl.minimum(tl.abs(x), FINITE), 0.0)
+
+
+@triton.jit
+def _tile(
+    tile, m, n, block_m, block_n, groups_n, parts_m, parts_n,
+    BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Of a tile, counted block by block: its elements, which of them exist, and its blocks."""
+    span = parts_m * parts_n
+    group, part = tile // span, tile % span
+    column_group, row_group = group % groups_n, group // groups_n
+    blocks_m, blocks_n = tl.cdiv(m, block_m), tl.cdiv(n, block_n)
+    sample, block = row_group // blocks_m, row_group % blocks_m
+    row = (part // parts_n) * BM + tl.arange(0, BM)[:, None, None]
+    g = column_group * G + tl.arange(0, G)
+    column = (part % parts_n) * BN + tl.arange(0, BN)[None, None, :]
+    inside = (row < block_m) & (block * block_m + row < m) & (column < block_n)
+    column += g[None, :, None] * block_n
+    inside = inside & (column < n)
+    at = (sample * m + block * block_m + row) * n + column
+    return at, inside, row_group * blocks_n + g, g < blocks_n, group
+
+
+@triton.jit(do_not_specialize=["m", "block_m", "groups_n"])
+def round_blocks(
+    x_ptr, y_ptr, m, n, block_m, block_n, groups_n, p0, p1, p2, p3, p4, most,
+    RULE: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Blocks that fit into a tile."""
+    program = tl.program_id(0).to(tl.int64)
+    at, inside, _, _, _ = _tile(program, m, n, block_m, block_n, groups_n, 1, 1, BM, G, BN)
+    if EVEN:
+        x = tl.load(x_ptr + at).to(tl.float32)
+    else:
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    largest = tl.max(tl.max(_magnitudes(x), axis=2), axis=0)
+    y = _cast(RULE(x, largest[None, :, None], p0, p1, p2, p3, p4), most, y_ptr)
+    if EVEN:
+        tl.store(y_ptr + at, y)
+    else:
+        tl.store(y_ptr + at, y, mask=inside)
+
+
+@triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n", "count", "lag"])
+def round_large_blocks(
+    x_ptr, y_ptr, largest_ptr, seen_ptr, m, n, block_m, block_n, groups_n, parts_m, parts_n,
+    count, lag, p0, p1, p2, p3, p4, most,
+    RULE: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Blocks of many tiles, in one launch: each program looks at a tile, and rounds an earlier one.
+
+    A tile is rounded `lag` programs after it was looked at, while it is still in the cache. By
+    then all tiles of its blocks have been taken up, since programs take tiles in the order in
+    which they start; a program that is too early waits for those that still run.
+    """
+    program = tl.atomic_add(seen_ptr, 1).to(tl.int64)
+    span = parts_m * parts_n
+    if program < count:
+        at, inside, block, there, group = _tile(
+            program, m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, G, BN
+        )
+        if EVEN:
+            x = tl.load(x_ptr + at, eviction_policy="evict_last").to(tl.float32)
+        else:
+            x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        largest = tl.max(tl.max(_magnitudes(x), axis=2), axis=0)
+        tl.atomic_max(largest_ptr + block, _bits(largest), mask=there)
+        tl.debug_barrier()  # every thread's largest is there before the tile counts as seen
+        tl.atomic_add(seen_ptr + 1 + group, 1)
+    if program >= lag:
+        at, inside, block, there, group = _tile(
+            program - lag, m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, G, BN
+        )
+        while tl.atomic_add(seen_ptr + 1 + group, 0) < span:
+            pass
+        tl.debug_barrier()
+        largest = _float(tl.load(largest_ptr + block, mask=there, other=0, cache_modifier=".cg"))
+        if EVEN:
+            x = tl.load(x_ptr + at, eviction_policy="evict_first").to(tl.float32)
+        else:
+            x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        y = _cast(RULE(x, largest[None, :, None], p0, p1, p2, p3, p4), most, y_ptr)
+        if EVEN:
+            tl.store(y_ptr + at, y, eviction_policy="evict_first")
+        else:
+            tl.store(y_ptr + at, y, mask=inside)

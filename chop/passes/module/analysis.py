@@ -1,0 +1,5 @@
+"""Where the labs import module analyses from."""
+
+from chop.passes.module.calculate_avg_bits import calculate_avg_bits_module_analysis_pass
+
+__all__ = ["calculate_avg_bits_module_analysis_pass"]
