@@ -42,6 +42,10 @@ def show_logs(level: str = "info") -> None:
 
 
 def show_logs_unless_configured() -> None:
-    """A report that nobody sees is none: show INFO if nobody has set up logging."""
-    if not root_logger.hasHandlers():
+    """A report that nobody sees is none: show INFO unless somebody decided about this logger.
+
+    A root logger at WARNING is no decision: hosted notebooks come with one.
+    """
+    undecided = root_logger.level == logging.NOTSET and not root_logger.isEnabledFor(logging.INFO)
+    if undecided or not root_logger.hasHandlers():
         show_logs()

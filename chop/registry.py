@@ -52,6 +52,7 @@ class UnknownName(KeyError):
 
 
 def _identity(thing: object) -> tuple[Any, Any]:
+    """Where a thing was defined: the same for both runs of a notebook cell."""
     return getattr(thing, "__module__", None), getattr(thing, "__qualname__", id(thing))
 
 
@@ -61,17 +62,18 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(self, kind: str, package: str | None = None) -> None:
         self.kind, self._package, self._items = kind, package, dict[str, T]()
 
-    def register(self, *names: str) -> Callable[[T], T]:
+    def register(self, *names: str, replace: bool = False) -> Callable[[T], T]:
         """Decorator that files a thing under `names`.
 
         The same definition run again, as in a notebook cell, replaces itself; two different
-        definitions under one name are an error.
+        definitions under one name are an error, unless the caller knows better (`replace`).
         """
 
         def add(thing: T) -> T:
             for name in names:
                 there = self._items.get(name)
-                if there is not None and _identity(there) != _identity(thing):
+                same = replace or _identity(there) == _identity(thing)
+                if there is not None and not same:
                     raise ValueError(
                         f"{self.kind} {name!r} registered twice: {there!r} and {thing!r}; "
                         f"give one of them another name"

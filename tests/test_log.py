@@ -53,3 +53,30 @@ def test_a_terminal_gets_colours(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     root_logger.error("bad")
     assert capsys.readouterr().err == "\033[31mERROR   \033[0m \033[34mbad\033[0m\n"
+
+
+REPORT = """
+import logging, torch
+from torch import nn
+{setup}
+from chop.ir import MaseGraph
+from chop.passes import Pipeline
+steps = ["init_metadata", ("add_common_metadata", {{"dummy_in": {{"input": torch.ones(1)}}}})]
+Pipeline([*steps, "report_node_type"])(MaseGraph(nn.Sequential(nn.ReLU())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "times"),
+    [
+        ("", 1),
+        ("logging.basicConfig()", 1),  # as in hosted notebooks: the root logger is at WARNING
+        ("logging.basicConfig(level=logging.INFO)", 1),
+        ("from chop.tools.logger import set_logging_verbosity as s; s('info'); s('info')", 1),
+        ("logging.getLogger('chop').setLevel('WARNING'); logging.basicConfig()", 0),
+    ],
+)
+def test_a_report_is_seen_once_unless_somebody_decided_against_it(setup, times):
+    code = REPORT.format(setup=setup)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr.count("Node name") == times

@@ -45,6 +45,12 @@ class OpSpec:
     params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ; dim_0=dim0
     quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
 
+    @property
+    def origin(self) -> list[tuple[str, str]]:
+        """Where its modules and functions were defined."""
+        things: tuple[Any, ...] = (*self.modules, *self.functions)
+        return [(str(thing.__module__), str(thing.__qualname__)) for thing in things]
+
 
 class StandIn:
     """A function that computes another one's op, such as its quantized form."""
@@ -95,7 +101,8 @@ def define(
         tuple(params.split()),
         tuple(quantized.split()),
     )
-    OPS.register(name)(spec)
+    again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
+    OPS.register(name, replace=again)(spec)
     _BY_MODULE.update(dict.fromkeys(modules, spec))
     for fn in unique:
         _BY_FUNCTION.setdefault(fn, spec)
@@ -121,10 +128,7 @@ def _function_op(target: Any) -> OpSpec | None:
         qualified = target._qualified_op_name
         aten = qualified.startswith("aten::")
         return _BY_NAME.get(qualified.removeprefix("aten::")) if aten else None
-    try:
-        return _BY_FUNCTION.get(target)
-    except TypeError:  # a callable object that cannot be hashed
-        return None
+    return _BY_FUNCTION.get(target)
 
 
 # `self.scale * x` reads an attribute; a tensor written into forward() is a constant, and so are the

@@ -110,8 +110,9 @@ class GraphPass:
         except ValidationError as error:
             first = error.errors()[0]
             path = ".".join([key, *(str(step) for step in first["loc"])])
+            given = " ".join(repr(first["input"]).split())
             raise PassArgsError(
-                f"pass {self.name!r}: option {path!r} is {first['input']!r:.80}, "
+                f"pass {self.name!r}: option {path!r} is {given:.80}, "
                 f"but {first['msg']} (option: {written(self.options[key])})"
             ) from None
 
@@ -138,8 +139,9 @@ class GraphPass:
         for part in self.needs:
             bare = next((node for node in graph.nodes if not has_metadata(node, part)), None)
             if bare is not None:
+                what = part if part == "metadata" else f"{part} metadata"
                 raise PassArgsError(
-                    f"pass {self.name!r} needs {part} metadata, and node {bare.name!r} has none; "
+                    f"pass {self.name!r} needs {what}, and node {bare.name!r} has none; "
                     f"run {FILLED_BY[part]}_analysis_pass first"
                 )
 

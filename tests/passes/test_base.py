@@ -6,6 +6,7 @@ import pickle
 from typing import Literal
 
 import pytest
+import torch
 from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
@@ -64,6 +65,7 @@ def test_a_registered_pass_is_found_by_name(mg, paint):
         ({"colour": "red", "layers": 1.5}, "option 'layers' is 1.5"),
         ({"colour": "red", "names": ["a", 3]}, "option 'names.1' is 3"),
         ({"colour": "red", "places": {"a": {"b": "c"}}}, "option 'places.a.b' is 'c'"),
+        ({"colour": torch.zeros(9, 9)}, "option 'colour' is tensor([[0., 0.,"),
         (["colour"], "takes its options as a dict, not list"),
         ("colour", "takes its options as a dict, not str"),
     ],

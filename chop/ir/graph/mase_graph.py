@@ -15,7 +15,7 @@ from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
-from chop.ir.graph.tracer import MaseTracer, room_to_recurse
+from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
 from chop.ir.ops import OPS
 from chop.registry import UnknownName
 
@@ -86,12 +86,13 @@ class MaseGraph:
         del skip_init_metadata, add_metadata_args
         self.cf_args = dict(cf_args or {})
         self.custom_ops = _checked_custom_ops(custom_ops)
-        self.meta: dict[str, Any] = {}
+        self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self)}
         self.nodes_in: list[fx.Node] = []
         self.nodes_out: list[fx.Node] = []
         if isinstance(model, fx.GraphModule):
             self.tracer: MaseTracer | None = None
             self.model = model
+            _rehome_metadata(model.graph)
         else:
             if hf_input_names is not None:
                 self.cf_args = _defaults_of_others(model, hf_input_names) | self.cf_args
@@ -106,8 +107,10 @@ class MaseGraph:
             custom_leaf_layers=(*layers, *self.custom_ops["modules"]),
             custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
         )
-        graph = self.tracer.trace(model, self.cf_args or None)
-        self.model = fx.GraphModule(model, graph)
+        with attributes_kept(model):  # fx leaves the constants of the graph on the model
+            graph = self.tracer.trace(model, self.cf_args or None)
+            self.model = fx.GraphModule(model, graph)
+        _resemble(self.model, model)
         set_model_attributes(
             self.model,
             {
@@ -134,6 +137,7 @@ class MaseGraph:
     @fx_graph.setter
     def fx_graph(self, graph: fx.Graph) -> None:
         self.model.graph = graph
+        _rehome_metadata(self.model.graph)
 
     @property
     def nodes(self) -> Any:
@@ -154,10 +158,7 @@ class MaseGraph:
         with room_to_recurse(self.model):
             new.model = copy.deepcopy(self.model)
         set_model_attributes(new.model, vars(self.model))
-        # fx copies node.meta shallowly, so metadata is re-homed here
-        for theirs, ours in zip(self.nodes, new.nodes, strict=True):
-            if "mase" in theirs.meta:
-                ours.meta["mase"] = theirs.meta["mase"].clone_for(ours)
+        _rehome_metadata(new.fx_graph)
         ours_named = {node.name: node for node in new.nodes}
         new.nodes_in = [ours_named[node.name] for node in self.nodes_in]
         new.nodes_out = [ours_named[node.name] for node in self.nodes_out]
@@ -182,6 +183,23 @@ class MaseGraph:
 
     def __repr__(self) -> str:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"
+
+
+def _resemble(traced: fx.GraphModule, model: nn.Module) -> None:
+    """Containers that fx made anew get the mode of the model's own, and save the same buffers."""
+    for name, container in traced.named_modules():
+        original = model.get_submodule(name)
+        container.training = original.training
+        saved = original._buffers.keys() - original._non_persistent_buffers_set
+        container._non_persistent_buffers_set |= container._buffers.keys() - saved
+
+
+def _rehome_metadata(graph: fx.Graph) -> None:
+    """Give each node metadata of its own: fx copies node.meta shallowly when it copies a graph."""
+    for node in graph.nodes:
+        meta = node.meta.get("mase")
+        if meta is not None and meta.node is not node:
+            node.meta["mase"] = meta.clone_for(node)
 
 
 def set_model_attributes(model: fx.GraphModule, values: Mapping[str, Any]) -> None:

@@ -38,6 +38,12 @@ class TensorMeta(Record):
 class Operands(Record, of=TensorMeta):
     """`args` and `results`: tensors by name, besides plain config values such as `inplace`."""
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        if isinstance(value, dict) and "type" not in value:  # a config value that is a dict
+            dict.__setitem__(self, key, value)
+        else:
+            super().__setitem__(key, value)
+
     def tensor(self, name: str) -> TensorMeta:
         found = self[name]
         assert isinstance(found, TensorMeta), f"{name!r} is the plain value {found!r}, no tensor"
@@ -88,10 +94,6 @@ class Parameters(Record):
     hardware: HardwareMeta
 
 
-def empty_parameters() -> Parameters:
-    return Parameters(common={}, software={}, hardware={})
-
-
 class MaseMetadata:
     """`node.meta["mase"]`: the node's records, and the way back to its module."""
 
@@ -109,7 +111,7 @@ class MaseMetadata:
         # the model is found through the node: a reference of its own would go stale in a copy
         del model
         self.node = node
-        self.parameters = parameters or empty_parameters()
+        self.parameters = parameters or {}
 
     @property
     def parameters(self) -> Parameters:
@@ -117,7 +119,8 @@ class MaseMetadata:
 
     @parameters.setter
     def parameters(self, tree: dict[str, Any]) -> None:
-        self._parameters = tree if isinstance(tree, Parameters) else Parameters(tree)
+        empty: dict[str, Any] = {"common": {}, "software": {}, "hardware": {}}
+        self._parameters = tree if isinstance(tree, Parameters) else Parameters(empty | tree)
 
     @property
     def common(self) -> CommonMeta:

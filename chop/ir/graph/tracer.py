@@ -64,6 +64,10 @@ class TraceError(RuntimeError):
 class MaseTracer(fx.Tracer):
     """fx's tracer, with leaves of yours, frozen arguments that vanish, and clear errors."""
 
+    # buffers are values of the graph, as parameters are: `self.mask[:, :x.size(1)]` can be traced,
+    # and tracing `self.steps.add_(1)` does not count a step
+    proxy_buffer_attributes = True
+
     def __init__(
         self,
         custom_leaf_modules: tuple[ModuleType, ...] = (),
@@ -102,13 +106,17 @@ class MaseTracer(fx.Tracer):
         self._frozen = concrete_args or {}
         self._where = [("", root)]
         try:
-            with room_to_recurse(root):
+            with room_to_recurse(root), attributes_kept(root):
                 graph = super().trace(root)
         except UnknownName:
             raise
         except Exception as error:
             raise TraceError(self._explain(error)) from error
+        for tensor, name in self.tensor_attrs.items():
+            if "." not in name:  # a constant, which fx has put on the root for fx.GraphModule
+                vars(self.root).setdefault(name, tensor)
         for node in graph.nodes:
+            node.type = None  # annotations that fx cannot write down again, as strings, crash it
             # fx would write `wrap("torch.arange")` into the code that it generates, which breaks
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
@@ -170,6 +178,22 @@ def room_to_recurse(model: object) -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
+
+
+@contextmanager
+def attributes_kept(model: object) -> Iterator[None]:
+    """What forward() assigns to attributes inside, fx's proxies above all, does not stay."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    plain = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
+    # parameters, buffers and submodules are attributes in dicts of their own
+    tables = [a[table] for a in plain for table in ("_parameters", "_buffers", "_modules")]
+    before = [(attributes, dict(attributes)) for attributes in (*plain, *tables)]
+    try:
+        yield
+    finally:
+        for attributes, kept in before:
+            attributes.clear()
+            attributes.update(kept)
 
 
 def _is_torchs(fn: object) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.tracer import attributes_kept
 from chop.passes.base import PassArgsError
 from chop.registry import unknown
 
@@ -22,10 +23,14 @@ class RunError(RuntimeError):
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every module is in the mode that it was in."""
+    """Eval mode inside; afterwards every module is in the mode that it was in.
+
+    The flags are set as they are: a train() of the user's own may do more, as merging weights.
+    """
     modes = {module: module.training for module in model.modules()}
     try:
-        model.eval()
+        for module in modes:
+            module.training = False
         yield
     finally:
         for module, training in modes.items():
@@ -57,7 +62,13 @@ class Runner(fx.Interpreter):
     def run_untouched(self, inputs: Sequence[Any]) -> Any:
         model = self.module
         device = torch.device("meta") if self.on_meta else nullcontext()
-        with torch.no_grad(), evaluation_mode(model), kept_random_state(model), device:
+        with (
+            torch.no_grad(),
+            attributes_kept(model),
+            evaluation_mode(model),
+            kept_random_state(model),
+            device,
+        ):
             return torch.func.functional_call(
                 _Lent(model, self.run), self._stand_ins(), tuple(self._copied(x) for x in inputs)
             )
@@ -65,13 +76,14 @@ class Runner(fx.Interpreter):
     def _stand_ins(self) -> dict[str, Tensor]:
         """What to lend the model: copies of its buffers and of the parameters that functions see.
 
-        On the meta device these are all its tensors."""
+        On the meta device these are all its tensors.
+        """
         read = {id(self.fetch_attr(str(n.target))) for n in self.graph.nodes if n.op == "get_attr"}
-        lent = dict(self.module.named_buffers())
-        for name, parameter in self.module.named_parameters():
-            if self.on_meta or id(parameter) in read:
-                lent[name] = parameter
-        return {f"model.{name}": self._copied(tensor) for name, tensor in lent.items()}
+        lent = [
+            *self.module.named_buffers(),
+            *((k, p) for k, p in self.module.named_parameters() if self.on_meta or id(p) in read),
+        ]
+        return {f"model.{name}": self._copied(tensor) for name, tensor in lent}
 
     def _copied(self, value: Any) -> Any:
         def copy(x: Tensor) -> Tensor:
@@ -127,7 +139,7 @@ def _shape(value: Any) -> str:
 
 
 def input_name(node: fx.Node) -> str:
-    """What forward() calls a placeholder: its target, as fx renames the node of an input `input`."""
+    """What forward() calls a placeholder; fx renames the node of an input called `input`."""
     return str(node.target).lstrip("*")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import MaseMetadata, Operands, TensorMeta, mase
-from chop.ir.operands import bind_operands
-from chop.ir.ops import MASE_TYPES, OPS, OpSpec, identify
+from chop.ir.operands import bind_operands, flatten
+from chop.ir.ops import MASE_TYPES, identify
 from chop.passes.base import graph_pass, has_metadata
+from chop.passes.graph.analysis.utils import fetch_attr
 from chop.passes.graph.utils import vf
 from chop.registry import UnknownName
 
@@ -70,13 +71,19 @@ def _common(node: fx.Node) -> Iterator[str]:
     if missing:
         yield f"has no {', '.join(missing)}"
         return
+    if node.op in ("call_module", "get_attr"):
+        try:
+            fetch_attr(meta.model, str(node.target))
+        except RuntimeError as error:
+            yield f"{node.op} of what is not there: {error}"
+            return
     yield from _op(node, meta)
     yield from _edges(node, meta)
-    yield from _parameters(meta)
+    yield from _owned(node, meta)
     for kind, operands in (("argument", meta.common.args), ("result", meta.common.results)):
         for name, tensor in operands.tensors():
             yield from _format(f"{kind} {name!r}", tensor)
-    if not any(True for _ in meta.common.results):
+    if not meta.common.results:
         yield "has no results"
 
 
@@ -91,49 +98,58 @@ def _op(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
 
 
 def _known(source: fx.Node) -> Any:
-    """What a node computes, as its own metadata has it."""
+    """What a node gives, as its own metadata has it; tensors know who gave them."""
     if not has_metadata(source, "common"):
         return None
     results = mase(source).common.get("results", Operands())
-    metas = [
-        m if "precision" in m or not isinstance(m.get("type"), type) else m.get("value")
-        for m in results.values()
-    ]
-    return metas[0] if len(metas) == 1 else metas
+    tensors = {name: TensorMeta(meta, given_by=source.name) for name, meta in results.tensors()}
+    known = [tensors.get(name, entry.get("value")) for name, entry in results.items()]
+    return known[0] if len(known) == 1 else known
 
 
 def _edges(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
-    """Each tensor that a node takes has the shape with which its producer gives it."""
-    if node.op not in ("call_module", "call_function", "call_method"):
-        return
-    spec = OPS[meta.common.mase_op] if meta.common.mase_op in OPS else OpSpec("", "patched_func")
-    given = bind_operands(
-        node,
-        spec,
-        meta.module,
-        fx.node.map_arg(node.args, _known),
-        fx.node.map_arg(node.kwargs, _known),
-    )
+    """Each tensor that a node takes is noted as its producer gives it, and none besides."""
+    args, kwargs = fx.node.map_arg(node.args, _known), fx.node.map_arg(node.kwargs, _known)
+    if node.op == "output":
+        given = {f"data_out_{i}": leaf for i, leaf in enumerate(flatten(args[0]))}
+        yield from _differences(meta.common.results, Operands(given))
+    if node.op in ("call_module", "call_function", "call_method"):
+        given = bind_operands(node, identify(node, meta.module), meta.module, args, kwargs)
+        own = dict(meta.module.named_parameters()) if meta.module is not None else {}
+        noted = {name: arg for name, arg in meta.common.args.items() if name not in own}
+        yield from _differences(Operands(noted), Operands(given))
+
+
+def _differences(noting: Operands, giving: Operands) -> Iterator[str]:
+    noted, given = dict(noting.tensors()), dict(giving.tensors())
+    for name in noted.keys() - given.keys():
+        yield f"does not take the tensor {name!r} that is noted"
     for name, produced in given.items():
-        if not isinstance(produced, TensorMeta):
+        if name not in noted:
+            yield f"takes a tensor {name!r} that is not noted"
             continue
-        noted = meta.common.args.get(name)
-        if not isinstance(noted, TensorMeta):
-            yield f"takes a tensor {name!r} that its arguments do not list"
-        elif noted.get("shape") != produced.get("shape"):
-            yield (
-                f"takes {name!r} with shape {noted.get('shape')}, "
-                f"but its producer gives {produced.get('shape')}"
-            )
+        for key in ("shape", "torch_dtype"):
+            ours, theirs, whose = noted[name].get(key), produced.get(key), produced["given_by"]
+            if ours != theirs:
+                yield f"takes {name!r} with {key} {ours}, but {whose!r} gives {theirs}"
 
 
-def _parameters(meta: MaseMetadata) -> Iterator[str]:
-    if meta.module is None:
-        return
-    for name, parameter in meta.module.named_parameters():
-        noted = meta.common.args.get(name, {}).get("shape")
-        if noted != list(parameter.shape):
-            yield f"parameter {name!r} has shape {list(parameter.shape)}, but {noted} is noted"
+def _owned(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
+    """The parameters of a module and the attribute of a get_attr are noted with their shapes."""
+    if meta.module is not None:
+        for name, parameter in meta.module.named_parameters():
+            yield from _shape(f"parameter {name!r}", parameter, meta.common.args.get(name))
+    if node.op == "get_attr":
+        attribute = fetch_attr(meta.model, str(node.target))
+        yield from _shape(
+            f"attribute {node.target!r}", attribute, meta.common.results.get("data_out_0")
+        )
+
+
+def _shape(what: str, tensor: Any, noted: Any) -> Iterator[str]:
+    shape = noted.get("shape") if isinstance(noted, TensorMeta) else None
+    if isinstance(tensor, Tensor) and shape != list(tensor.shape):
+        yield f"{what} has shape {list(tensor.shape)}, but {shape} is noted"
 
 
 def _format(what: str, tensor: TensorMeta) -> Iterator[str]:
@@ -153,7 +169,8 @@ def _software(node: fx.Node) -> Iterator[str]:
     if not has_metadata(node, "software"):
         return
     meta = mase(node)
-    for part, operands in (("args", meta.common.args), ("results", meta.common.results)):
+    for part in ("args", "results"):
+        operands: Operands = meta.common.get(part, Operands())
         noted = meta.software.get(part, {})
         for name, entry in noted.items():
             if "stat" not in entry:
@@ -176,13 +193,16 @@ def _hardware(node: fx.Node) -> Iterator[str]:
     if hardware.toolchain not in MaseMetadata.known_toolchain:
         known = ", ".join(MaseMetadata.known_toolchain)
         yield f"toolchain {hardware.toolchain!r} is none of {known}"
-    for name, port in hardware.interface.items():
+    for name, port in hardware.get("interface", {}).items():
         storage = port.get("storage", "BRAM")
         if storage not in MaseMetadata.known_storage:
             yield f"storage {storage!r} of {name!r} is none of {MaseMetadata.known_storage}"
-    for name, value in hardware.verilog_param.items():
-        size = hardware.verilog_param.get(name.replace("_PARALLELISM_", "_TENSOR_SIZE_"))
-        if "_PARALLELISM_" in name and (not size or size % value):
+    params = hardware.get("verilog_param", {})
+    for name, value in params.items():
+        if "_PARALLELISM_DIM_" not in name:
+            continue
+        size = params.get(name.replace("_PARALLELISM_", "_TENSOR_SIZE_"))
+        if size is None or value < 1 or size % value:
             yield f"verilog_param {name} = {value} does not divide the tensor's size {size}"
 
 

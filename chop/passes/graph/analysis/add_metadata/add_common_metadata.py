@@ -33,10 +33,13 @@ def add_common_metadata_analysis_pass(
     gradient changes.
     """
     inputs = input_values(graph, dummy_in or {}, "dummy_in")
+    run = _Annotate(graph, add_value, force_device_meta)
     try:
-        _Annotate(graph, add_value, force_device_meta).run_untouched(inputs)
+        run.run_untouched(inputs)
     except RunError as error:
         raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
+    for node, common in run.found.items():
+        mase(node).parameters.common = common
     _annotate_graph(graph)
 
 
@@ -66,6 +69,7 @@ class _Annotate(Runner):
         self.patched_names = set(getattr(graph.model, "patched_op_names", ()))
         self.extra_inputs = getattr(graph.model, "additional_inputs", {})
         self.keep = _Snapshots().of if keep_values else None
+        self.found: dict[fx.Node, CommonMeta] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
@@ -87,9 +91,7 @@ class _Annotate(Runner):
             common |= {"results": results, "args": operands}
         else:
             common |= {"args": operands, "results": results}
-        mase(n).parameters.common = common
-        if n.op in ("placeholder", "output"):
-            mase(n).hardware.is_implicit = True
+        self.found[n] = common
         return result
 
     def _identify(self, n: fx.Node, module: nn.Module | None) -> OpSpec:

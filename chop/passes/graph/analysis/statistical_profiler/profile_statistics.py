@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves, tree_map_only
 from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
@@ -15,10 +16,9 @@ from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.operands import bind_operands, described, flatten
 from chop.ir.ops import identify
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import RunError, Runner
+from chop.passes.graph.analysis.run import RunError, Runner, input_values
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
 from chop.passes.select import select
-from chop.registry import unknown
 
 logger = logging.getLogger(__name__)
 
@@ -166,35 +166,17 @@ class _Batch:
     """Inputs in the order of the model's arguments, and how many samples they are."""
 
     def __init__(self, graph: MaseGraph, values: Mapping[str, Any], at_most: int) -> None:
-        names = [str(node.target) for node in graph.inputs]
-        for name in values:
-            if name not in names:
-                raise PassArgsError(f"input_generator: {unknown('input', name, names)}")
-        tensors = [v for v in values.values() if isinstance(v, Tensor) and v.ndim]
+        tensors = [v for v in tree_leaves(dict(values)) if isinstance(v, Tensor) and v.ndim]
         if not tensors:
             raise PassArgsError("input_generator yields a dict without a tensor in it")
         whole = tensors[0].shape[0]
-        self.size = min(whole, at_most)
-        self.inputs = [
-            _first(values[n], self.size, whole)
-            if (n := str(node.target)) in values
-            else _default(graph, node)
-            for node in graph.inputs
-        ]
+        self.size = size = min(whole, at_most)
 
+        def first(x: Tensor) -> Tensor:
+            return x[:size] if x.ndim and x.shape[0] == whole else x
 
-def _first(value: Any, size: int, whole: int) -> Any:
-    batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == whole
-    return value[:size] if batched else value
-
-
-def _default(graph: MaseGraph, node: fx.Node) -> Any:
-    extra = getattr(graph.model, "additional_inputs", {})
-    if node.target in extra:
-        return extra[node.target]
-    if not node.args:
-        raise PassArgsError(f"input_generator gives no value for the model's input {node.target!r}")
-    return node.args[0]
+        given = tree_map_only(Tensor, first, dict(values))
+        self.inputs = input_values(graph, given, "input_generator")
 
 
 def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterator[_Batch]:

@@ -1,0 +1,234 @@
+"""How a model becomes a graph, and what is said when it cannot."""
+
+import math
+import re
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from chop.ir import MaseGraph, MaseTracer
+from chop.ir.graph.tracer import Leaf, TraceError
+
+
+class Calls(nn.Module):
+    def __init__(self, fn, **layers):
+        super().__init__()
+        self.fn = fn
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.fn(self, x)
+
+
+def names(model, **options):
+    return [node.name for node in MaseGraph(model, **options).nodes]
+
+
+def helper(x):
+    return x * 2
+
+
+class Inner(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+class TestLeaves:
+    def test_layers_of_torch_are_leaves_and_containers_are_not(self):
+        tracer = MaseTracer()
+        assert tracer.is_leaf_module(nn.Linear(1, 1), "a")
+        assert not tracer.is_leaf_module(nn.Sequential(), "a")
+        assert not tracer.is_leaf_module(Inner(), "a")
+
+    def test_a_class_says_that_it_is_a_leaf(self):
+        class Whole(Leaf, Inner):
+            pass
+
+        assert names(nn.Sequential(Whole(), Inner())) == ["input_1", "_0", "add", "output"]
+
+    def test_the_three_kinds_of_leaves_are_given_and_duplicates_removed(self):
+        tracer = MaseTracer(
+            custom_leaf_modules=(re, re),
+            custom_leaf_layers=(Inner, Inner),
+            custom_leaf_functions=(helper, helper),
+            param_shapes_constant=True,
+        )
+        assert tracer.custom_leaf_modules == (re,)
+        assert tracer.custom_leaf_layers == (Inner,)
+        assert tracer.custom_leaf_functions == (helper,)
+        graph = tracer.trace(Calls(lambda m, x: helper(m.inner(x)), inner=Inner()))
+        assert [node.name for node in graph.nodes] == ["x", "inner", "helper", "output"]
+
+    def test_a_function_is_a_leaf_where_it_is_called_through_its_module_too(self, monkeypatch):
+        library = ModuleType("a_library")
+        monkeypatch.setitem(sys.modules, "a_library", library)
+        exec("def scaled(x): return x * 2\ndef outer(x): return scaled(x)", vars(library))
+        options = {"custom_ops": {"functions": {library.scaled: {}}}}
+        assert "scaled" in names(Calls(lambda m, x: library.scaled(x)), **options)
+        assert "scaled" in names(Calls(lambda m, x: library.outer(x)), **options)
+
+    def test_a_function_can_be_traced(self):
+        assert [node.name for node in MaseTracer().trace(helper).nodes] == ["x", "mul", "output"]
+
+
+class TestWhatFxAloneCannotTrace:
+    @pytest.mark.parametrize(
+        ("fn", "name"),
+        [
+            (lambda m, x: x + torch.arange(x.size(1), device=x.device), "arange"),
+            (lambda m, x: x + torch.ones(x.size(0), 1), "ones"),
+            (lambda m, x: x + torch.zeros((x.size(0), 1)), "zeros"),
+            (lambda m, x: x + torch.full((x.size(0), 1), 2.0), "full"),
+            (lambda m, x: x @ torch.eye(x.size(1)), "eye"),
+            (lambda m, x: x + torch.linspace(0, 1, x.size(1)), "linspace"),
+            (lambda m, x: x + torch.tensor(x.size(1)), "tensor"),
+            (lambda m, x: x * torch.finfo(x.dtype).min, "finfo"),
+            (lambda m, x: x * torch.iinfo(x.long().dtype).max, "iinfo"),
+            (lambda m, x: x / math.sqrt(x.size(1)), "sqrt"),
+        ],
+    )
+    def test_constructors_and_python_mathematics_on_traced_values(self, fn, name):
+        x = torch.randn(2, 3)
+        graph = MaseGraph(Calls(fn))
+        assert name in [node.name for node in graph.nodes]
+        assert torch.equal(graph.model(x), fn(None, x))
+
+    @pytest.mark.parametrize(
+        "fn",
+        [
+            lambda m, x: torch.rand(x.size(0)),
+            lambda m, x: torch.randn(x.shape),
+            lambda m, x: torch.randint(0, 1000, (x.size(0),)),
+            lambda m, x: torch.randperm(x.size(0)),
+        ],
+    )
+    def test_random_numbers_of_a_traced_shape_are_drawn_at_each_run(self, fn):
+        model = MaseGraph(Calls(fn)).model
+        x = torch.zeros(100)
+        assert not torch.equal(model(x), model(x))
+
+    def test_a_traced_constructor_does_not_spoil_later_traces(self):
+        # fx writes `wrap("torch.arange")` into the generated code, which fails at the next trace
+        for _ in range(3):
+            graph = MaseGraph(Calls(lambda m, x: x + torch.arange(x.size(0))))
+            graph.model.recompile()
+            graph.clone()
+        assert fx.symbolic_trace(nn.Sequential(nn.ReLU())).graph.nodes
+
+    def test_buffers_are_cut_to_a_traced_length(self):
+        class Positions(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("table", torch.randn(1, 10, 4))
+                self.register_buffer("absent", None)
+
+            def forward(self, x):
+                if self.absent is not None:
+                    x = x + self.absent
+                return x + self.table[:, : x.size(1)]
+
+        model = Positions()
+        graph = MaseGraph(model)
+        for length in (3, 7):
+            x = torch.randn(2, length, 4)
+            assert torch.equal(graph.model(x), model(x))
+
+    def test_no_grad_inside_forward_is_no_obstacle(self):
+        def quiet(m, x):
+            with torch.no_grad():
+                y = x * 2
+            return y + x
+
+        assert names(Calls(quiet)) == ["x", "mul", "add", "output"]
+
+    def test_an_input_called_input_is_found_by_its_target(self):
+        (placeholder,) = MaseGraph(nn.Sequential(nn.ReLU())).inputs
+        assert (placeholder.name, placeholder.target) == ("input_1", "input")
+
+    def test_a_model_in_train_mode_is_traced_in_train_mode(self):
+        def dropped(m, x):
+            return F.dropout(x, training=m.training)
+
+        graph = MaseGraph(Calls(dropped))
+        assert list(graph.nodes)[1].kwargs["training"] is True
+        assert list(MaseGraph(Calls(dropped).eval()).nodes)[1].kwargs["training"] is False
+
+
+class Decides(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+class Assigns(nn.Module):
+    def forward(self, x):
+        x[:, 0] = 0
+        return x
+
+
+def loops(x):
+    return sum(row for row in x)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("model", "line", "reason"),
+        [
+            (Decides(), "if x.sum() > 0:", "variables cannot be used as inputs to control flow"),
+            (Assigns(), "x[:, 0] = 0", "'Proxy' object does not support item assignment"),
+            (Calls(lambda m, x: x * len(x)), "x * len(x)", "'len' is not supported"),
+            (Calls(lambda m, x: loops(x)), "return sum(row for row in x)", "cannot be iterated"),
+            (Calls(lambda m, x: range(x.size(0))), "range(x.size(0))", "interpreted as an integer"),
+            (Calls(lambda m, x: m.absent(x)), "m.absent(x)", "has no attribute 'absent'"),
+        ],
+    )
+    def test_it_is_one_sentence_with_the_line_the_reason_and_what_to_do(self, model, line, reason):
+        with pytest.raises(TraceError) as refused:
+            MaseGraph(model)
+        text = str(refused.value)
+        cls = type(model).__name__
+        assert text.startswith(f"cannot trace {cls}.forward, {__file__} line ")
+        assert line in text
+        assert reason in text
+        assert "cf_args={name: value}" in text
+        assert f'custom_ops={{"modules": {{{cls}: {{}}}}}}' in text
+        assert text.endswith("or use module passes, which work on the model itself")
+        assert "\n" not in text
+        assert ". " not in text
+        assert refused.value.__cause__ is not None
+
+    def test_the_innermost_module_is_named(self):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), Decides()))
+        with pytest.raises(TraceError, match=r"cannot trace module '1\.1' \(Decides\), .*: `if x"):
+            MaseGraph(model)
+
+    def test_what_it_advises_works(self):
+        model = nn.Sequential(nn.Linear(4, 4), Decides())
+        x = torch.randn(2, 4)
+        graph = MaseGraph(model, custom_ops={"modules": {Decides: {}}})
+        assert torch.equal(graph.model(x), model(x))
+        alone = MaseGraph(nn.Sequential(Decides()), custom_ops={"modules": {Decides: {}}})
+        assert torch.equal(alone.model(x), Decides()(x))
+
+    @pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), nn.LSTM(4, 4)])
+    def test_a_layer_that_is_itself_the_model_goes_into_a_container(self, layer):
+        with pytest.raises(TraceError, match=r"MaseGraph\(nn\.Sequential\(model\), custom_ops="):
+            MaseGraph(layer)
+        assert names(nn.Sequential(layer)) == ["input_1", "_0", "output"]
+
+    def test_a_refusal_leaves_the_model_as_it_was(self):
+        class Stores(nn.Module):
+            def forward(self, x):
+                self.last = x * 2
+                return int(self.last)
+
+        model = Stores()
+        with pytest.raises(TraceError):
+            MaseGraph(model)
+        assert "last" not in vars(model)

@@ -1,0 +1,206 @@
+"""What every node would be as hardware."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from chop.ir import MaseGraph
+from chop.passes import (
+    PassArgsError,
+    Pipeline,
+    add_hardware_metadata_analysis_pass,
+    verify_hardware_metadata_analysis_pass,
+)
+
+PREPARE = Pipeline(["init_metadata", "add_common_metadata"])
+
+# SPEC-2 §5.4
+LINEAR_FILES = [
+    "cast/rtl/fixed_cast.sv",
+    "fixed_arithmetic/rtl/fixed_dot_product.sv",
+    "fixed_arithmetic/rtl/fixed_vector_mult.sv",
+    "fixed_arithmetic/rtl/fixed_accumulator.sv",
+    "fixed_arithmetic/rtl/fixed_adder_tree.sv",
+    "fixed_arithmetic/rtl/fixed_adder_tree_layer.sv",
+    "fixed_arithmetic/rtl/fixed_mult.sv",
+    "common/rtl/register_slice.sv",
+    "common/rtl/join2.sv",
+    "common/rtl/skid_buffer.sv",
+    "linear/rtl/fixed_linear.sv",
+]
+RELU_FILES = ["activations/rtl/fixed_relu.sv"]
+
+
+def lowered(model, precision=None, custom_ops=None, **dummy_in):
+    graph = MaseGraph(model, custom_ops=custom_ops)
+    PREPARE(graph, {"add_common_metadata": {"dummy_in": dummy_in}})
+    for node in graph.nodes:
+        for part in ("args", "results"):
+            for _, tensor in node.meta["mase"].common[part].tensors():
+                if precision:
+                    tensor["type"], tensor["precision"] = "integer", list(precision)
+    add_hardware_metadata_analysis_pass(graph)
+    assert verify_hardware_metadata_analysis_pass(graph)[1] == {}
+    return graph
+
+
+def hardware(graph, name):
+    return next(node for node in graph.nodes if node.name == name).meta["mase"]["hardware"]
+
+
+def test_a_linear_layer_is_as_in_mase():
+    graph = lowered(nn.Sequential(nn.Linear(4, 2)), [8, 3], input=torch.zeros(1, 4))
+    assert hardware(graph, "_0") == {
+        "is_implicit": False,
+        "device_id": -1,
+        "interface": {
+            "weight": {"storage": "BRAM", "transpose": False},
+            "bias": {"storage": "BRAM", "transpose": False},
+        },
+        "toolchain": "INTERNAL",
+        "module": "fixed_linear",
+        "dependence_files": LINEAR_FILES,
+        "parallelism": [1, 4],
+        "verilog_param": {
+            "DATA_IN_0_PRECISION_0": 8,
+            "DATA_IN_0_PRECISION_1": 3,
+            "DATA_IN_0_TENSOR_SIZE_DIM_0": 4,
+            "DATA_IN_0_PARALLELISM_DIM_0": 4,
+            "DATA_IN_0_TENSOR_SIZE_DIM_1": 1,
+            "DATA_IN_0_PARALLELISM_DIM_1": 1,
+            "WEIGHT_PRECISION_0": 8,
+            "WEIGHT_PRECISION_1": 3,
+            "WEIGHT_TENSOR_SIZE_DIM_0": 4,
+            "WEIGHT_PARALLELISM_DIM_0": 4,
+            "WEIGHT_TENSOR_SIZE_DIM_1": 2,
+            "WEIGHT_PARALLELISM_DIM_1": 1,
+            "BIAS_PRECISION_0": 8,
+            "BIAS_PRECISION_1": 3,
+            "BIAS_TENSOR_SIZE_DIM_0": 2,
+            "BIAS_PARALLELISM_DIM_0": 2,
+            "BIAS_TENSOR_SIZE_DIM_1": 1,
+            "BIAS_PARALLELISM_DIM_1": 1,
+            "DATA_OUT_0_PRECISION_0": 8,
+            "DATA_OUT_0_PRECISION_1": 3,
+            "DATA_OUT_0_TENSOR_SIZE_DIM_0": 2,
+            "DATA_OUT_0_PARALLELISM_DIM_0": 2,
+            "DATA_OUT_0_TENSOR_SIZE_DIM_1": 1,
+            "DATA_OUT_0_PARALLELISM_DIM_1": 1,
+        },
+    }
+    assert list(hardware(graph, "_0")["verilog_param"])[:6] == [
+        "DATA_IN_0_PRECISION_0",
+        "DATA_IN_0_PRECISION_1",
+        "DATA_IN_0_TENSOR_SIZE_DIM_0",
+        "DATA_IN_0_PARALLELISM_DIM_0",
+        "DATA_IN_0_TENSOR_SIZE_DIM_1",
+        "DATA_IN_0_PARALLELISM_DIM_1",
+    ]
+
+
+def test_the_ends_are_implicit():
+    graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(1, 4))
+    for name in ("input_1", "output"):
+        assert hardware(graph, name) == {
+            "is_implicit": True,
+            "device_id": 0,
+            "parallelism": [1, 4],
+        }
+
+
+def test_the_graph_knows_its_sources_once_each_and_its_ends():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Tanh())
+    graph = lowered(model, input=torch.zeros(1, 4))
+    assert graph.meta["mase"]["hardware"]["verilog_sources"] == LINEAR_FILES + RELU_FILES
+    assert [node.name for node in graph.nodes_in] == ["_0"]
+    assert [node.name for node in graph.nodes_out] == ["_4"]
+
+
+def test_what_has_no_component_is_left_to_hls():
+    graph = lowered(nn.Sequential(nn.Tanh()), input=torch.zeros(1, 4))
+    found = hardware(graph, "_0")
+    assert (found["toolchain"], found["module"], found["dependence_files"]) == ("HLS", None, [])
+
+
+class Flexible(nn.Module):
+    def forward(self, x):
+        return F.elu(x.flatten(1), alpha=0.5, inplace=False) * 2
+
+
+def test_other_arguments_are_parameters_in_capitals_with_an_empty_interface():
+    graph = lowered(Flexible(), x=torch.zeros(1, 2, 2))
+    elu, mul = hardware(graph, "elu"), hardware(graph, "mul")
+    assert elu["interface"] == {"alpha": {}, "inplace": {}}
+    assert (elu["verilog_param"]["ALPHA"], elu["verilog_param"]["INPLACE"]) == (0.5, 0)
+    assert type(elu["verilog_param"]["INPLACE"]) is int
+    assert mul["verilog_param"]["OTHER"] == 2
+    assert hardware(graph, "flatten")["is_implicit"]
+    assert [node.name for node in graph.nodes_in] == ["elu"]
+
+
+def test_more_dimensions_are_numbered_from_the_last():
+    graph = lowered(nn.Sequential(nn.Conv2d(3, 8, 3)), input=torch.zeros(2, 3, 10, 12))
+    params = hardware(graph, "_0")["verilog_param"]
+    sizes = [params[f"DATA_IN_0_TENSOR_SIZE_DIM_{d}"] for d in range(4)]
+    parallel = [params[f"DATA_IN_0_PARALLELISM_DIM_{d}"] for d in range(4)]
+    assert sizes == [12, 10, 3, 2]
+    assert parallel == [4, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(4, 4), (6, 3), (5, 1), (2, 2), (1, 1), (7, 1)])
+def test_a_size_that_the_parallelism_does_not_divide_takes_the_next_smaller_divisor(size, expected):
+    graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(1, size))
+    params = hardware(graph, "_0")["verilog_param"]
+    assert params["DATA_IN_0_PARALLELISM_DIM_0"] == expected
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 4)])
+def test_scalars_vectors_and_empty_batches_have_two_dimensions(shape):
+    graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(shape))
+    params = hardware(graph, "_0")["verilog_param"]
+    padded = [*reversed(shape), 1, 1][:2]
+    assert [params[f"DATA_IN_0_TENSOR_SIZE_DIM_{d}"] for d in (0, 1)] == padded
+
+
+def test_the_parallelism_is_an_option():
+    graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(4, 8))
+    add_hardware_metadata_analysis_pass(graph, {"parallelism": [2, 8]})
+    assert hardware(graph, "_0")["parallelism"] == [2, 8]
+    params = hardware(graph, "_0")["verilog_param"]
+    assert [params[f"DATA_IN_0_PARALLELISM_DIM_{d}"] for d in (0, 1)] == [8, 2]
+
+
+@pytest.mark.parametrize("parallelism", [[], [0, 4], [-1]])
+def test_a_parallelism_below_one_is_refused(parallelism):
+    graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(1, 4))
+    with pytest.raises(PassArgsError, match="parallelism is a list of numbers from 1, not"):
+        add_hardware_metadata_analysis_pass(graph, {"parallelism": parallelism})
+
+
+class Own(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def own(x):
+    return x * 2
+
+
+class UsesOwn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Own()
+
+    def forward(self, x):
+        return own(self.layer(x))
+
+
+def test_custom_ops_bring_their_own_hardware():
+    about = {"module": "my_block", "dependence_files": ["my_block.sv"]}
+    custom = {"modules": {Own: about}, "functions": {own: about | {"toolchain": "HLS"}}}
+    graph = lowered(UsesOwn(), custom_ops=custom, x=torch.zeros(1, 4))
+    layer, function = hardware(graph, "layer"), hardware(graph, "own")
+    assert (layer["toolchain"], layer["module"]) == ("EXTERNAL", "my_block")
+    assert (function["toolchain"], function["dependence_files"]) == ("HLS", ["my_block.sv"])
+    assert graph.meta["mase"]["hardware"]["verilog_sources"] == ["my_block.sv"]

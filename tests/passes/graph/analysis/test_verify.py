@@ -1,0 +1,294 @@
+"""Metadata that contradicts the graph is found, under the name of the node."""
+
+import operator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from chop.ir import MaseGraph
+from chop.passes import (
+    PassArgsError,
+    Pipeline,
+    verify_common_metadata_analysis_pass,
+    verify_hardware_metadata_analysis_pass,
+    verify_metadata_analysis_pass,
+    verify_software_metadata_analysis_pass,
+)
+from chop.passes.graph.analysis.verify import MetadataError
+
+PREPARE = Pipeline(
+    ["init_metadata", "add_common_metadata", "add_software_metadata", "add_hardware_metadata"]
+)
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Linear(4, 8)
+        self.relu = nn.ReLU()
+        self.narrow = nn.Linear(8, 4)
+        self.shift = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        hidden = F.relu(self.relu(self.wide(x)))
+        return torch.cat([self.narrow(hidden) + self.shift, x], 1), hidden.size(0)
+
+
+@pytest.fixture
+def graph():
+    graph = MaseGraph(Network())
+    PREPARE(graph, {"add_common_metadata": {"dummy_in": {"x": torch.zeros(2, 4)}}})
+    assert verify_metadata_analysis_pass(graph)[1] == {}
+    return graph
+
+
+def node(graph, name):
+    return next(node for node in graph.nodes if node.name == name)
+
+
+def meta(graph, name):
+    return node(graph, name).meta["mase"]
+
+
+def change_shape(graph):
+    meta(graph, "wide")["common"]["args"]["data_in_0"]["shape"] = [2, 5]
+
+
+def change_result(graph):
+    meta(graph, "wide")["common"]["results"]["data_out_0"]["shape"] = [2, 9]
+
+
+def change_dtype(graph):
+    meta(graph, "narrow")["common"]["args"]["data_in_0"]["torch_dtype"] = torch.float16
+
+
+def shorten_precision(graph):
+    weight = meta(graph, "wide")["common"]["args"]["weight"]
+    weight["type"], weight["precision"] = "integer", [8]
+
+
+def unknown_format(graph):
+    meta(graph, "narrow")["common"]["results"]["data_out_0"]["type"] = "interger"
+
+
+def drop_precision(graph):
+    del meta(graph, "narrow")["common"]["args"]["bias"]["precision"]
+
+
+def swap_module(graph):
+    graph.modules[""].wide = nn.Linear(4, 9)
+
+
+def delete_module(graph):
+    del graph.modules[""].narrow
+
+
+def delete_attribute(graph):
+    del graph.modules[""].shift
+
+
+def swap_kind_of_module(graph):
+    graph.modules[""].relu = nn.Tanh()
+
+
+def swap_attribute(graph):
+    graph.modules[""].shift = nn.Parameter(torch.zeros(1))
+
+
+def insert_node(graph):
+    wide = node(graph, "wide")
+    with graph.fx_graph.inserting_after(wide):
+        new = graph.fx_graph.call_function(torch.neg, (wide,))
+    node(graph, "relu").replace_input_with(wide, new)
+
+
+def relabel(graph):
+    meta(graph, "add")["common"]["mase_op"] = "sub"
+
+
+def wrong_type(graph):
+    meta(graph, "add")["common"]["mase_type"] = "builtin"
+
+
+def rewire(graph):
+    node(graph, "narrow").replace_input_with(node(graph, "relu_1"), node(graph, "x"))
+
+
+def rewire_in_a_list(graph):
+    node(graph, "cat").args = ([node(graph, "wide"), node(graph, "x")], 1)
+
+
+def rewire_output(graph):
+    node(graph, "output").args = ((node(graph, "narrow"), node(graph, "size")),)
+
+
+def replace_tensor_by_number(graph):
+    node(graph, "add").args = (node(graph, "narrow"), 2)
+
+
+def give_one_more(graph):
+    node(graph, "cat").args = ([node(graph, "x")] * 3, 1)
+
+
+def replace_function(graph):
+    node(graph, "add").target = operator.mul
+
+
+def drop_common(graph):
+    meta(graph, "relu")["common"] = {}
+
+
+def drop_results(graph):
+    del meta(graph, "relu")["common"]["results"]
+
+
+def empty_results(graph):
+    meta(graph, "output")["common"]["results"] = {}
+
+
+def drop_software_argument(graph):
+    del meta(graph, "wide")["software"]["args"]["weight"]
+
+
+def drop_software_result(graph):
+    del meta(graph, "relu")["software"]["results"]["data_out_0"]
+
+
+def drop_stat(graph):
+    del meta(graph, "relu")["software"]["args"]["data_in_0"]["stat"]
+
+
+def wrong_toolchain(graph):
+    meta(graph, "wide")["hardware"]["toolchain"] = "VITIS"
+
+
+def wrong_storage(graph):
+    meta(graph, "wide")["hardware"]["interface"]["weight"]["storage"] = "TAPE"
+
+
+def wrong_parallelism(graph):
+    meta(graph, "wide")["hardware"]["verilog_param"]["WEIGHT_PARALLELISM_DIM_0"] = 3
+
+
+def no_parallelism(graph):
+    meta(graph, "wide")["hardware"]["verilog_param"]["WEIGHT_PARALLELISM_DIM_0"] = 0
+
+
+def undecided(graph):
+    del meta(graph, "wide")["hardware"]["is_implicit"]
+
+
+MUTATIONS = [
+    (change_shape, "wide", "takes 'data_in_0' with shape [2, 5], but 'x' gives [2, 4]"),
+    (change_result, "relu", "takes 'data_in_0' with shape [2, 8], but 'wide' gives [2, 9]"),
+    (change_dtype, "narrow", "with torch_dtype torch.float16, but 'relu_1' gives torch.float32"),
+    (shorten_precision, "wide", "integer needs the precision [width, frac_width], not [8]"),
+    (unknown_format, "narrow", "unknown number format 'interger'; did you mean 'integer'?"),
+    (drop_precision, "narrow", "argument 'bias' has no precision"),
+    (swap_module, "wide", "parameter 'weight' has shape [9, 4], but [8, 4] is noted"),
+    (swap_kind_of_module, "relu", "_func/relu, but it is module_related_func/tanh"),
+    (delete_module, "narrow", "call_module of what is not there: GraphModule has no 'narrow'"),
+    (delete_attribute, "shift", "get_attr of what is not there: GraphModule has no 'shift'"),
+    (swap_attribute, "shift", "attribute 'shift' has shape [1], but [4] is noted"),
+    (insert_node, "neg", "has no common metadata; run add_common_metadata_analysis_pass"),
+    (relabel, "add", "is noted as builtin_func/sub, but it is builtin_func/add"),
+    (wrong_type, "add", "mase_type 'builtin' is none of module_related_func"),
+    (rewire, "narrow", "takes 'data_in_0' with shape [2, 8], but 'x' gives [2, 4]"),
+    (rewire_in_a_list, "cat", "takes 'data_in_0' with shape [2, 4], but 'wide' gives [2, 8]"),
+    (rewire_output, "output", "'data_out_0' with shape [2, 8], but 'narrow' gives [2, 4]"),
+    (replace_tensor_by_number, "add", "does not take the tensor 'data_in_1' that is noted"),
+    (give_one_more, "cat", "takes a tensor 'data_in_2' that is not noted"),
+    (replace_function, "add", "is noted as builtin_func/add, but it is builtin_func/mul"),
+    (drop_common, "relu", "has no common metadata"),
+    (drop_results, "relu", "has no results"),
+    (empty_results, "output", "has no results"),
+    (drop_software_argument, "wide", "software args lacks 'weight'"),
+    (drop_software_result, "relu", "software results lacks 'data_out_0'"),
+    (drop_stat, "relu", "software args 'data_in_0' has no stat"),
+    (wrong_toolchain, "wide", "toolchain 'VITIS' is none of INTERNAL, EXTERNAL, HLS"),
+    (wrong_storage, "wide", "storage 'TAPE' of 'weight' is none of ['BRAM']"),
+    (wrong_parallelism, "wide", "_DIM_0 = 3 does not divide the tensor's size 4"),
+    (no_parallelism, "wide", "_DIM_0 = 0 does not divide the tensor's size 4"),
+    (undecided, "wide", "hardware does not say whether the node is implicit"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mutate", "name", "text"), MUTATIONS, ids=[m[0].__name__ for m in MUTATIONS]
+)
+class TestMutations:
+    def test_the_node_is_named_with_what_is_wrong(self, graph, mutate, name, text):
+        mutate(graph)
+        _, problems = verify_metadata_analysis_pass(graph)
+        assert text in "; ".join(problems[name])
+
+    def test_strict_raises_with_the_nodes_name(self, graph, mutate, name, text):
+        mutate(graph)
+        _, problems = verify_metadata_analysis_pass(graph)
+        with pytest.raises(MetadataError, match=f"^node '{next(iter(problems))}': ") as raised:
+            verify_metadata_analysis_pass(graph, {"strict": True})
+        if len(problems) > 1:
+            assert f"(and {len(problems) - 1} more node" in str(raised.value)
+
+
+def test_a_rewired_edge_of_the_same_shape_is_no_contradiction(graph):
+    # the metadata says what a node takes, the edges are fx's own
+    node(graph, "relu_1").replace_input_with(node(graph, "relu"), node(graph, "wide"))
+    assert verify_metadata_analysis_pass(graph)[1] == {}
+
+
+def test_verifying_changes_nothing(graph):
+    before = [n.meta["mase"].parameters.clone() for n in graph.nodes]
+    verify_metadata_analysis_pass(graph)
+    assert [n.meta["mase"].parameters for n in graph.nodes] == before
+
+
+def test_a_graph_without_metadata_is_reported_whole():
+    graph = MaseGraph(nn.Sequential(nn.ReLU()))
+    _, problems = verify_metadata_analysis_pass(graph)
+    assert list(problems) == ["input_1", "_0", "output"]
+
+
+def test_parts_that_are_not_there_yet_are_not_missed():
+    graph = MaseGraph(nn.Sequential(nn.ReLU()))
+    options = {"add_common_metadata": {"dummy_in": {"input": torch.zeros(1, 4)}}}
+    Pipeline(["init_metadata", "add_common_metadata"])(graph, options)
+    assert verify_metadata_analysis_pass(graph)[1] == {}
+
+
+def test_a_quantised_format_is_accepted(graph):
+    for part in (meta(graph, "wide").common.args, meta(graph, "wide").common.results):
+        for _, tensor in part.tensors():
+            tensor["type"], tensor["precision"] = "integer", [8, 4]
+    assert verify_metadata_analysis_pass(graph)[1] == {}
+
+
+def test_each_part_has_a_verifier_of_its_own(graph):
+    drop_software_argument(graph)
+    wrong_toolchain(graph)
+    relabel(graph)
+    assert list(verify_common_metadata_analysis_pass(graph)[1]) == ["add"]
+    assert list(verify_software_metadata_analysis_pass(graph)[1]) == ["wide"]
+    assert list(verify_hardware_metadata_analysis_pass(graph)[1]) == ["wide"]
+
+
+@pytest.mark.parametrize(
+    ("verify", "first"),
+    [
+        (verify_software_metadata_analysis_pass, "add_software_metadata_analysis_pass"),
+        (verify_hardware_metadata_analysis_pass, "add_hardware_metadata_analysis_pass"),
+    ],
+)
+def test_a_part_that_was_never_filled_in_says_which_pass_does(verify, first):
+    graph = MaseGraph(nn.Sequential(nn.ReLU()))
+    with pytest.raises(PassArgsError, match=f"node 'input_1' has none; run {first} first"):
+        verify(graph)
+
+
+def test_names_that_are_one_name_in_verilog_are_reported(graph):
+    first, second = node(graph, "relu"), node(graph, "relu_1")
+    second.name = "Relu"
+    _, problems = verify_hardware_metadata_analysis_pass(graph)
+    assert problems == {"Relu": [f"has the same Verilog name as {first.name!r}"]}
