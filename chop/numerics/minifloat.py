@@ -70,7 +70,9 @@ class _Minifloat(NumberFormat):
 
 
 @dataclass(frozen=True)
-class MinifloatIEEE(_Minifloat, name="minifloat_ieee", suffix="MinifloatIEEE"):
+class MinifloatIEEE(
+    _Minifloat, name="minifloat_ieee", suffix="MinifloatIEEE", aliases=("minifloat_simple",)
+):
     """With a hidden leading one and subnormals; `exponent_bias` None stands for 2^(e-1) - 1."""
 
     def round(self, x: Tensor) -> Tensor:
@@ -94,9 +96,7 @@ class MinifloatIEEE(_Minifloat, name="minifloat_ieee", suffix="MinifloatIEEE"):
 
 
 @dataclass(frozen=True)
-class MinifloatDenorm(
-    _Minifloat, name="minifloat_denorm", suffix="MinifloatDenorm", aliases=("minifloat_simple",)
-):
+class MinifloatDenorm(_Minifloat, name="minifloat_denorm", suffix="MinifloatDenorm"):
     """Without a hidden one: a fraction below one times a power of two."""
 
     least_fraction: ClassVar[int] = 1

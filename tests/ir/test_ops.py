@@ -320,7 +320,7 @@ def _own_table(monkeypatch):
     for index in ("_BY_MODULE", "_BY_FUNCTION", "_BY_NAME"):
         monkeypatch.setattr(ops, index, dict(getattr(ops, index)))
     yield
-    ops._module_op.cache_clear()
+    ops.module_op.cache_clear()
 
 
 class _Swish(nn.Module):

@@ -350,7 +350,7 @@ def test_relu_needs_no_sign():
 
 
 @pytest.mark.parametrize(
-    ("alias", "name"), [("fixed", "integer"), ("minifloat_simple", "minifloat_denorm")]
+    ("alias", "name"), [("fixed", "integer"), ("minifloat_simple", "minifloat_ieee")]
 )
 def test_older_names_are_understood(alias, name):
     assert FORMATS[alias] is FORMATS[name]

@@ -210,7 +210,7 @@ quantizer_map: dict[str, Callable[..., Any]] = {
     "integer_floor": integer_floor_quantizer,
     "scale_integer": scale_integer_quantizer,
     "minifloat_denorm": minifloat_denorm_quantizer,
-    "minifloat_simple": minifloat_denorm_quantizer,
+    "minifloat_simple": minifloat_ieee_quantizer,
     "minifloat_ieee": minifloat_ieee_quantizer,
     "log": log_quantizer,
     "block_fp": block_fp_quantizer,
