@@ -2,18 +2,20 @@
 
 On CUDA each kind of format is one Triton kernel, whose widths are run-time arguments: it is
 compiled once per dtype, not once per width. On the CPU a large tensor is rounded in pieces that
-stay in the cache. Whatever this module cannot do (no Triton, small or unusual tensors, float64,
+stay in the cache: compiling there costs seconds to a minute, and is left to torch.compile of the
+whole model. Whatever this module cannot do (no Triton, small or unusual tensors, float64,
 tracing, vmap, export) is done by the format itself.
 
 The environment variable MASE_FUSED, or `set_fused`, decides:
 
 - `auto`, the default: as above.
-- `on`: for small tensors too.
+- `on`: on CUDA for the smallest tensors too.
 - `off`: never; formats run as plain torch operations.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -78,7 +80,7 @@ def _plain(x: Tensor) -> bool:
         and x.layout == torch.strided
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
-        and not torch.jit.is_tracing()
+        and torch._C._get_tracing_state() is None
     )
 
 
@@ -86,17 +88,38 @@ def _plain(x: Tensor) -> bool:
 
 
 def _in_pieces(fmt: NumberFormat, x: Tensor) -> Tensor | None:
-    """Elementwise formats: piece by piece, so that the format's temporaries stay in the cache."""
+    """Piece by piece, so that the temporaries of the format stay in the cache."""
     size = PIECE * max(2, torch.get_num_threads())
-    if x.numel() < LEAST_PIECES * size or not type(fmt) in _planners():
+    if x.numel() < LEAST_PIECES * size or not x.is_contiguous():
         return None
-    if not fmt.elementwise or not x.is_contiguous():
+    plan = _plan(fmt, x.device)  # without one, it may look at the whole tensor
+    cut = _cut(fmt, x, size, plan.blocks) if plan else None
+    if cut is None:
         return None
+    piecewise, matrix, rows = cut
     result = torch.empty_like(x)
-    flat = result.view(-1)
-    for piece, place in zip(x.detach().view(-1).split(size), flat.split(size), strict=True):
-        place.copy_(fmt.rounded(piece))
+    places = result.view(matrix.shape).split(rows)
+    for piece, place in zip(matrix.split(rows), places, strict=True):
+        place.copy_(piecewise.rounded(piece))
     return result
+
+
+def _cut(fmt: Any, x: Tensor, size: int, blocks: bool) -> tuple[Any, Tensor, int] | None:
+    """The format of a piece, `x` in a shape that falls into pieces, and the length of one."""
+    if not blocks:
+        return fmt, x.detach().view(-1), size
+    t = tiling_of(fmt, x)
+    if t is None or (t.samples > 1 and t.m % t.block_m):
+        return None
+    block = (t.block_m, t.block_n)
+    shape = (t.samples * t.m, t.n)
+    if t.block_m == 1 and t.n % t.block_n == 0:
+        shape = (-1, t.block_n)
+    matrix = x.detach().view(shape)
+    rows = max(1, size // (t.block_m * matrix.shape[1])) * t.block_m
+    if rows >= matrix.shape[0]:
+        return None
+    return dataclasses.replace(fmt, block_size=block, batched=False), matrix, rows
 
 
 # --- plans: which kernel, with which arguments ----------------------------------------------------
@@ -158,8 +181,8 @@ def _carry() -> int:
 
 
 def _plan_log(fmt: Any, device: torch.device) -> Plan:
-    rule = "log" if fmt.exponent_bias <= 126 else "log_wide"
-    return Plan(rule, (-fmt.exponent_bias, min(fmt.highest, 127), _carry(), fmt.zero))
+    highest = 2.0 ** min(fmt.highest, 127)
+    return Plan("log", (2.0**-fmt.exponent_bias, highest, _carry(), fmt.zero))
 
 
 def _plan_binary(fmt: Any, device: torch.device) -> Plan | None:
@@ -288,11 +311,11 @@ class Tiles(NamedTuple):
     whole: bool  # a block fits into a tile
 
 
-TILE = 1024
-LARGE_TILE = 4096  # of blocks that take many
+TILE, MOST_WARPS = 1024, 16
+LARGE_TILE = 1024  # of blocks that take many
 LARGEST_TILE = 2**14  # into which a block is fitted whole
-LINE = 256  # columns, at least, that a tile of a large block is wide if it can
-LAG = 512  # programs between looking at a large block and rounding it
+LINE = 512  # columns, at least, that a tile of a large block is wide if it can
+STEPS = 16  # tiles of a large block that a program looks at for its largest
 
 
 def _power_of_two(n: int) -> int:
@@ -388,12 +411,14 @@ def _round_elements(plan: Plan, x: Tensor, result: Tensor) -> None:
     )
 
 
-def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[], None] | None:
+def tiling_of(fmt: Any, x: Tensor) -> Tiling | None:
     from chop.numerics.blocks import block_shape
 
-    if x.ndim == 0:
-        return None
-    t = tiling(x.shape, block_shape(x.shape, *fmt.layout(x.ndim)))
+    return tiling(x.shape, block_shape(x.shape, *fmt.layout(x.ndim))) if x.ndim else None
+
+
+def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[], None] | None:
+    t = tiling_of(fmt, x)
     if t is None:
         return None
     by = tiles(t)
@@ -408,25 +433,31 @@ def _round_blocks(plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Tiles) -
     groups_n = -(-blocks_n // by.groups)
     groups = t.samples * blocks_m * groups_n
     shape = (t.m, t.n, t.block_m, t.block_n, groups_n)
-    arguments = (*plan.padded(), _most(plan, x))
-    options = {
-        "RULE": getattr(kernels, plan.rule),
-        "EVEN": by.even,
-        "BM": by.rows,
-        "G": by.groups,
-        "BN": by.columns,
-        "num_warps": min(16, max(2, by.rows * by.groups * by.columns // 512)),
-        "enable_fp_fusion": False,
-    }
-    if by.whole:
-        kernels.round_blocks[(groups,)](x, result, *shape, *arguments, **options)
-        return
     parts_m, parts_n = -(-t.block_m // by.rows), -(-t.block_n // by.columns)
-    count, lag = groups * parts_m * parts_n, parts_m * parts_n + LAG
-    counters = t.samples * blocks_m * blocks_n, 1 + groups
-    memory = torch.zeros(sum(counters), dtype=torch.int32, device=x.device)
-    largest, seen = memory.split(counters)
-    parts = (parts_m, parts_n, count, lag)
-    kernels.round_large_blocks[(count + lag,)](
-        x, result, largest, seen, *shape, *parts, *arguments, **options
+    size: dict[str, Any] = {"BM": by.rows, "G": by.groups, "BN": by.columns}
+    size["num_warps"] = min(MOST_WARPS, max(2, by.rows * by.groups * by.columns // 512))
+    largest = x  # not looked at, if blocks are whole
+    if not by.whole:
+        blocks = t.samples * blocks_m * blocks_n
+        largest = torch.zeros(blocks, dtype=torch.int32, device=x.device)
+        steps = min(STEPS, _power_of_two(parts_m))
+        strides = -(-parts_m // steps)
+        even = by.even and parts_m % steps == 0
+        kernels.find_largest[(groups * strides * parts_n,)](
+            x, largest, *shape, strides, parts_n, EVEN=even, STEPS=steps, **size
+        )
+    kernels.round_blocks[(groups * parts_m * parts_n,)](
+        x,
+        result,
+        largest,
+        *shape,
+        parts_m,
+        parts_n,
+        *plan.padded(),
+        _most(plan, x),
+        RULE=getattr(kernels, plan.rule),
+        EVEN=by.even,
+        WHOLE=by.whole,
+        **size,
+        enable_fp_fusion=False,
     )

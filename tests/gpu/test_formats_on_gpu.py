@@ -67,7 +67,7 @@ SPECIAL += [0.70710677, 0.7071068, 1.4142135, 1.4142137, 0.5, 1.5, 2.5, -0.5, 44
 
 
 def numbers(shape, dtype=torch.float32):
-    """Random bits, so all exponents; in part numbers of one size, so that blocks are not trivial."""
+    """Random bits, so all exponents; in part numbers of one size, so that blocks mean something."""
     n = math.prod(shape)
     whole = torch.int32 if dtype == torch.float32 else torch.int16
     info = torch.iinfo(whole)

@@ -17,7 +17,6 @@ import triton.language as tl
 
 FINITE: tl.constexpr = tl.constexpr(3.4028234663852886e38)
 EXPONENT: tl.constexpr = tl.constexpr(0x7F800000)
-MAGNITUDE: tl.constexpr = tl.constexpr(0x7FFFFFFF)
 SIGN: tl.constexpr = tl.constexpr(-0x80000000)
 ZERO_EXPONENT: tl.constexpr = tl.constexpr(-254)  # as floor_log2 of the eager formats
 
@@ -127,25 +126,18 @@ def _signed_power(x, a, zero):
 
 
 @triton.jit
-def log(x, lowest, highest, carry, zero, p4):
-    """Normal powers only; `carry` takes mantissas beyond the border into the next exponent."""
-    exponent = ((_bits(x) & MAGNITUDE) + tl.cast(carry, tl.int32)) >> 23
-    exponent = tl.maximum(exponent, tl.cast(lowest, tl.int32) + 127)
-    exponent = tl.minimum(exponent, tl.cast(highest, tl.int32) + 127)
-    return _signed_power(x, _float(exponent << 23), zero)
-
-
-@triton.jit
-def _round_log2(a, carry):
+def _nearest_power(a, carry):
+    """Of two, in log2; `carry` takes mantissas beyond the border into the next exponent."""
     small = a < 1.1754943508222875e-38
     bits = _bits(tl.where(small, a * 16777216.0, a)) + tl.cast(carry, tl.int32)
-    return (bits >> 23) - tl.where(small, 151, 127)
+    power = _float(bits & EXPONENT)
+    return tl.where(small, power * 5.9604644775390625e-08, power)
 
 
 @triton.jit
-def log_wide(x, lowest, highest, carry, zero, p4):
-    exponent = tl.maximum(_round_log2(tl.abs(x), carry), tl.cast(lowest, tl.int32))
-    return _signed_power(x, _exp2(tl.minimum(exponent, tl.cast(highest, tl.int32))), zero)
+def log(x, smallest, largest, carry, zero, p4):
+    a = tl.maximum(_nearest_power(tl.abs(x), carry), smallest)
+    return _signed_power(x, tl.minimum(a, largest), zero)
 
 
 @triton.jit
@@ -239,9 +231,8 @@ def block_float_wide(x, largest, full, low, high, reach, fraction):
 def block_log(x, largest, top, most, carry, zero, p4):
     top = tl.cast(top, tl.int32)
     bias = tl.minimum(tl.maximum(top - _ceil_log2(largest), 0), tl.cast(most, tl.int32))
-    exponent = _round_log2(tl.minimum(tl.abs(x), FINITE), carry)
-    exponent = tl.minimum(tl.maximum(exponent, -bias), top - bias)
-    return _signed_power(x, _exp2(exponent), zero)
+    a = tl.maximum(_nearest_power(tl.abs(x), carry), _exp2(-bias))
+    return _signed_power(x, tl.minimum(a, _exp2(top - bias)), zero)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -280,85 +271,75 @@ def _magnitudes(x):
 
 @triton.jit
 def _tile(
-    tile, m, n, block_m, block_n, groups_n, parts_m, parts_n,
+    m, n, block_m, block_n, groups_n, parts_m, parts_n,
+    ROWS: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Of this program: its elements, their rows within the block and how many there are of these,
+    which of its columns exist, its blocks, and which of those exist.
+
+    A tile is BM rows by G blocks of BN columns, of which a program may take several downwards,
+    ROWS in all; a block may take parts_m by parts_n programs.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    group = (program % groups_n) * G
+    part = (program // groups_n) % (parts_m * parts_n)
+    row_block = program // groups_n // (parts_m * parts_n)
+    blocks_m, blocks_n = tl.cdiv(m, block_m), tl.cdiv(n, block_n)
+    top = (row_block % blocks_m) * block_m
+    row = (part // parts_n) * ROWS + tl.arange(0, BM)[:, None, None]
+    g = group + tl.arange(0, G)
+    column = (part % parts_n) * BN + tl.arange(0, BN)[None, None, :]
+    there = column < block_n
+    column += g[None, :, None] * block_n
+    there = there & (column < n)
+    at = ((row_block // blocks_m) * m + top + row) * n + column
+    return at, row, tl.minimum(block_m, m - top), there, row_block * blocks_n + g, g < blocks_n
+
+
+@triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n"])
+def round_blocks(
+    x_ptr, y_ptr, largest_ptr, m, n, block_m, block_n, groups_n, parts_m, parts_n,
+    p0, p1, p2, p3, p4, most,
+    RULE: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile, counted block by block: its elements, which of them exist, and its blocks."""
-    span = parts_m * parts_n
-    group, part = tile // span, tile % span
-    column_group, row_group = group % groups_n, group // groups_n
-    blocks_m, blocks_n = tl.cdiv(m, block_m), tl.cdiv(n, block_n)
-    sample, block = row_group // blocks_m, row_group % blocks_m
-    row = (part // parts_n) * BM + tl.arange(0, BM)[:, None, None]
-    g = column_group * G + tl.arange(0, G)
-    column = (part % parts_n) * BN + tl.arange(0, BN)[None, None, :]
-    inside = (row < block_m) & (block * block_m + row < m) & (column < block_n)
-    column += g[None, :, None] * block_n
-    inside = inside & (column < n)
-    at = (sample * m + block * block_m + row) * n + column
-    return at, inside, row_group * blocks_n + g, g < blocks_n, group
-
-
-@triton.jit(do_not_specialize=["m", "block_m", "groups_n"])
-def round_blocks(
-    x_ptr, y_ptr, m, n, block_m, block_n, groups_n, p0, p1, p2, p3, p4, most,
-    RULE: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """Blocks that fit into a tile."""
-    program = tl.program_id(0).to(tl.int64)
-    at, inside, _, _, _ = _tile(program, m, n, block_m, block_n, groups_n, 1, 1, BM, G, BN)
+    """`RULE` block by block. Blocks larger than a tile (not WHOLE) find their largest in memory."""
+    at, row, rows, there, block, real = _tile(
+        m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, BM, G, BN
+    )
     if EVEN:
         x = tl.load(x_ptr + at).to(tl.float32)
     else:
-        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    largest = tl.max(tl.max(_magnitudes(x), axis=2), axis=0)
+        x = tl.load(x_ptr + at, mask=there & (row < rows), other=0.0).to(tl.float32)
+    if WHOLE:
+        largest = tl.max(tl.max(_magnitudes(x), axis=2), axis=0)
+    else:
+        largest = _float(tl.load(largest_ptr + block, mask=real, other=0))
     y = _cast(RULE(x, largest[None, :, None], p0, p1, p2, p3, p4), most, y_ptr)
     if EVEN:
         tl.store(y_ptr + at, y)
     else:
-        tl.store(y_ptr + at, y, mask=inside)
+        tl.store(y_ptr + at, y, mask=there & (row < rows))
 
 
-@triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n", "count", "lag"])
-def round_large_blocks(
-    x_ptr, y_ptr, largest_ptr, seen_ptr, m, n, block_m, block_n, groups_n, parts_m, parts_n,
-    count, lag, p0, p1, p2, p3, p4, most,
-    RULE: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
+@triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n"])
+def find_largest(
+    x_ptr, largest_ptr, m, n, block_m, block_n, groups_n, parts_m, parts_n,
+    EVEN: tl.constexpr, STEPS: tl.constexpr,
+    BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of many tiles, in one launch: each program looks at a tile, and rounds an earlier one.
-
-    A tile is rounded `lag` programs after it was looked at, while it is still in the cache. By
-    then all tiles of its blocks have been taken up, since programs take tiles in the order in
-    which they start; a program that is too early waits for those that still run.
-    """
-    program = tl.atomic_add(seen_ptr, 1).to(tl.int64)
-    span = parts_m * parts_n
-    if program < count:
-        at, inside, block, there, group = _tile(
-            program, m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, G, BN
-        )
+    """The largest magnitude of each block that is larger than a tile."""
+    at, row, rows, there, block, real = _tile(
+        m, n, block_m, block_n, groups_n, parts_m, parts_n, BM * STEPS, BM, G, BN
+    )
+    most = tl.zeros([BM, G, BN], tl.float32)
+    for _ in range(STEPS):
         if EVEN:
-            x = tl.load(x_ptr + at, eviction_policy="evict_last").to(tl.float32)
+            x = tl.load(x_ptr + at)
         else:
-            x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        largest = tl.max(tl.max(_magnitudes(x), axis=2), axis=0)
-        tl.atomic_max(largest_ptr + block, _bits(largest), mask=there)
-        tl.debug_barrier()  # every thread's largest is there before the tile counts as seen
-        tl.atomic_add(seen_ptr + 1 + group, 1)
-    if program >= lag:
-        at, inside, block, there, group = _tile(
-            program - lag, m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, G, BN
-        )
-        while tl.atomic_add(seen_ptr + 1 + group, 0) < span:
-            pass
-        tl.debug_barrier()
-        largest = _float(tl.load(largest_ptr + block, mask=there, other=0, cache_modifier=".cg"))
-        if EVEN:
-            x = tl.load(x_ptr + at, eviction_policy="evict_first").to(tl.float32)
-        else:
-            x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        y = _cast(RULE(x, largest[None, :, None], p0, p1, p2, p3, p4), most, y_ptr)
-        if EVEN:
-            tl.store(y_ptr + at, y, eviction_policy="evict_first")
-        else:
-            tl.store(y_ptr + at, y, mask=inside)
+            x = tl.load(x_ptr + at, mask=there & (row < rows), other=0.0)
+        most = tl.maximum(most, _magnitudes(x.to(tl.float32)))
+        at += BM * n
+        row += BM
+    largest = tl.max(tl.max(most, axis=2), axis=0)
+    tl.atomic_max(largest_ptr + block, _bits(largest), mask=real)

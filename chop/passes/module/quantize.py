@@ -113,10 +113,10 @@ def _check_keys(by: str, configs: Mapping[str, Any], layers: Mapping[str, nn.Mod
                 f"module pass 'quantize': {unknown(known[by][0], key, known[by][1])}"
             )
         try:
-            re.compile(key if by == "regex_name" else "")
+            found = [n for n, m in layers.items() if _key(by, {key: None}, n, m) is not None]
         except re.error as error:
             raise PassArgsError(
                 f"module pass 'quantize': {key!r} is not a regular expression: {error}"
             ) from None
-        if all(_key(by, {key: None}, name, layer) is None for name, layer in layers.items()):
+        if not found:
             logger.warning("no layer of the model matches %s %r", by, key)

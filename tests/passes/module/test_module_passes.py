@@ -160,7 +160,7 @@ def test_an_expression_that_finds_nothing_is_worth_a_warning(model, caplog):
 
 
 def test_it_works_on_modules_only():
-    with pytest.raises(TypeError, match="module pass 'quantize' works on an nn.Module, not dict"):
+    with pytest.raises(TypeError, match=r"module pass 'quantize' works on an nn\.Module, not dict"):
         quantize_module_transform_pass({}, {"by": "type"})
 
 

@@ -13,7 +13,6 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
-from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
 
 logger = logging.getLogger(__name__)
@@ -33,9 +32,7 @@ def _changed(before: fx.Node, after: fx.Node) -> bool:
     ours, theirs = get_node_actual_target(after), get_node_actual_target(before)
     if before.op == after.op == "call_module":
         return type(ours) is not type(theirs)
-    return isinstance(ours, QuantizedFunction) != isinstance(theirs, QuantizedFunction) or (
-        ours != theirs
-    )
+    return bool(ours != theirs)
 
 
 def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:

@@ -60,9 +60,7 @@ def test_the_average_is_over_elements_and_float_counts_as_32():
     count = [sum(sizes[i] for sizes in SIZES.values()) for i in (0, 1)]
     assert info["w_avg_bit"] == sum(weights[n] * SIZES[n][0] for n in SIZES) / count[0]
     assert info["data_avg_bit"] == sum(data[n] * SIZES[n][1] for n in SIZES) / count[1]
-    assert info["layers"] == {
-        n: {"w_avg_bit": weights[n], "data_avg_bit": data[n]} for n in SIZES
-    }
+    assert info["layers"] == {n: {"w_avg_bit": weights[n], "data_avg_bit": data[n]} for n in SIZES}
 
 
 def test_half_precision_counts_as_16():

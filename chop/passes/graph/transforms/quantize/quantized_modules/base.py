@@ -16,7 +16,7 @@ from chop.passes.graph.transforms.quantize.config import as_in_place, layer_form
 
 
 class _Kept(NamedTuple):
-    """A rounded parameter, with what it was made from."""
+    """A rounded parameter, with what it was made from, as bits."""
 
     source: Tensor
     fmt: NumberFormat
@@ -113,9 +113,9 @@ class Quantized(Leaf, nn.Module):
         if self.training or torch.is_grad_enabled() or not _can_be_kept(tensor, fmt):
             return fmt(tensor)
         kept = self._kept.get(name)
-        if kept is None or kept.fmt != fmt or not _equal(kept.source, tensor):
-            kept = _Kept(tensor.detach().clone(), fmt, fmt(tensor.detach()))
-            self._kept[name] = kept
+        bits = tensor.detach().view(BITS[tensor.element_size()])
+        if kept is None or kept.fmt != fmt or not _same(kept, tensor, bits):
+            kept = self._kept[name] = _Kept(bits.clone(), fmt, fmt(tensor.detach()))
         return kept.rounded
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -170,15 +170,13 @@ def _can_be_kept(tensor: Tensor, fmt: NumberFormat) -> bool:
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
+# by value, as writes through `.data` change neither the address nor the version of a tensor; and by
+# bits, so that NaN equals itself and -0 is not 0
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _equal(kept: Tensor, now: Tensor) -> bool:
-    # by value: writes through `.data` change neither the address nor the version of a tensor
-    if kept.dtype != now.dtype or kept.shape != now.shape:
-        return False
-    bits = BITS[now.element_size()]  # so that NaN equals itself, and -0 is not 0
-    return torch.equal(kept.view(bits), now.detach().view(bits))
+def _same(kept: _Kept, now: Tensor, bits: Tensor) -> bool:
+    return kept.rounded.dtype == now.dtype and torch.equal(kept.source, bits)
 
 
 _VARIANTS: dict[tuple[type, type], type[Quantized]] = {}
