@@ -61,6 +61,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __init__(self, kind: str, package: str | None = None) -> None:
         self.kind, self._package, self._items = kind, package, dict[str, T]()
+        self._loading = False
 
     def register(self, *names: str, replace: bool = False) -> Callable[[T], T]:
         """Decorator that files a thing under `names`.
@@ -84,10 +85,15 @@ class Registry(Mapping[str, T], Generic[T]):
         return add
 
     def _load(self) -> dict[str, T]:
-        if self._package:
-            package, self._package = importlib.import_module(self._package), None
-            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-                importlib.import_module(module.name)
+        if self._package and not self._loading:
+            self._loading = True  # a file of the package may look things up while it is imported
+            try:
+                package = importlib.import_module(self._package)
+                for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                    importlib.import_module(module.name)
+                self._package = None
+            finally:
+                self._loading = False
         return self._items
 
     def __getitem__(self, name: str) -> T:
@@ -95,6 +101,9 @@ class Registry(Mapping[str, T], Generic[T]):
         if name not in items:
             raise UnknownName(self.kind, name, sorted(items))
         return items[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._load()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._load())

@@ -8,15 +8,16 @@ import chop
 
 MAY_IMPORT = {
     "registry": set(),
+    "dotted": {"registry"},
     "log": set(),
     "version": set(),
     "numerics": {"registry"},
     "ir": {"registry", "numerics"},
-    "passes": {"registry", "log", "numerics", "ir"},
+    "passes": {"registry", "log", "dotted", "numerics", "ir"},
     "dataset": {"registry", "log"},
     "models": {"registry", "log", "dataset"},
-    "tools": {"registry", "log", "dataset", "models"},
     "nn": {"numerics", "passes"},
+    "tools": {"registry", "log", "dotted", "dataset", "models"},
     "hardware": {"registry", "log", "numerics", "ir", "passes"},
     "catalogue": {"numerics", "ir", "passes", "dataset", "models"},
 }

@@ -17,6 +17,7 @@ PATHS = {
     "chop.ir.graph.mase_metadata": ["MaseMetadata"],
     "chop.ir.graph.mase_graph_metadata": ["MaseGraphMetadata"],
     "chop.numerics": ["FORMATS", "NumberFormat"],
+    "chop.tools.utils": ["deepgetattr", "deepsetattr"],
     "chop.tools.logger": ["get_logger", "root_logger", "set_logging_verbosity"],
     "chop.passes.graph.analysis.utils": [
         "fetch_attr",

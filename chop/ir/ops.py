@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from chop.registry import Registry, UnknownName
+from chop.registry import Registry
 
 MaseType = Literal[
     "module_related_func",  # exists both as nn.Module and as function
@@ -102,8 +102,13 @@ def define(
         tuple(quantized.split()),
     )
     again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
+    claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
+    for other in claimed:
+        if other is not None and other.name != name:
+            raise ValueError(f"op {name!r} claims what is op {other.name!r} already")
     OPS.register(name, replace=again)(spec)
     _BY_MODULE.update(dict.fromkeys(modules, spec))
+    # of a name that two rows spell, such as sum in torch and in Python, the first row has it
     for fn in unique:
         _BY_FUNCTION.setdefault(fn, spec)
     for spelling in spellings:
@@ -131,12 +136,28 @@ def _function_op(target: Any) -> OpSpec | None:
     return _BY_FUNCTION.get(target)
 
 
-# `self.scale * x` reads an attribute; a tensor written into forward() is a constant, and so are the
-# parameters that functional layers of the labs' models read
-_CONSTANT = re.compile(
-    r"_tensor_constant\d+"
-    r"|(block|seq_blocks|linear|conv2d)(_\d+)?(_\d+)?_(weight|bias|gamma|means|pruning_masks)"
+_TENSOR_CONSTANT = re.compile(r"_tensor_constant\d+")
+_LAB_PARAMETER = re.compile(
+    r"(block|seq_blocks|linear|conv2d)(_\d+)?(_\d+)?_(weight|bias|gamma|means|pruning_masks)"
 )
+
+
+def is_tensor_constant(s: str) -> bool:
+    """Whether fx gave this name to a tensor written into forward().
+
+    >>> is_tensor_constant("_tensor_constant0"), is_tensor_constant("x")
+    (True, False)
+    """
+    return _TENSOR_CONSTANT.fullmatch(s) is not None
+
+
+def is_seq_blocks_parameter(s: str) -> bool:
+    """Whether this name is a parameter that functional layers of the labs' models read.
+
+    >>> is_seq_blocks_parameter("seq_blocks_2_weight"), is_seq_blocks_parameter("head_weight")
+    (True, False)
+    """
+    return _LAB_PARAMETER.fullmatch(s) is not None
 
 
 def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
@@ -148,16 +169,11 @@ def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
         return _function_op(node.target) or OPS["user_defined_function"]
     if node.op == "call_method":
         return _BY_NAME.get(str(node.target)) or OPS["user_defined_method"]
-    if node.op == "get_attr" and _CONSTANT.fullmatch(node.name):
+    if node.op == "get_attr" and (
+        is_tensor_constant(node.name) or is_seq_blocks_parameter(node.name)
+    ):
         return OPS["constant"]
     return OPS[node.op]
-
-
-def op_named(name: str) -> OpSpec:
-    """The row of `name`, or the near-miss error that users of `by = "type"` see."""
-    if name not in OPS:
-        raise UnknownName("op", name, sorted(OPS))
-    return OPS[name]
 
 
 def _define_all(mase_type: MaseType, names: str, params: str = "") -> None:

@@ -79,15 +79,16 @@ class Record(dict[str, Any]):
         """A copy of the whole tree; tensors and other leaves are shared."""
         new = type(self).__new__(type(self))
         # what is stored is a record where it should be one already: no need to look again
-        dict.update(new, {key: _clone(value) for key, value in self.items()})
+        dict.update(new, {key: copied(value) for key, value in self.items()})
         return new
 
 
-def _clone(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """A copy of nested dicts, lists and records; what they hold is shared."""
     if isinstance(value, Record):
         return value.clone()
     if isinstance(value, dict):
-        return {key: _clone(item) for key, item in value.items()}
+        return {key: copied(item) for key, item in value.items()}
     if type(value) is list:
-        return [_clone(item) for item in value]
+        return [copied(item) for item in value]
     return value

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.record import copied
 from chop.registry import Registry, nearest
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class GraphPass:
     ) -> None:
         functools.update_wrapper(self, fn)
         self.__qualname__: str = fn.__qualname__
+        assert set(needs) <= FILLED_BY.keys(), f"pass {name!r} needs one of {list(FILLED_BY)}"
         self.fn, self.name, self.kind, self.needs = fn, name, kind, needs
         self.signature = inspect.signature(fn)
         first, *options = self.signature.parameters.values()
@@ -60,12 +62,13 @@ class GraphPass:
         self.open_ended = any(p.kind is p.VAR_KEYWORD for p in options)
 
     def __call__(
-        self, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None
+        self, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None, **options: Any
     ) -> tuple[MaseGraph, Info]:
-        options = self.check(pass_args)
+        """Run on `graph`; options come as a dict, or as keywords, which win."""
+        checked = self.check({**(pass_args or {}), **options} if options else pass_args)
         self._check_ready(graph)
         start = time.perf_counter()
-        info = self.fn(graph, **options) or {}
+        info = self.fn(graph, **checked) or {}
         logger.debug("pass %s took %.1f ms", self.name, 1e3 * (time.perf_counter() - start))
         return graph, info
 
@@ -196,7 +199,7 @@ def run_pass(
         return run(graph, pass_args)
     start = time.perf_counter()
     # a function written by hand may well change the dict that it is given
-    result = _call_plain(run, graph, None if pass_args is None else dict(pass_args))
+    result = _call_plain(run, graph, copied(pass_args))
     logger.debug("pass %s took %.1f ms", pass_name(step), 1e3 * (time.perf_counter() - start))
     return _as_pair(result, graph, pass_name(step))
 
@@ -208,14 +211,18 @@ def pass_name(step: str | Pass | GraphPass) -> str:
     return str(getattr(step, "__name__", step))
 
 
-def _call_plain(run: Pass, graph: MaseGraph, pass_args: dict[str, Any] | None) -> Any:
+def _call_plain(run: Pass, graph: MaseGraph, pass_args: Any) -> Any:
+    """With as many arguments as the function takes; its own default stands for no options."""
     try:
-        inspect.signature(run).bind(graph, pass_args)
-    except TypeError:
-        alone: Callable[[MaseGraph], Any] = run
-        return alone(graph)
+        params = inspect.signature(run).parameters.values()
     except ValueError:  # no signature to read, as of some built-ins
-        pass
+        return run(graph, pass_args)
+    given = [p for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in params)
+    takes_options = any_number or len(given) > 1
+    has_default = len(given) > 1 and given[1].default is not inspect.Parameter.empty
+    if not takes_options or (pass_args is None and has_default):
+        return run(graph)
     return run(graph, pass_args)
 
 

@@ -1,8 +1,7 @@
-"""Several passes in a row, all checked before the first one runs."""
+"""Several passes in a row; the options of all are checked before the first one runs."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PASSES, GraphPass, Info, Pass, pass_name, run_pass
 from chop.registry import UnknownName
-
-logger = logging.getLogger(__name__)
 
 Step = str | Pass | GraphPass | tuple[str | Pass | GraphPass, Mapping[str, Any] | None]
 
@@ -29,6 +26,7 @@ class Pipeline:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps: list[tuple[GraphPass | Pass, dict[str, Any]]] = []
+        self.timing: dict[str, float] = {}
         for step in steps:
             run, options = step if isinstance(step, tuple) else (step, None)
             self.steps.append((PASSES[run] if isinstance(run, str) else run, dict(options or {})))
@@ -42,7 +40,7 @@ class Pipeline:
         """
         planned = self._plan(pass_args or {})
         infos: dict[str, Info] = {}
-        self.timing: dict[str, float] = {}
+        self.timing = {}
         for label, run, options in planned:
             start = time.perf_counter()
             try:
@@ -52,7 +50,6 @@ class Pipeline:
                 error.add_note(f"in step {label!r} of {self}; done before it: {done}")
                 raise
             self.timing[label] = time.perf_counter() - start
-            logger.debug("step %s took %.1f ms", label, 1e3 * self.timing[label])
         return graph, infos
 
     def _plan(

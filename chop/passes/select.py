@@ -11,7 +11,7 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import op_named
+from chop.ir.ops import OPS
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
@@ -25,27 +25,29 @@ def select(graph: MaseGraph, by: By, keys: Iterable[str]) -> dict[fx.Node, str]:
     A type that no op has, or a name that no node has, is refused with the nearest one; a type or
     an expression that finds nothing in this graph is worth a warning.
     """
-    wanted = list(keys)
-    if by == "type":
-        for key in wanted:
-            op_named(key)
-        found = {n: op for n in graph.nodes if (op := mase(n).common.mase_op) in wanted}
-    elif by == "name":
-        names = [node.name for node in graph.nodes]
-        for key in wanted:
-            if key not in names:
-                raise UnknownName("node", key, names)
-        found = {node: node.name for node in graph.nodes if node.name in wanted}
-    elif by == "regex_name":
+    wanted = list(dict.fromkeys(keys))
+    if by == "regex_name":
         patterns = {key: _compiled(key) for key in wanted}
         matches = {n: [k for k, p in patterns.items() if p.fullmatch(n.name)] for n in graph.nodes}
         found = {node: match[0] for node, match in matches.items() if match}
+    elif by in ("type", "name"):
+        called = {n: mase(n).common.mase_op if by == "type" else n.name for n in graph.nodes}
+        chosen = set(wanted)
+        _check_known(by, wanted, list(called.values()))
+        found = {node: name for node, name in called.items() if name in chosen}
     else:
         raise ValueError(f'Unsupported "by": {by!r}; it is one of {", ".join(get_args(By))}')
-    for key in wanted:
-        if key not in found.values():
-            logger.warning("no node of the graph matches %s %r", by, key)
+    for key in set(wanted) - set(found.values()):
+        logger.warning("no node of the graph matches %s %r", by, key)
     return found
+
+
+def _check_known(by: By, wanted: list[str], called: list[str]) -> None:
+    """A type may be any op of the table, or one that this graph has of its own."""
+    known = dict.fromkeys([*called, *(sorted(OPS) if by == "type" else ())])
+    for key in wanted:
+        if key not in known:
+            raise UnknownName("op" if by == "type" else "node", key, known)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -159,3 +159,34 @@ def test_a_function_that_returns_something_else_is_refused(mg):
 def test_an_unknown_pass_is_refused_with_the_nearest_one(mg):
     with pytest.raises(KeyError, match="unknown pass 'report_grph'; did you mean 'report_graph'"):
         run_pass("report_grph", mg)
+
+
+def changes_nested(graph, pass_args=None):
+    pass_args["a"]["b"] = 2
+
+
+def counts_options(graph, pass_args={}):  # noqa: B006  as students write it
+    return {"options": len(pass_args)}
+
+
+def test_a_plain_function_cannot_change_what_its_options_hold(mg):
+    args = {"a": {"b": 1}}
+    run_pass(changes_nested, mg, args)
+    assert args == {"a": {"b": 1}}
+
+
+def test_a_plain_functions_own_default_stands_for_no_options(mg):
+    assert run_pass(counts_options, mg)[1] == {"options": 0}
+    assert run_pass(counts_options, mg, {"x": 1})[1] == {"options": 1}
+
+
+def test_options_may_be_given_as_keywords(mg, paint):
+    assert paint(mg, colour="red")[1]["colour"] == "red"
+    assert paint(mg, {"colour": "red", "layers": 2}, layers=3)[1]["layers"] == 3
+    with pytest.raises(PassArgsError, match="no option 'color'; did you mean 'colour'"):
+        paint(mg, color="red")
+
+
+def test_a_prerequisite_that_nothing_fills_is_the_authors_mistake():
+    with pytest.raises(AssertionError, match="needs one of"):
+        graph_pass("typo", "analysis", needs=("comon",))(lambda graph: None)

@@ -59,3 +59,8 @@ def test_a_type_that_this_graph_lacks_is_worth_a_warning(mg, caplog):
 def test_what_cannot_be_meant_is_refused(mg, by, key, message):
     with pytest.raises((KeyError, ValueError), match=message):
         select(mg, by, [key])
+
+
+def test_a_graphs_own_op_can_be_chosen_by_type(mg):
+    next(n for n in mg.nodes if n.name == "_1").meta["mase"].common.mase_op = "my_patched_op"
+    assert names(select(mg, "type", ["my_patched_op"])) == {"_1": "my_patched_op"}

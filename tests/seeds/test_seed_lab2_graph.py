@@ -393,7 +393,7 @@ def test_the_notebook_shows_its_progress_by_node_and_by_batch(
         "Profiling weight statistics: 100%|██████████| 6/6 [",
         "Profiling act statistics: 100%|██████████| 4/4 [",
     ):
-        assert sum(line.startswith(last) for line in lines) == 1
+        assert any(line.startswith(last) for line in lines)
 
 
 def test_statistics_count_every_element_of_a_students_network(run_flow: Any) -> None:

@@ -14,9 +14,9 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
+from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
-from chop.ir.ops import OPS
 from chop.registry import UnknownName
 
 # What the constructor leaves on the GraphModule for passes to read; fx drops them in a copy
@@ -64,7 +64,7 @@ class MaseGraph:
     containers: replacing a layer in one leaves the other as it was.
     """
 
-    implicit_nodes = tuple(op.name for op in OPS.values() if op.mase_type == "implicit_func")
+    implicit_nodes = MASE_IMPLICIT_FUNCS
 
     def __init__(
         self,
@@ -87,12 +87,16 @@ class MaseGraph:
         self.cf_args = dict(cf_args or {})
         self.custom_ops = _checked_custom_ops(custom_ops)
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self)}
-        self.nodes_in: list[fx.Node] = []
-        self.nodes_out: list[fx.Node] = []
         if isinstance(model, fx.GraphModule):
+            if cf_args or hf_input_names:
+                raise ValueError(
+                    "cf_args and hf_input_names are for tracing; this is traced already"
+                )
             self.tracer: MaseTracer | None = None
             self.model = model
             _rehome_metadata(model.graph)
+            if custom_ops:
+                set_model_attributes(model, {"custom_ops": self.custom_ops})
         else:
             if hf_input_names is not None:
                 self.cf_args = _defaults_of_others(model, hf_input_names) | self.cf_args
@@ -111,6 +115,7 @@ class MaseGraph:
             graph = self.tracer.trace(model, self.cf_args or None)
             self.model = fx.GraphModule(model, graph)
         _resemble(self.model, model)
+        self.tracer.forget()
         set_model_attributes(
             self.model,
             {
@@ -138,6 +143,7 @@ class MaseGraph:
     def fx_graph(self, graph: fx.Graph) -> None:
         self.model.graph = graph
         _rehome_metadata(self.model.graph)
+        self.meta["mase"] = self.meta["mase"].clone_for(self)
 
     @property
     def nodes(self) -> Any:
@@ -146,6 +152,16 @@ class MaseGraph:
     @property
     def modules(self) -> Modules:
         return Modules(self.model)
+
+    @property
+    def nodes_in(self) -> list[fx.Node]:
+        """The first nodes that compute, once add_common_metadata has looked."""
+        return list(self.meta["mase"].common.get("nodes_in", []))
+
+    @property
+    def nodes_out(self) -> list[fx.Node]:
+        """The last nodes that compute, once add_common_metadata has looked."""
+        return list(self.meta["mase"].common.get("nodes_out", []))
 
     @property
     def inputs(self) -> list[fx.Node]:
@@ -159,9 +175,6 @@ class MaseGraph:
             new.model = copy.deepcopy(self.model)
         set_model_attributes(new.model, vars(self.model))
         _rehome_metadata(new.fx_graph)
-        ours_named = {node.name: node for node in new.nodes}
-        new.nodes_in = [ours_named[node.name] for node in self.nodes_in]
-        new.nodes_out = [ours_named[node.name] for node in self.nodes_out]
         new.meta = {
             key: value.clone_for(new) if isinstance(value, MaseGraphMetadata) else value
             for key, value in self.meta.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
@@ -34,14 +35,24 @@ class MaseGraphMetadata:
     """`graph.meta["mase"]`."""
 
     def __init__(self, graph: MaseGraph, parameters: dict[str, Any] | None = None) -> None:
-        self.graph = graph
+        self._graph = weakref.ref(graph)  # the graph owns its metadata, not the other way round
         self.parameters = GraphParameters(
             parameters or {"common": {}, "software": {}, "hardware": {}}
         )
 
     @property
+    def graph(self) -> MaseGraph:
+        graph = self._graph()
+        assert graph is not None, "the graph that this metadata is about is gone"
+        return graph
+
+    @property
     def common(self) -> GraphCommon:
         return self.parameters.common
+
+    @property
+    def software(self) -> Record:
+        return self.parameters.software
 
     @property
     def hardware(self) -> GraphHardware:
@@ -53,7 +64,9 @@ class MaseGraphMetadata:
         copy = MaseGraphMetadata(graph, self.parameters.clone())
         for key in ("nodes_in", "nodes_out"):
             if key in copy.common:
-                copy.common[key] = [theirs[node.name] for node in copy.common[key]]
+                # a pass may have erased some since
+                kept = [node.name for node in copy.common[key] if node.name in theirs]
+                copy.common[key] = [theirs[name] for name in kept]
         return copy
 
     def __getitem__(self, part: str) -> Any:

@@ -57,6 +57,10 @@ class Leaf:
     """Mixin: the tracer keeps modules of this class whole."""
 
 
+# these come from a mistake in forward(), not from the limits of tracing
+ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupError)
+
+
 class TraceError(RuntimeError):
     """A model that fx cannot trace: where, why, and what to do."""
 
@@ -123,6 +127,11 @@ class MaseTracer(fx.Tracer):
                 del node.meta["is_wrapped"]
         return graph
 
+    def forget(self) -> None:
+        """Let go of the model: a tracer lives as long as its graph, and a graph is a copy's too."""
+        self.root, self.tensor_attrs, self.submodule_paths = nn.Module(), {}, None
+        self._where, self._frozen = [], {}
+
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
@@ -154,6 +163,10 @@ class MaseTracer(fx.Tracer):
         whose = f"module {name!r} ({cls})" if name else f"{cls}.forward"
         # of fx's explanations the first sentence is about the model, the rest is about fx
         reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        reason = reason or type(error).__name__
+        if isinstance(error, ORDINARY) and "Proxy" not in reason:
+            kind = type(error).__name__
+            return f"cannot trace {whose}{_users_line(error)}: {kind}: {reason}; mend forward()"
         kept = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
         whole = (
             f"keep the module whole with MaseGraph(model, {kept})"
@@ -161,7 +174,7 @@ class MaseTracer(fx.Tracer):
             else f"keep it whole inside another module with MaseGraph(nn.Sequential(model), {kept})"
         )
         return (
-            f"cannot trace {whose}{_users_line(error)}: {reason or type(error).__name__}; "
+            f"cannot trace {whose}{_users_line(error)}: {reason}; "
             f"freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
             f"{whole}, or use module passes, which work on the model itself"
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from torch import fx, nn
 
+from chop.dotted import deepgetattr, deepsetattr, get_parent_name
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.registry import UnknownName, unknown
+from chop.registry import unknown
 
 __all__ = [
     "check_func",
@@ -66,16 +66,6 @@ def match_a_pattern(name: str, patterns: Iterable[str]) -> str | None:
     'layer_\\\\d+_fc'
     """
     return next((pattern for pattern in patterns if re.fullmatch(pattern, name)), None)
-
-
-def get_parent_name(target: str) -> tuple[str, str]:
-    """A dotted name as parent and leaf; the root's own children have the parent "".
-
-    >>> get_parent_name("seq_blocks.2"), get_parent_name("fc")
-    (('seq_blocks', '2'), ('', 'fc'))
-    """
-    parent, _, name = str(target).rpartition(".")
-    return parent, name
 
 
 def get_module_by_name(model: nn.Module, request_name: str) -> nn.Module | None:
@@ -172,27 +162,6 @@ def get_node_target_by_name(graph: MaseGraph, name: str) -> Any:
 def deepcopy_mase_graph(mase_graph: MaseGraph) -> MaseGraph:
     """An independent copy: model, graph and metadata."""
     return copy.deepcopy(mase_graph)
-
-
-def deepgetattr(obj: Any, attr: str, default: Any = None) -> Any:
-    """What the dotted name means, `default` if it means nothing.
-
-    >>> deepgetattr(nn.Sequential(nn.Linear(2, 3)), "0.out_features")
-    3
-    """
-    try:
-        return reduce(getattr, attr.split("."), obj)
-    except AttributeError:
-        return default
-
-
-def deepsetattr(obj: Any, attr: str, value: Any) -> None:
-    """Set what the dotted name means, as `deepsetattr(model, "layer.0.fc", new_layer)`."""
-    parent, name = get_parent_name(attr)
-    owner = deepgetattr(obj, parent) if parent else obj
-    if owner is None:
-        raise UnknownName("attribute", parent, list(getattr(obj, "_modules", ())))
-    setattr(owner, name, value)
 
 
 def init_project(project_dir: str | Path) -> None:

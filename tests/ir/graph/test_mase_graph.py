@@ -2,8 +2,10 @@
 
 import cmath
 import copy
+import gc
 import pickle
 import sys
+import weakref
 
 import pytest
 import torch
@@ -28,6 +30,13 @@ class Mlp(nn.Module):
 
     def forward(self, x):
         return self.seq_blocks(x)
+
+
+@pytest.fixture
+def prepared_mlp():
+    return annotated(
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), input=torch.ones(2, 4)
+    )
 
 
 def annotated(model, **dummy_in):
@@ -523,3 +532,35 @@ def test_an_annotation_that_fx_cannot_write_down_does_no_harm():
             return x + 1
 
     assert MaseGraph(Annotated()).model(1) == 2
+
+
+def test_a_clone_survives_the_erasure_of_the_first_computing_node(prepared_mlp):
+    graph = prepared_mlp
+    first = graph.nodes_in[0]
+    first.replace_all_uses_with(first.all_input_nodes[0])
+    graph.fx_graph.erase_node(first)
+    assert graph.clone().nodes_in == []
+
+
+def test_another_fx_graph_brings_its_own_nodes(prepared_mlp):
+    other = prepared_mlp.clone()
+    prepared_mlp.fx_graph = other.fx_graph
+    assert all(node.graph is prepared_mlp.fx_graph for node in prepared_mlp.nodes_in)
+
+
+def test_what_is_for_tracing_is_refused_for_a_traced_model(prepared_mlp):
+    with pytest.raises(ValueError, match="cf_args and hf_input_names are for tracing"):
+        MaseGraph(prepared_mlp.model, cf_args={"x": 1})
+
+
+def test_a_graph_keeps_neither_the_model_nor_itself_alive():
+    model = nn.Sequential(nn.Linear(2, 2))
+    graph = MaseGraph(model)
+    copied, watched = graph.clone(), weakref.ref(model)
+    gone = weakref.ref(graph)
+    del graph
+    assert gone() is None
+    del model
+    gc.collect()
+    assert watched() is None
+    assert len(copied.nodes) == 3

@@ -54,6 +54,8 @@ class Runner(fx.Interpreter):
     with all tensors on the meta device instead, where nothing is computed.
     """
 
+    keep_random_state = True  # who runs many batches keeps it once for all of them
+
     def __init__(self, model: fx.GraphModule, on_meta: bool = False) -> None:
         super().__init__(model)
         self.extra_traceback = False
@@ -66,7 +68,7 @@ class Runner(fx.Interpreter):
             torch.no_grad(),
             attributes_kept(model),
             evaluation_mode(model),
-            kept_random_state(model),
+            kept_random_state(model) if self.keep_random_state else nullcontext(),
             device,
         ):
             return torch.func.functional_call(

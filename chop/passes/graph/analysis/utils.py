@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import is_seq_blocks_parameter, is_tensor_constant
 
 __all__ = [
     "fetch_attr",
@@ -22,6 +23,7 @@ __all__ = [
     "last_computing",
     "load_arg",
     "match_and_filter",
+    "outer_nodes",
 ]
 
 
@@ -38,27 +40,6 @@ def fetch_attr(mod: nn.Module, target: str) -> Any:
             raise RuntimeError(f"{type(mod).__name__} has no {'.'.join(parts[: i + 1])!r}")
         found = getattr(found, part)
     return found
-
-
-def is_tensor_constant(s: str) -> bool:
-    """Whether fx gave this name to a tensor written into forward().
-
-    >>> is_tensor_constant("_tensor_constant0"), is_tensor_constant("x")
-    (True, False)
-    """
-    return re.fullmatch(r"_tensor_constant\d+", s) is not None
-
-
-def is_seq_blocks_parameter(s: str) -> bool:
-    """Whether this name is a parameter of the labs' sequential models.
-
-    >>> is_seq_blocks_parameter("seq_blocks_2_weight"), is_seq_blocks_parameter("head_weight")
-    (True, False)
-    """
-    pattern = (
-        r"(block|seq_blocks|linear|conv2d)(_\d+)?(_\d+)?_(weight|bias|gamma|means|pruning_masks)"
-    )
-    return re.fullmatch(pattern, s) is not None
 
 
 def match_and_filter(name: str, funcs: Iterable[str]) -> tuple[bool, str | None]:
@@ -91,24 +72,31 @@ def get_hardware_nodes(mg: MaseGraph) -> list[fx.Node]:
 
 def first_computing(graph: MaseGraph) -> list[fx.Node]:
     """The first nodes that compute, looking from the inputs through those that only reshape."""
-    return _frontier(graph, get_input_nodes(graph.fx_graph), lambda node: list(node.users))
+    return _frontier(graph, get_input_nodes(graph.fx_graph), lambda node: list(node.users))[0]
 
 
 def last_computing(graph: MaseGraph) -> list[fx.Node]:
     """The last nodes that compute, looking back from the output."""
-    return _frontier(graph, get_output_nodes(graph.fx_graph), lambda node: node.all_input_nodes)
+    return _frontier(graph, get_output_nodes(graph.fx_graph), lambda node: node.all_input_nodes)[0]
+
+
+def outer_nodes(graph: MaseGraph) -> set[fx.Node]:
+    """The nodes before the first and after the last that compute."""
+    inputs, outputs = get_input_nodes(graph.fx_graph), get_output_nodes(graph.fx_graph)
+    before = _frontier(graph, inputs, lambda node: list(node.users))[1]
+    return before | _frontier(graph, outputs, lambda node: node.all_input_nodes)[1]
 
 
 def _frontier(
     graph: MaseGraph, start: list[fx.Node], step: Callable[[fx.Node], list[fx.Node]]
-) -> list[fx.Node]:
-    seen, queue, reached = set(start), list(start), set[fx.Node]()
+) -> tuple[list[fx.Node], set[fx.Node]]:
+    """The computing nodes that are reached first, and those that were passed on the way."""
+    passed, queue, reached = set(start), list(start), set[fx.Node]()
     for node in queue:  # grows while it is walked
-        mase(node).hardware.is_implicit = True
         for neighbour in step(node):
             if not _is_implicit(neighbour):
                 reached.add(neighbour)
-            elif neighbour not in seen:
-                seen.add(neighbour)
+            elif neighbour not in passed:
+                passed.add(neighbour)
                 queue.append(neighbour)
-    return [node for node in graph.nodes if node in reached]
+    return [node for node in graph.nodes if node in reached], passed

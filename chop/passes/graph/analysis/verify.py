@@ -12,8 +12,9 @@ from chop.ir.graph.mase_metadata import MaseMetadata, Operands, TensorMeta, mase
 from chop.ir.operands import bind_operands, flatten
 from chop.ir.ops import MASE_TYPES, identify
 from chop.passes.base import graph_pass, has_metadata
+from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import verilog_params
 from chop.passes.graph.analysis.utils import fetch_attr
-from chop.passes.graph.utils import vf
+from chop.passes.graph.utils import get_module_by_target, vf
 from chop.registry import UnknownName
 
 Problems = dict[str, list[str]]
@@ -31,7 +32,7 @@ def verify_metadata_analysis_pass(graph: MaseGraph, *, strict: bool = False) -> 
 
     An empty dict means that all is well; `strict = True` raises instead of returning problems.
     """
-    return _verify(graph, strict, _common, _software, _hardware)
+    return _verify(graph, strict, _common, _software, _hardware, _unique_verilog_names(graph))
 
 
 @graph_pass("verify_common_metadata", "analysis")
@@ -67,6 +68,8 @@ def _common(node: fx.Node) -> Iterator[str]:
         yield "has no common metadata; run add_common_metadata_analysis_pass"
         return
     meta = mase(node)
+    if meta.node is not node:
+        yield "has the metadata of another node"
     missing = [k for k in ("mase_type", "mase_op", "args", "results") if k not in meta.common]
     if missing:
         yield f"has no {', '.join(missing)}"
@@ -92,9 +95,15 @@ def _op(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
     if mase_type not in MASE_TYPES:
         yield f"mase_type {mase_type!r} is none of {', '.join(MASE_TYPES)}"
     found = identify(node, meta.module)
-    patched = mase_type == "patched_func"
+    patched = mase_type == "patched_func" and (
+        found.name.startswith("user_defined") or isinstance(meta.module, _patched_layers(meta))
+    )
     if not patched and (mase_op, mase_type) != (found.name, found.mase_type):
         yield f"is noted as {mase_type}/{mase_op}, but it is {found.mase_type}/{found.name}"
+
+
+def _patched_layers(meta: MaseMetadata) -> tuple[type, ...]:
+    return tuple(getattr(meta.model, "patched_custom_layers", ()))
 
 
 def _known(source: fx.Node) -> Any:
@@ -118,6 +127,9 @@ def _edges(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
         own = dict(meta.module.named_parameters()) if meta.module is not None else {}
         noted = {name: arg for name, arg in meta.common.args.items() if name not in own}
         yield from _differences(Operands(noted), Operands(given))
+        for name in noted.keys() & given.keys():
+            if _differ(noted[name], given[name]):
+                yield f"takes {name!r} = {given[name]!r}, but {noted[name]!r} is noted"
 
 
 def _differences(noting: Operands, giving: Operands) -> Iterator[str]:
@@ -132,6 +144,18 @@ def _differences(noting: Operands, giving: Operands) -> Iterator[str]:
             ours, theirs, whose = noted[name].get(key), produced.get(key), produced["given_by"]
             if ours != theirs:
                 yield f"takes {name!r} with {key} {ours}, but {whose!r} gives {theirs}"
+
+
+def _differ(noted: Any, given: Any) -> bool:
+    """Whether two plain values are not the same; a list may stand for a tuple."""
+    if isinstance(noted, TensorMeta) or isinstance(given, TensorMeta):
+        return False
+    if isinstance(noted, list | tuple) and isinstance(given, list | tuple):
+        return len(noted) != len(given) or any(map(_differ, noted, given))
+    try:
+        return bool(noted != given)
+    except (TypeError, ValueError, RuntimeError):  # some values cannot be compared
+        return False
 
 
 def _owned(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
@@ -180,6 +204,14 @@ def _software(node: fx.Node) -> Iterator[str]:
         for name, _ in operands.tensors():
             if name not in noted:
                 yield f"software {part} lacks {name!r}"
+        for name in noted.keys() - operands.keys() - _buffer_names(node):
+            yield f"software {part} has {name!r}, which the node does not have"
+
+
+def _buffer_names(node: fx.Node) -> set[str]:
+    target = str(node.target) if node.op == "call_module" else ""
+    module = get_module_by_target(mase(node).model, target)  # None if it is not there any more
+    return {name for name, _ in module.named_buffers()} if target and module else set()
 
 
 def _hardware(node: fx.Node) -> Iterator[str]:
@@ -198,12 +230,13 @@ def _hardware(node: fx.Node) -> Iterator[str]:
         if storage not in MaseMetadata.known_storage:
             yield f"storage {storage!r} of {name!r} is none of {MaseMetadata.known_storage}"
     params = hardware.get("verilog_param", {})
-    for name, value in params.items():
-        if "_PARALLELISM_DIM_" not in name:
-            continue
-        size = params.get(name.replace("_PARALLELISM_", "_TENSOR_SIZE_"))
-        if size is None or value < 1 or size % value:
-            yield f"verilog_param {name} = {value} does not divide the tensor's size {size}"
+    common = mase(node).common
+    if "parallelism" in hardware and "args" in common and "results" in common:
+        expected = dict(verilog_params(common, hardware.parallelism))
+        for name in expected.keys() | params.keys():
+            if params.get(name) != expected.get(name):
+                noted, right = params.get(name), expected.get(name)
+                yield f"verilog_param {name} = {noted}, but common metadata says {right}"
 
 
 def _unique_verilog_names(graph: MaseGraph) -> Check:

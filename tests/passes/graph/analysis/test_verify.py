@@ -11,6 +11,7 @@ from chop.ir import MaseGraph
 from chop.passes import (
     PassArgsError,
     Pipeline,
+    add_hardware_metadata_analysis_pass,
     verify_common_metadata_analysis_pass,
     verify_hardware_metadata_analysis_pass,
     verify_metadata_analysis_pass,
@@ -180,7 +181,29 @@ def undecided(graph):
     del meta(graph, "wide")["hardware"]["is_implicit"]
 
 
+def claim_to_be_patched(graph):
+    common = meta(graph, "add").common
+    common.mase_type, common.mase_op = "patched_func", "banana"
+
+
+def change_plain_argument(graph):
+    cat = node(graph, "cat")
+    cat.args = (cat.args[0], -1)
+
+
+def surplus_statistic(graph):
+    meta(graph, "wide")["software"]["args"]["banana"] = {"stat": {}}
+
+
+def lend_metadata(graph):
+    node(graph, "relu").meta["mase"] = meta(graph, "wide")
+
+
 MUTATIONS = [
+    (claim_to_be_patched, "add", "noted as patched_func/banana, but it is builtin_func/add"),
+    (change_plain_argument, "cat", "takes 'dim' = -1, but 1 is noted"),
+    (surplus_statistic, "wide", "software args has 'banana', which the node does not have"),
+    (lend_metadata, "relu", "has the metadata of another node"),
     (change_shape, "wide", "takes 'data_in_0' with shape [2, 5], but 'x' gives [2, 4]"),
     (change_result, "relu", "takes 'data_in_0' with shape [2, 8], but 'wide' gives [2, 9]"),
     (change_dtype, "narrow", "with torch_dtype torch.float16, but 'relu_1' gives torch.float32"),
@@ -209,8 +232,8 @@ MUTATIONS = [
     (drop_stat, "relu", "software args 'data_in_0' has no stat"),
     (wrong_toolchain, "wide", "toolchain 'VITIS' is none of INTERNAL, EXTERNAL, HLS"),
     (wrong_storage, "wide", "storage 'TAPE' of 'weight' is none of ['BRAM']"),
-    (wrong_parallelism, "wide", "_DIM_0 = 3 does not divide the tensor's size 4"),
-    (no_parallelism, "wide", "_DIM_0 = 0 does not divide the tensor's size 4"),
+    (wrong_parallelism, "wide", "_DIM_0 = 3, but common metadata says 4"),
+    (no_parallelism, "wide", "_DIM_0 = 0, but common metadata says 4"),
     (undecided, "wide", "hardware does not say whether the node is implicit"),
 ]
 
@@ -262,6 +285,10 @@ def test_a_quantised_format_is_accepted(graph):
     for part in (meta(graph, "wide").common.args, meta(graph, "wide").common.results):
         for _, tensor in part.tensors():
             tensor["type"], tensor["precision"] = "integer", [8, 4]
+    assert verify_common_metadata_analysis_pass(graph)[1] == {}
+    (stale,) = verify_metadata_analysis_pass(graph)[1].values()
+    assert "verilog_param DATA_OUT_0_PRECISION_0 = 32, but common metadata says 8" in stale
+    add_hardware_metadata_analysis_pass(graph)
     assert verify_metadata_analysis_pass(graph)[1] == {}
 
 

@@ -14,7 +14,7 @@ from chop.ir.operands import bind_operands, described, flatten
 from chop.ir.ops import OPS, OpSpec, identify
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.run import RunError, Runner, input_name, input_values
-from chop.passes.graph.analysis.utils import first_computing, last_computing
+from chop.passes.graph.analysis.utils import first_computing, last_computing, outer_nodes
 
 
 @graph_pass("add_common_metadata", "analysis", needs=("metadata",))
@@ -125,6 +125,8 @@ def _annotate_graph(graph: MaseGraph) -> None:
     """The graph's own inputs and results, and the nodes that first and last compute."""
     common = graph.meta["mase"].common
     common.nodes_in, common.nodes_out = first_computing(graph), last_computing(graph)
+    for node in outer_nodes(graph):
+        mase(node).hardware.is_implicit = True
     common.args = Operands(
         {
             f"data_in_{k}": mase(node).common.results["data_out_0"].clone()

@@ -11,7 +11,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, HardwareMeta, TensorMeta, mase
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.add_metadata.hardware_components import INTERNAL
-from chop.passes.graph.analysis.utils import first_computing, get_hardware_nodes, last_computing
+from chop.passes.graph.analysis.utils import get_hardware_nodes
 
 
 @graph_pass("add_hardware_metadata", "analysis", needs=("common",))
@@ -25,7 +25,6 @@ def add_hardware_metadata_analysis_pass(
     """
     if not parallelism or any(p < 1 for p in parallelism):
         raise PassArgsError(f"parallelism is a list of numbers from 1, not {list(parallelism)}")
-    graph.nodes_in, graph.nodes_out = first_computing(graph), last_computing(graph)
     computing = set(get_hardware_nodes(graph))
     sources: dict[str, None] = {}
     for node in graph.nodes:
@@ -46,7 +45,7 @@ def _computing(graph: MaseGraph, node: fx.Node, parallelism: Sequence[int]) -> H
         interface=_interface(common),
         **_component(graph, node),
         parallelism=list(parallelism),
-        verilog_param=dict(_verilog_params(common, parallelism)),
+        verilog_param=dict(verilog_params(common, parallelism)),
     )
 
 
@@ -78,12 +77,14 @@ def _custom(graph: MaseGraph, node: fx.Node) -> Mapping[str, Any]:
     ops = getattr(graph.model, "custom_ops", {"modules": {}, "functions": {}})
     if node.op == "call_function":
         return ops["functions"].get(node.target) or {}
-    return ops["modules"].get(type(mase(node).module)) or {}
+    classes = type(mase(node).module).__mro__
+    return next((ops["modules"][cls] for cls in classes if ops["modules"].get(cls)), {})
 
 
-def _verilog_params(
+def verilog_params(
     common: CommonMeta, parallelism: Sequence[int]
 ) -> Iterator[tuple[str, int | float | str]]:
+    """Precision, size and parallelism of every tensor, and all plain arguments."""
     for name, arg in (*common.args.items(), *common.results.items()):
         prefix = name.upper().replace(".", "_")
         if isinstance(arg, TensorMeta) and "precision" in arg:

@@ -13,10 +13,10 @@ from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
-from chop.ir.operands import bind_operands, described, flatten
+from chop.ir.operands import NAMED_OPERANDS, bind_operands, described, flatten
 from chop.ir.ops import identify
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import RunError, Runner, input_values
+from chop.passes.graph.analysis.run import RunError, Runner, input_values, kept_random_state
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
 from chop.passes.select import select
 
@@ -148,10 +148,14 @@ def _profile_activations(
     per_batch = getattr(input_generator, "batch_size", None)
     total = -(-num_samples // per_batch) if per_batch else None
     seen = 0
-    with tqdm(total=total, desc="Profiling act statistics") as bar:
+    batched: dict[tuple[fx.Node, str], bool] = {}
+    with (
+        kept_random_state(graph.model),
+        tqdm(total=total, desc="Profiling act statistics") as bar,
+    ):
         for batch in _batches(graph, input_generator, num_samples):
             try:
-                _Watch(graph, targets, batch.size).run_untouched(batch.inputs)
+                _Watch(graph, targets, batch.size, batched).run_untouched(batch.inputs)
             except RunError as error:
                 raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
             seen += batch.size
@@ -197,9 +201,18 @@ def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterat
 class _Watch(Runner):
     """Runs a batch and shows the chosen operands to their statistics."""
 
-    def __init__(self, graph: MaseGraph, targets: Targets, batch_size: int) -> None:
+    keep_random_state = False
+
+    def __init__(
+        self,
+        graph: MaseGraph,
+        targets: Targets,
+        batch_size: int,
+        batched: dict[tuple[fx.Node, str], bool],
+    ) -> None:
+        """`batched` remembers which operands hold a sample in each row, from the first batch on."""
         super().__init__(graph.model)
-        self.targets, self.batch_size = targets, batch_size
+        self.targets, self.batch_size, self.batched = targets, batch_size, batched
 
     def run_node(self, n: fx.Node) -> Any:
         if not self.targets.get(n):
@@ -213,12 +226,14 @@ class _Watch(Runner):
     def _show(self, n: fx.Node, tensors: dict[str, Tensor]) -> None:
         for name in self.targets[n].keys() & tensors.keys():
             x = tensors[name]
+            weight = name in NAMED_OPERANDS  # the same in every batch
+            if weight and (n, name) in self.batched:
+                continue
+            rows = not weight and x.ndim > 0 and x.shape[0] == self.batch_size
+            rows = self.batched.setdefault((n, name), rows)
             with _naming(n, name):
                 for stat in self.targets[n][name].values():
-                    if x.ndim and x.shape[0] == self.batch_size:
-                        stat.update_a_batch(x)
-                    else:
-                        stat.update_a_sample(x)
+                    (stat.update_a_batch if rows else stat.update_a_sample)(x)
 
 
 def _live(x: Tensor) -> Tensor:

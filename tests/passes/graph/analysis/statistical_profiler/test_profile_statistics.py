@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.passes import Pipeline
 from chop.passes.base import PassArgsError
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -648,3 +649,30 @@ def test_a_type_that_the_graph_does_not_have_is_worth_a_warning(
     with caplog.at_level(logging.WARNING, "chop"):
         profile(ready(Net()), by="type", target_weight_nodes=["conv2d"], weight_statistics=MIN_MAX)
     assert caplog.messages == ["no node of the graph matches type 'conv2d'"]
+
+
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 16))
+
+    def forward(self, x):
+        return F.linear(x + torch.randn_like(x), self.weight)
+
+
+def test_a_weight_with_as_many_rows_as_a_batch_has_samples_is_seen_once():
+    graph = MaseGraph(Functional())
+    steps = ["init_metadata", "add_common_metadata", "add_software_metadata"]
+    Pipeline(steps)(graph, {"add_common_metadata": {"dummy_in": {"x": torch.ones(8, 16)}}})
+    args = {
+        "by": "type",
+        "target_activation_nodes": ["linear", "add"],
+        "activation_statistics": {"range_min_max": {}},
+        "input_generator": [{"x": torch.zeros(8, 16)}] * 2,
+        "num_samples": 12,
+    }
+    profile_statistics_analysis_pass(graph, args)
+    linear = next(node for node in graph.nodes if node.name == "linear")
+    stats = mase(linear).software.args
+    assert stats["weight"]["stat"]["range_min_max"]["count"] == 8 * 16
+    assert stats["data_in_0"]["stat"]["range_min_max"]["count"] == 12 * 16

@@ -1,0 +1,1 @@
+"""What `ch` does: train, test, transform, search; one file each."""

@@ -1,0 +1,1 @@
+"""From graphs to hardware: components, emission, simulation (extra `hardware`)."""

@@ -1,0 +1,1 @@
+"""Passes that save graphs and load them again."""
