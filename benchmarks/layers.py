@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from tabulate import tabulate
 from torch import Tensor, nn
 
 from chop.ir import MaseGraph
 from chop.numerics import FORMATS
 from chop.passes import Pipeline
 from chop.passes.graph.transforms import quantize_transform_pass
+from chop.passes.graph.utils import get_mase_op
 
 PRECISIONS: dict[str, list[Any]] = {
     "integer": [8, 4],
@@ -41,6 +41,8 @@ PRECISIONS: dict[str, list[Any]] = {
     "ternary": [2, True, None, None, None],
 }
 WEIGHTED = ("linear", "conv2d")
+COLUMNS = ("float eval [ms]", "eval ×", "float train [ms]", "train ×")
+LINE = "| {:8} | {:16} | {:15} | {:6} | {:16} | {:7} |"
 
 
 def mlp() -> nn.Module:
@@ -115,7 +117,9 @@ def quantized(make: Callable[[], nn.Module], x: Tensor, name: str, ops: str) -> 
         config |= {
             f"{operand}_{key}": value for key, value in zip(keys, PRECISIONS[name], strict=True)
         }
-    chosen = {"default": config} if ops == "all" else dict.fromkeys(WEIGHTED, config)
+    there = {get_mase_op(node) for node in graph.nodes}
+    weighted = dict.fromkeys((op for op in WEIGHTED if op in there), config)
+    chosen = {"default": config} if ops == "all" else weighted
     quantize_transform_pass(graph, {"by": "type", **chosen})
     return graph.model
 
@@ -180,13 +184,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rows = []
+    print(f"torch {torch.__version__}, {options.threads} threads, {options.ops} ops quantized")
+    print(LINE.format("network", "format", *COLUMNS), LINE.format(*(6 * ["---"])), sep="\n")
     for network in options.networks:
         for name in options.formats:
             measured = measure(NETWORKS[network], name, options.ops, options.quick)
-            rows.append({"network": network, "format": name, **measured})
-    print(f"torch {torch.__version__}, {options.threads} threads, {options.ops} ops quantized")
-    print(tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True))
+            print(LINE.format(network, name, *(measured[c] for c in COLUMNS)), flush=True)
 
 
 if __name__ == "__main__":

@@ -107,12 +107,15 @@ class NumberFormat(abc.ABC):
         return self.round(x.float()).clamp(-highest, highest).to(x.dtype)
 
     def __call__(self, x: Any) -> Any:
-        """`quantize`; a Python float counts as a tensor of one, any other value passes."""
+        """`quantize`; a Python float counts as a tensor of one, whole numbers and None pass."""
         if isinstance(x, Tensor):
             return self.quantize(x)
         if isinstance(x, float):
             return self.quantize(torch.tensor(x, dtype=torch.float64)).item()
-        return x
+        if x is None or isinstance(x, int):
+            return x
+        # above all a traced value, which would be left as it is without a word
+        raise TypeError(f"{self.name} rounds tensors and floats, not {type(x).__name__}")
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         """The format as it serves one operand: batches are not blocked, signs may be spared."""

@@ -18,13 +18,13 @@ class ModulePass(GraphPass):
 
     subject = "module"
 
-    def __call__(self, graph: Any, pass_args: Any = None) -> tuple[Any, Info]:
-        options = self.check(pass_args)
+    def __call__(self, graph: Any, pass_args: Any = None, **options: Any) -> tuple[Any, Info]:
+        checked = self.check({**(pass_args or {}), **options} if options else pass_args)
         if not isinstance(graph, nn.Module):
             raise PassArgsError(
                 f"module pass {self.name!r} works on an nn.Module, not {type(graph).__name__}"
             )
-        return self.fn(graph, **options)  # type: ignore[return-value]
+        return self.fn(graph, **checked)  # type: ignore[return-value]
 
 
 def module_pass(name: str, kind: Kind) -> Callable[[Callable[..., Any]], ModulePass]:

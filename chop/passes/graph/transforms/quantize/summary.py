@@ -126,15 +126,15 @@ def graph_iterator_node_histogram(
 
 
 class _Summarize(GraphPass):
-    """Takes `(original, quantized, save_dir=None)` as well as a graph and its options."""
+    """Takes `(original, quantized, save_dir)` as well as a graph and its options."""
 
     def __call__(
-        self, graph: MaseGraph, pass_args: Any = None, save_dir: str | Path | None = None
+        self, graph: MaseGraph, pass_args: Any = None, *save_dir: Any, **options: Any
     ) -> tuple[MaseGraph, dict[str, Any]]:
-        if isinstance(pass_args, MaseGraph):
-            options = {"original_graph": graph, "save_dir": save_dir}
-            return super().__call__(pass_args, options)
-        return super().__call__(graph, pass_args)
+        if not isinstance(pass_args, MaseGraph):
+            return super().__call__(graph, pass_args, **options)
+        folder = dict(zip(("save_dir",), save_dir, strict=False))
+        return super().__call__(pass_args, {"original_graph": graph, **folder, **options})
 
 
 @graph_pass("summarize_quantization", "analysis", needs=("common",), cls=_Summarize)
