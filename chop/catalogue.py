@@ -38,7 +38,7 @@ def _passes() -> list[Row]:
         {
             "name": name,
             "kind": p.kind,
-            "options": p.describe_options(),
+            "options": p.written_options(),
             "needs": list(p.needs),
             "about": _first_line(p.fn),
         }
@@ -67,7 +67,7 @@ def _statistics() -> list[Row]:
     return [
         {
             "name": name,
-            "options": ", ".join(map(written, inspect.signature(cls).parameters.values())),
+            "options": [written(p) for p in inspect.signature(cls).parameters.values()],
             "about": _first_line(cls),
         }
         for name, cls in sorted(STAT_NAME_TO_CLS.items())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -67,14 +69,40 @@ def list_command(
     if as_json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        _print_table(rows)
+        _print_rows(rows)
     else:
         print(f"no {kind} are registered yet")
 
 
-def _print_table(rows: list[Row]) -> None:
-    from rich import box
+def _print_rows(rows: list[Row]) -> None:
+    """A table; things with options take a paragraph each, as options are long."""
     from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width to wrap at
+        console = Console(width=int(os.environ.get("COLUMNS", "200")))
+    if "options" in rows[0]:
+        for row in rows:
+            console.print(_paragraph(row))
+    else:
+        console.print(_table(rows))
+
+
+def _paragraph(row: Row) -> Any:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    facts = [str(row["kind"])] if "kind" in row else []
+    facts += [f"needs {_cell(row['needs'])}"] if row.get("needs") else []
+    title = Text(row["name"], style="bold")
+    title.append(f"  ({'; '.join(facts)})" if facts else "", style="not bold dim")
+    body = Text("\n".join([row["about"], *row["options"]]))
+    return Group(title, Padding(body, (0, 0, 1, 4)))
+
+
+def _table(rows: list[Row]) -> Any:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -83,10 +111,7 @@ def _print_table(rows: list[Row]) -> None:
         table.add_column(column, style="bold" if i == 0 else "", overflow="fold", no_wrap=i == 0)
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width to wrap at
-        console = Console(width=200)
-    console.print(table)
+    return table
 
 
 def _cell(value: Any) -> str:
@@ -99,6 +124,8 @@ def _cell(value: Any) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Run one command; what the user got wrong is one sentence and exit code 2."""
+    if hasattr(signal, "SIGPIPE"):  # `ch list ops | head` ends quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         app(args=argv, prog_name="ch", standalone_mode=True)
     except UnknownName as error:

@@ -105,6 +105,8 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # a run in the background hands on SIGINT as ignored
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def ch(self, *args, expect=0, **options):

@@ -39,7 +39,14 @@ def test_a_kind_is_listed_as_a_table_with_every_name():
     assert run.returncode == 0
     for row in KINDS["passes"].rows():
         assert row["name"] in run.stdout
-    assert "Literal['type', 'name', 'regex_name']" in run.stdout.replace("\n", "")
+    assert "    by: Literal['type', 'name', 'regex_name']" in run.stdout
+
+
+def test_a_pipe_that_closes_early_is_no_error_message():
+    run = subprocess.run(
+        f"{sys.executable} -m chop list ops | head -1", shell=True, capture_output=True, text=True
+    )
+    assert run.stderr == ""
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -66,6 +66,13 @@ _BY_FUNCTION: dict[Any, OpSpec] = {}
 _BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
 
 
+class TrainingMode(nn.Module):
+    """Says whether the model trains: what `self.training` is in a graph, which train() changes."""
+
+    def forward(self) -> bool:
+        return self.training
+
+
 def _spelt(name: str) -> list[Callable[..., Any]]:
     found = (getattr(space, name, None) for space in NAMESPACES)
     return [thing for thing in found if callable(thing)]
@@ -189,6 +196,7 @@ define("placeholder", "placeholder", names="")
 define("get_attr", "get_attr", names="")
 define("output", "output", names="")
 define("constant", "implicit_func", names="")
+define("training_mode", "implicit_func", TrainingMode, names="")
 define("user_defined_module", "module", names="")
 define("user_defined_function", "patched_func", names="")
 define("user_defined_method", "patched_func", names="")

@@ -10,11 +10,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
-from torch import fx
+from torch import Tensor, fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.record import copied
-from chop.registry import Registry, nearest
+from chop.registry import Registry, UnknownName, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,12 @@ class GraphPass:
         checked = self.check({**(pass_args or {}), **options} if options else pass_args)
         self._check_ready(graph)
         start = time.perf_counter()
-        info = self.fn(graph, **checked) or {}
+        try:
+            info = self.fn(graph, **checked) or {}
+        except (PassArgsError, UnknownName) as error:
+            if f"pass {self.name!r}" not in str(error):
+                error.args = (f"pass {self.name!r}: {error}",)
+            raise
         logger.debug("pass %s took %.1f ms", self.name, 1e3 * (time.perf_counter() - start))
         return graph, info
 
@@ -96,11 +101,13 @@ class GraphPass:
                 )
         return {key: self._checked(key, value) for key, value in given.items()}
 
+    def written_options(self) -> list[str]:
+        """Each option as it stands in the signature: `num_samples: int = 512`."""
+        return [written(option) for option in self.options.values()] + ["…"] * self.open_ended
+
     def describe_options(self) -> str:
-        """`by: Literal['type', 'name'], num_samples: int = 512`, as in the signature."""
-        shown = [written(option) for option in self.options.values()]
-        shown += ["…"] * self.open_ended
-        return ", ".join(shown) or "none"
+        """All options, for a message."""
+        return ", ".join(self.written_options()) or "none"
 
     def _checked(self, key: str, value: Any) -> Any:
         from pydantic import ValidationError
@@ -108,14 +115,15 @@ class GraphPass:
         adapter = self._adapters.get(key)
         if adapter is None:
             return value
+        if isinstance(value, str) and str(self.options[key].annotation).startswith("Sequence["):
+            value = (value,)  # one name counts as a list of one
         try:
             return adapter.validate_python(value, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             path = ".".join([key, *(str(step) for step in first["loc"])])
-            given = " ".join(repr(first["input"]).split())
             raise PassArgsError(
-                f"pass {self.name!r}: option {path!r} is {given:.80}, "
+                f"pass {self.name!r}: option {path!r} is {_shown(first['input'])}, "
                 f"but {first['msg']} (option: {written(self.options[key])})"
             ) from None
 
@@ -135,9 +143,11 @@ class GraphPass:
 
     def _check_ready(self, graph: MaseGraph) -> None:
         if not isinstance(graph, MaseGraph):
+            fix = "make one with MaseGraph(model)"
+            if isinstance(graph, tuple):
+                fix = "a pass returns two things: mg, info = …"
             raise PassArgsError(
-                f"pass {self.name!r} works on a MaseGraph, not {type(graph).__name__}; "
-                f"make one with MaseGraph(model)"
+                f"pass {self.name!r} works on a MaseGraph, not {type(graph).__name__}; {fix}"
             )
         for part in self.needs:
             bare = next((node for node in graph.nodes if not has_metadata(node, part)), None)
@@ -153,6 +163,14 @@ class GraphPass:
 
     def __reduce__(self) -> str:  # by name, as functions are pickled
         return self.__qualname__
+
+
+def _shown(value: object) -> str:
+    """A value in a message: one line, not too long, and no numbers of a tensor."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def written(option: inspect.Parameter) -> str:
@@ -194,6 +212,8 @@ def run_pass(
     step: str | Pass | GraphPass, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None
 ) -> tuple[MaseGraph, Info]:
     """Run a pass: one of ours, or its name, or a plain function that returns graph or info."""
+    if isinstance(step, MaseGraph):
+        raise TypeError("run_pass takes the pass first: run_pass(step, graph, pass_args)")
     run = PASSES[step] if isinstance(step, str) else step
     if isinstance(run, GraphPass):
         return run(graph, pass_args)

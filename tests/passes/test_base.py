@@ -65,7 +65,7 @@ def test_a_registered_pass_is_found_by_name(mg, paint):
         ({"colour": "red", "layers": 1.5}, "option 'layers' is 1.5"),
         ({"colour": "red", "names": ["a", 3]}, "option 'names.1' is 3"),
         ({"colour": "red", "places": {"a": {"b": "c"}}}, "option 'places.a.b' is 'c'"),
-        ({"colour": torch.zeros(9, 9)}, "option 'colour' is tensor([[0., 0.,"),
+        ({"colour": torch.zeros(9, 9)}, "option 'colour' is a tensor of shape [9, 9], but"),
         (["colour"], "takes its options as a dict, not list"),
         ("colour", "takes its options as a dict, not str"),
     ],
@@ -190,3 +190,10 @@ def test_options_may_be_given_as_keywords(mg, paint):
 def test_a_prerequisite_that_nothing_fills_is_the_authors_mistake():
     with pytest.raises(AssertionError, match="needs one of"):
         graph_pass("typo", "analysis", needs=("comon",))(lambda graph: None)
+
+
+def test_forgotten_unpacking_and_swapped_arguments_are_named(mg, paint):
+    with pytest.raises(TypeError, match="not tuple; a pass returns two things: mg, info = …"):
+        paint(paint(mg, colour="red"), colour="red")
+    with pytest.raises(TypeError, match="run_pass takes the pass first"):
+        run_pass(mg, "paint")

@@ -85,3 +85,15 @@ def test_a_failing_step_is_named_with_those_done_before(mg):
     assert caught.value.__notes__ == [
         "in step 'broken' of Pipeline(count_nodes -> broken); done before it: count_nodes"
     ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ("init_metadata", r"Pipeline\(\['init_metadata'\]\)"),
+        ([("init_metadata", {}, 3)], "a step is a pass, or \\(pass, options\\)"),
+    ],
+)
+def test_steps_of_the_wrong_shape_are_refused(steps, message):
+    with pytest.raises(TypeError, match=message):
+        Pipeline(steps)

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
+from chop.files import write_text
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
@@ -83,6 +84,9 @@ class MaseGraph:
         others are frozen at their defaults. The last two arguments exist for older scripts.
         """
         _check_model(model)
+        for name, given in (("cf_args", cf_args), ("custom_ops", custom_ops)):
+            if given is not None and not isinstance(given, Mapping):
+                raise TypeError(f"{name} is a dict, not {type(given).__name__} {given!r:.40}")
         del skip_init_metadata, add_metadata_args
         self.cf_args = dict(cf_args or {})
         self.custom_ops = _checked_custom_ops(custom_ops)
@@ -189,10 +193,9 @@ class MaseGraph:
         """Write a picture of the graph as SVG, which any browser shows."""
         from chop.ir.graph.draw import draw_svg
 
-        path = Path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(draw_svg(self.fx_graph, self.model.get_submodule), encoding="utf-8")
-        return path
+        if Path(file).suffix != ".svg":
+            raise ValueError(f"draw writes SVG: name the file {Path(file).stem}.svg, not {file}")
+        return write_text(file, draw_svg(self.fx_graph, self.model.get_submodule))
 
     def __repr__(self) -> str:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"
@@ -200,8 +203,11 @@ class MaseGraph:
 
 def _resemble(traced: fx.GraphModule, model: nn.Module) -> None:
     """Containers that fx made anew get the mode of the model's own, and save the same buffers."""
+    originals = dict(model.named_modules(remove_duplicate=False))
     for name, container in traced.named_modules():
-        original = model.get_submodule(name)
+        original = originals.get(name)
+        if original is None:  # the graph's own, which says in which mode it is
+            continue
         container.training = original.training
         saved = original._buffers.keys() - original._non_persistent_buffers_set
         container._non_persistent_buffers_set |= container._buffers.keys() - saved
@@ -224,6 +230,10 @@ def set_model_attributes(model: fx.GraphModule, values: Mapping[str, Any]) -> No
 
 def _check_model(model: object) -> None:
     wanted = "MaseGraph takes an nn.Module or an fx.GraphModule"
+    if isinstance(model, MaseGraph):
+        raise TypeError(f"{wanted}; this is a MaseGraph already: use it, or copy it with clone()")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise TypeError(f"{wanted} itself, not its {type(model).__name__}; give model.module")
     if isinstance(model, type):
         raise TypeError(f"{wanted}, not the class {model.__name__}; call it: {model.__name__}(…)")
     if isinstance(model, str):

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.record import Record
 from chop.numerics import NumberFormat, from_dtype, from_precision
+from chop.registry import UnknownName
 
 
 class TensorMeta(Record):
@@ -45,6 +46,8 @@ class Operands(Record, of=TensorMeta):
             super().__setitem__(key, value)
 
     def tensor(self, name: str) -> TensorMeta:
+        if name not in self:
+            raise UnknownName("operand", name, list(self))
         found = self[name]
         assert isinstance(found, TensorMeta), f"{name!r} is the plain value {found!r}, no tensor"
         return found
@@ -167,6 +170,8 @@ class MaseMetadata:
         self.node, self._parameters = None, state["parameters"]
 
     def __getitem__(self, part: str) -> Any:
+        if part not in self.parameters:
+            raise UnknownName("part of the metadata", part, list(self.parameters))
         return self.parameters[part]
 
     def __setitem__(self, part: str, value: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
+import logging
 import math
 import os
 import sys
@@ -17,7 +19,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from chop.ir.ops import TrainingMode, is_tensor_constant
 from chop.registry import UnknownName
+
+logger = logging.getLogger(__name__)
 
 # fx cannot see these when their arguments are traced values: nothing in them asks a tensor
 CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
@@ -57,8 +62,48 @@ class Leaf:
     """Mixin: the tracer keeps modules of this class whole."""
 
 
+IN_PLACE_OPERATORS = frozenset(
+    ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul")
+)
+VIEWS = frozenset(
+    (
+        "getitem",
+        "view",
+        "reshape",
+        "transpose",
+        "permute",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "t",
+        "narrow",
+        "select",
+        "expand",
+        "chunk",
+        "split",
+        "unbind",
+        "diagonal",
+        "detach",
+        "contiguous",
+    )
+)
+
 # these come from a mistake in forward(), not from the limits of tracing
 ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupError)
+
+
+class _Mode(int):
+    """`self.training` while a model is traced: an argument is told from a branch."""
+
+    def __bool__(self) -> bool:
+        logger.warning(
+            "forward() branches on self.training: the graph keeps the branch of %s mode",
+            "train" if int(self) else "eval",
+        )
+        return bool(int(self))
+
+    def __repr__(self) -> str:
+        return repr(int(self) == 1)
 
 
 class TraceError(RuntimeError):
@@ -97,9 +142,9 @@ class MaseTracer(fx.Tracer):
         self._where: list[tuple[str, object]] = []
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (Leaf, *self.custom_leaf_layers)) or super().is_leaf_module(
-            m, module_qualified_name
-        )
+        return isinstance(
+            m, (Leaf, TrainingMode, *self.custom_leaf_layers)
+        ) or super().is_leaf_module(m, module_qualified_name)
 
     def trace(
         self,
@@ -111,6 +156,7 @@ class MaseTracer(fx.Tracer):
         self._where = [("", root)]
         try:
             with room_to_recurse(root), attributes_kept(root):
+                _watch_mode(root)
                 graph = super().trace(root)
         except UnknownName:
             raise
@@ -125,7 +171,23 @@ class MaseTracer(fx.Tracer):
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
+        self._ask_for_mode(graph)
+        _renew_constants(graph)
         return graph
+
+    def _ask_for_mode(self, graph: fx.Graph) -> None:
+        """Where `self.training` was an argument, the graph asks for the mode it is run in."""
+        users = [n for n in graph.nodes if any(isinstance(a, _Mode) for a in _leaves(n))]
+        if not users:
+            return
+        self.root.training_mode = TrainingMode().train(bool(int(self.root.training)))
+        with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+            mode = graph.call_module("training_mode")
+        for node in users:
+            node.args, node.kwargs = (
+                fx.node.map_aggregate(part, lambda a: mode if isinstance(a, _Mode) else a)
+                for part in (node.args, node.kwargs)
+            )
 
     def forget(self) -> None:
         """Let go of the model: a tracer lives as long as its graph, and a graph is a copy's too."""
@@ -164,14 +226,16 @@ class MaseTracer(fx.Tracer):
         # of fx's explanations the first sentence is about the model, the rest is about fx
         reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         reason = reason or type(error).__name__
-        if isinstance(error, ORDINARY) and "Proxy" not in reason:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = isinstance(error, ORDINARY) or not _is_library(frames[-1].filename)
+        if own and "Proxy" not in str(error):
             kind = type(error).__name__
             return f"cannot trace {whose}{_users_line(error)}: {kind}: {reason}; mend forward()"
         kept = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
         whole = (
             f"keep the module whole with MaseGraph(model, {kept})"
             if name
-            else f"keep it whole inside another module with MaseGraph(nn.Sequential(model), {kept})"
+            else f"keep it whole inside another module with MaseGraph({_around(module)}, {kept})"
         )
         return (
             f"cannot trace {whose}{_users_line(error)}: {reason}; "
@@ -207,6 +271,65 @@ def attributes_kept(model: object) -> Iterator[None]:
         for attributes, kept in before:
             attributes.clear()
             attributes.update(kept)
+
+
+def _around(model: object) -> str:
+    """A module that calls `model`; nn.Sequential does for one input."""
+    forward = getattr(model, "forward", None)
+    params = inspect.signature(forward).parameters.values() if forward else ()
+    required = [p for p in params if p.default is p.empty]
+    return "nn.Sequential(model)" if len(required) == 1 else "outer"
+
+
+def _watch_mode(root: object) -> None:
+    """Make `self.training` recognisable in every module that is in the mode of the root."""
+    if isinstance(root, nn.Module):
+        for module in root.modules():
+            if module.training == root.training and not isinstance(module, torch.jit.ScriptModule):
+                vars(module)["training"] = _Mode(root.training)
+
+
+def _leaves(node: fx.Node) -> list[Any]:
+    found: list[Any] = []
+    fx.node.map_aggregate((node.args, node.kwargs), found.append)
+    return found
+
+
+def _renew_constants(graph: fx.Graph) -> None:
+    """A tensor that forward() makes and changes in place is made anew in each run."""
+    reads: dict[str, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "get_attr" and is_tensor_constant(str(node.target)):
+            reads.setdefault(str(node.target), []).append(node)
+    for first, *others in reads.values():
+        if not any(_in_place(user) for node in (first, *others) for user in _aliases(node)):
+            continue
+        with graph.inserting_after(first):
+            fresh = graph.call_method("clone", (first,))
+        first.replace_all_uses_with(fresh)
+        fresh.args = (first,)  # which was replaced as well
+        for node in others:  # fx reads a constant anew wherever it is used
+            node.replace_all_uses_with(fresh)
+            graph.erase_node(node)
+
+
+def _aliases(node: fx.Node) -> list[fx.Node]:
+    """The users of a node and of whatever may be a view of it."""
+    queue = list(node.users)
+    for user in queue:  # grows while it is walked
+        name = getattr(user.target, "__name__", str(user.target))
+        if name in VIEWS or _in_place(user):
+            queue += [further for further in user.users if further not in queue]
+    return queue
+
+
+def _in_place(node: fx.Node) -> bool:
+    name = getattr(node.target, "__name__", str(node.target))
+    return node.op in ("call_function", "call_method") and (
+        (name.endswith("_") and not name.endswith("__"))
+        or name.strip("_") in IN_PLACE_OPERATORS
+        or bool(node.kwargs.get("inplace"))
+    )
 
 
 def _is_torchs(fn: object) -> bool:

@@ -6,6 +6,7 @@ import gc
 import pickle
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -564,3 +565,31 @@ def test_a_graph_keeps_neither_the_model_nor_itself_alive():
     gc.collect()
     assert watched() is None
     assert len(copied.nodes) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m: MaseGraph(m, cf_args=["x"]), "cf_args is a dict, not list"),
+        (lambda m: MaseGraph(m, custom_ops=[nn.Linear]), "custom_ops is a dict, not list"),
+        (lambda m: MaseGraph(MaseGraph(m)), "this is a MaseGraph already"),
+        (lambda m: MaseGraph(nn.DataParallel(m)), "give model.module"),
+        (lambda m: MaseGraph(m).draw("net.png"), "draw writes SVG: name the file net.svg"),
+        (lambda m: MaseGraph(m).draw(Path("folder.svg")), "is a folder; name a file in it"),
+    ],
+)
+def test_clumsy_calls_are_refused_in_one_sentence(make, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises((TypeError, ValueError, OSError)) as caught:
+        make(nn.Sequential(nn.Linear(2, 2)))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_part_or_operand_is_answered_with_the_nearest(prepared_mlp):
+    meta = prepared_mlp.nodes_in[0].meta["mase"]
+    with pytest.raises(KeyError, match="did you mean 'common'"):
+        meta["comon"]
+    with pytest.raises(KeyError, match="did you mean 'weight'"):
+        meta.common.args.tensor("wieght")

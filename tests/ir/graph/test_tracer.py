@@ -1,5 +1,6 @@
 """How a model becomes a graph, and what is said when it cannot."""
 
+import logging
 import math
 import re
 import sys
@@ -150,14 +151,6 @@ class TestWhatFxAloneCannotTrace:
         (placeholder,) = MaseGraph(nn.Sequential(nn.ReLU())).inputs
         assert (placeholder.name, placeholder.target) == ("input_1", "input")
 
-    def test_a_model_in_train_mode_is_traced_in_train_mode(self):
-        def dropped(m, x):
-            return F.dropout(x, training=m.training)
-
-        graph = MaseGraph(Calls(dropped))
-        assert list(graph.nodes)[1].kwargs["training"] is True
-        assert list(MaseGraph(Calls(dropped).eval()).nodes)[1].kwargs["training"] is False
-
 
 class Decides(nn.Module):
     def forward(self, x):
@@ -239,3 +232,58 @@ class TestRefusals:
         with pytest.raises(TraceError):
             MaseGraph(model)
         assert "last" not in vars(model)
+
+
+class Accumulates(nn.Module):
+    def forward(self, x):
+        total, first = torch.zeros(3), torch.zeros(3)
+        first[0] = x[0]
+        total += x
+        return total + first
+
+
+def test_a_tensor_that_forward_makes_and_changes_is_made_anew_in_each_run():
+    model, graph = Accumulates(), MaseGraph(Accumulates())
+    for i in range(3):
+        x = torch.full((3,), float(i))
+        assert torch.equal(graph.model(x), model(x))
+
+
+class Drops(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8))
+
+    def forward(self, x):
+        return F.dropout(self.inner(x), 0.5, training=self.training)
+
+
+@pytest.mark.parametrize("traced_in_train_mode", [True, False])
+def test_self_training_as_an_argument_follows_the_mode_of_the_graph(traced_in_train_mode):
+    model = Drops().train(traced_in_train_mode)
+    graph = MaseGraph(model).clone()
+    x = torch.ones(64, 8)
+    assert (graph.model.train()(x) == 0).any()
+    assert torch.equal(graph.model.eval()(x), model.eval()(x))
+    assert [name for name, _ in model.named_modules()] == ["", "inner", "inner.0"]
+    assert type(model.training) is bool
+
+
+def test_a_branch_on_self_training_is_kept_with_a_warning(caplog):
+    class Branches(nn.Module):
+        def forward(self, x):
+            return 2 * x if self.training else x
+
+    with caplog.at_level(logging.WARNING, "chop"):
+        graph = MaseGraph(Branches().eval())
+    assert "the graph keeps the branch of eval mode" in caplog.text
+    assert torch.equal(graph.model.train()(torch.ones(2)), torch.ones(2))
+
+
+def test_an_error_that_the_user_raises_is_shown_as_it_is():
+    class Refuses(nn.Module):
+        def forward(self, x):
+            raise ValueError("not today")
+
+    with pytest.raises(TraceError, match="ValueError: not today; mend forward"):
+        MaseGraph(Refuses())

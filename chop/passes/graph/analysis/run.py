@@ -112,7 +112,9 @@ class Runner(fx.Interpreter):
             for source in node.all_input_nodes
             if source.op == "placeholder" and self.env[source] is None
         ]
-        fix = "drop force_device_meta" if self.on_meta else "check the shapes and dtypes you give"
+        fix = "check the shapes, dtypes and values you give"
+        if self.on_meta:
+            fix += ", or drop force_device_meta"
         if absent:
             frozen = ", ".join(f"{name!r}: None" for name in absent)
             fix = f"give {', '.join(absent)} a value, or MaseGraph(model, cf_args={{{frozen}}})"
@@ -159,15 +161,16 @@ def input_values(graph: MaseGraph, given: Mapping[str, Any], option: str) -> lis
                 f"{option}: the input {name!r} is a numpy array; give torch.from_numpy(array)"
             )
     known = {**getattr(graph.model, "additional_inputs", {}), **given}
-    return [_value(node, known, names, option) for node in graph.inputs]
+    required = [input_name(n) for n in graph.inputs if not n.args and "*" not in str(n.target)]
+    return [_value(node, known, required, option) for node in graph.inputs]
 
 
-def _value(node: fx.Node, known: Mapping[str, Any], names: list[str], option: str) -> Any:
+def _value(node: fx.Node, known: Mapping[str, Any], required: list[str], option: str) -> Any:
     name, stars = input_name(node), str(node.target).count("*")
     if stars:  # *args and **kwargs may be empty
         return tuple(known.get(name, ())) if stars == 1 else dict(known.get(name, {}))
     if name not in known and not node.args:
-        wanted = ", ".join(f"{n!r}: tensor" for n in names)
+        wanted = ", ".join(f"{n!r}: tensor" for n in required)
         raise PassArgsError(
             f"{option} has no value for the model's input {name!r}; "
             f"give {{{option!r}: {{{wanted}}}}}"

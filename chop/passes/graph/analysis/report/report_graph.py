@@ -8,6 +8,7 @@ from typing import Literal
 
 from tabulate import tabulate
 
+from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 
@@ -29,9 +30,7 @@ def report_graph_analysis_pass(
     if file_name is None:
         print(text)  # noqa: T201  the labs read it off the notebook
         return
-    path = Path(file_name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_text(file_name, text)
 
 
 def _overview(graph: MaseGraph) -> str:

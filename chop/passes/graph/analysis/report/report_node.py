@@ -11,10 +11,11 @@ from typing import Any, Literal
 from tabulate import tabulate
 from torch import fx
 
+from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.log import show_logs_unless_configured
-from chop.passes.base import graph_pass
+from chop.passes.base import FILLED_BY, PassArgsError, graph_pass, has_metadata
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,9 @@ def report_node_meta_param_analysis_pass(
 ) -> None:
     """A table of all metadata of every node; `which` parts to show, and where to keep the table."""
     parts = [part for part in PARTS if part in which or "all" in which]
+    for part in which:
+        if part != "all" and not any(has_metadata(node, part) for node in graph.nodes):
+            raise PassArgsError(f"no node has {part} metadata; run {FILLED_BY[part]}_analysis_pass")
     headers = ["Node name", "Fx Node op", "Mase type", "Mase op"]
     headers += [f"{part.capitalize()} Param" for part in parts]
     rows = [
@@ -95,7 +99,4 @@ def report_node_meta_param_analysis_pass(
     table = tabulate(rows, headers=headers, tablefmt="grid")
     _show("add_common_meta_param_analysis_pass", table)
     if save_path is not None:
-        path = Path(save_path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(table, encoding="utf-8")
-        logger.info("Node meta param table is saved to %s", path)
+        logger.info("Node meta param table is saved to %s", write_text(save_path, table))

@@ -33,8 +33,8 @@ def profile_statistics_analysis_pass(
     by: Literal["type", "name", "regex_name"],
     target_weight_nodes: Sequence[str] = (),
     target_activation_nodes: Sequence[str] = (),
-    weight_statistics: Statistics | None = None,
-    activation_statistics: Statistics | None = None,
+    weight_statistics: Mapping[str, Mapping[str, Any] | None] | None = None,
+    activation_statistics: Mapping[str, Mapping[str, Any] | None] | None = None,
     input_generator: Any = None,
     num_samples: int = 512,
     profile_output_activation: bool = False,
@@ -160,6 +160,8 @@ def _profile_activations(
                 raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
             seen += batch.size
             bar.update()
+    if seen == 0:
+        raise PassArgsError("input_generator yields no batch at all")
     if seen < num_samples:
         logger.warning(
             "input_generator ended after %d of the %d samples asked for", seen, num_samples
@@ -174,6 +176,8 @@ class _Batch:
         if not tensors:
             raise PassArgsError("input_generator yields a dict without a tensor in it")
         whole = tensors[0].shape[0]
+        if whole == 0:
+            raise PassArgsError("input_generator yields an empty batch")
         self.size = size = min(whole, at_most)
 
         def first(x: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ def test_report_node_meta_param_has_a_column_for_each_part_asked_for(
     assert header == ["Node name", "Fx Node op", "Mase type", "Mase op", *columns]
 
 
-@pytest.mark.parametrize("which", ["software", ("softwear",), {"software": True}])
+@pytest.mark.parametrize("which", ["softwear", ("softwear",), {"software": True}])
 def test_report_node_meta_param_refuses_parts_that_do_not_exist(
     graph: MaseGraph, which: Any
 ) -> None:

@@ -537,7 +537,7 @@ def test_statistics_can_be_given_without_options() -> None:
             "'act\\(' is not a regular expression",
         ),
         ({"by": "names"}, PassArgsError, "option 'by' is 'names', but Input should be 'type'"),
-        ({"target_activation_nodes": "act1"}, PassArgsError, "option 'target_activation_nodes'"),
+        ({"target_activation_nodes": 3}, PassArgsError, "option 'target_activation_nodes'"),
         ({"num_sample": 8}, PassArgsError, "no option 'num_sample'; did you mean 'num_samples'\\?"),
         ({"num_samples": 0}, PassArgsError, "num_samples is at least 1, not 0"),
     ],
@@ -676,3 +676,21 @@ def test_a_weight_with_as_many_rows_as_a_batch_has_samples_is_seen_once():
     stats = mase(linear).software.args
     assert stats["weight"]["stat"]["range_min_max"]["count"] == 8 * 16
     assert stats["data_in_0"]["stat"]["range_min_max"]["count"] == 12 * 16
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [([], "yields no batch at all"), ([{"x": torch.ones(0, 16)}], "yields an empty batch")],
+)
+def test_a_generator_without_samples_is_refused(batches, message):
+    graph = MaseGraph(Functional())
+    steps = ["init_metadata", "add_common_metadata", "add_software_metadata"]
+    Pipeline(steps)(graph, {"add_common_metadata": {"dummy_in": {"x": torch.ones(8, 16)}}})
+    args = {
+        "by": "type",
+        "target_activation_nodes": ["linear"],
+        "activation_statistics": {"range_min_max": {}},
+        "input_generator": batches,
+    }
+    with pytest.raises(PassArgsError, match=f"pass 'profile_statistics': .*{message}"):
+        profile_statistics_analysis_pass(graph, args)
