@@ -249,7 +249,7 @@ define(
     names="group_norm native_group_norm",
     quantized=WEIGHTED,
 )
-define("rms_norm", "module_related_func", nn.RMSNorm, quantized=WEIGHTED)
+define("rms_norm", "module_related_func", nn.RMSNorm, quantized="data_in weight")
 define("local_response_norm", "module_related_func", nn.LocalResponseNorm, nn.CrossMapLRN2d)
 define("normalize", "builtin_func")
 

@@ -43,6 +43,7 @@ class NumberFormat(abc.ABC):
     name: ClassVar[str]  # `type` in metadata, `name` in TOML: "integer"
     suffix: ClassVar[str]  # class names: LinearInteger
     elementwise: ClassVar[bool] = True  # one fixed grid per element; block formats are not
+    light: ClassVar[bool] = False  # rounds in few passes over memory
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
 
@@ -60,6 +61,11 @@ class NumberFormat(abc.ABC):
     @abc.abstractmethod
     def round(self, x: Tensor) -> Tensor:
         """The nearest representable values of `x`, which is float32 or float64; no gradient."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same tensor is always rounded the same way."""
+        return True
 
     @property
     @abc.abstractmethod

@@ -75,6 +75,10 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
         return torch.where(x.isnan(), x, torch.where(on, scale, off))
 
     @property
+    def deterministic(self) -> bool:
+        return not self.stochastic
+
+    @property
     def bits(self) -> float:
         return 1
 

@@ -40,7 +40,9 @@ def batch_rank(rank: int) -> int:
 def to_tiles(x: Tensor, block: Sequence[int]) -> Tensor:
     """Each dimension cut in two, which block and where in it; zeros fill up the ragged edges."""
     ragged = [(-dim) % size for size, dim in zip(block, x.shape, strict=True)]
-    padded = F.pad(x, [n for extra in reversed(ragged) for n in (0, extra)])
+    padded = x
+    if any(ragged):
+        padded = F.pad(x, [n for extra in reversed(ragged) for n in (0, extra)])
     split = [n for size, dim in zip(block, padded.shape, strict=True) for n in (dim // size, size)]
     return padded.reshape(split)
 
@@ -52,17 +54,10 @@ def from_tiles(tiles: Tensor, shape: Sequence[int]) -> Tensor:
     return padded[tuple(slice(dim) for dim in shape)]
 
 
-def block_amax(x: Tensor, sizes: Sequence[int], batch_dims: int = 0) -> Tensor:
-    """The largest magnitude of each element's block, in the shape of `x`; NaN does not count.
-
-    Any rank, ragged edges too; blocks as in `block_shape`.
-    """
-    magnitudes = x.abs().nan_to_num(nan=0.0, posinf=math.inf)
-    if x.ndim == 0 or 0 in x.shape:
-        return magnitudes
-    tiles = to_tiles(magnitudes, block_shape(x.shape, sizes, batch_dims))
-    largest = tiles.amax(dim=list(range(1, 2 * x.ndim, 2)), keepdim=True)
-    return from_tiles(largest.expand(tiles.shape), x.shape)
+def tile_amax(tiles: Tensor) -> Tensor:
+    """The largest magnitude of each tile, in a shape that broadcasts; NaN does not count."""
+    magnitudes = tiles.abs().nan_to_num(nan=0.0, posinf=math.inf)
+    return magnitudes.amax(dim=list(range(1, tiles.ndim, 2)), keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class BlockFormat(NumberFormat):
 
     @abc.abstractmethod
     def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
-        """`round`, given the largest magnitude of each element's block."""
+        """`round`, given the largest magnitude of each element's block, which broadcasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,13 +113,13 @@ class BlockFormat(NumberFormat):
         """Sizes of a block, and how many dimensions are a batch, in a tensor of that rank."""
         return self.sizes, batch_rank(rank) if self.batched else 0
 
-    def block_largest(self, x: Tensor) -> Tensor:
-        return block_amax(x, *self.layout(x.ndim))
-
     def round(self, x: Tensor) -> Tensor:
         finite = torch.finfo(x.dtype).max
         inside = x.clamp(-finite, finite)
-        return self.round_blocks(inside, self.block_largest(inside))
+        if x.ndim == 0 or 0 in x.shape:  # a number is a block of its own
+            return self.round_blocks(inside, inside.abs().nan_to_num(nan=0.0))
+        tiles = to_tiles(inside, block_shape(x.shape, *self.layout(x.ndim)))
+        return from_tiles(self.round_blocks(tiles, tile_amax(tiles)), x.shape)
 
     @property
     def bits(self) -> float:

@@ -30,8 +30,25 @@ def floor_log2(x: Tensor) -> Tensor:
     >>> floor_log2(torch.tensor([1.0, 0.75, -5.0, 2.0**-140])).tolist()
     [0, -1, 2, -140]
     """
-    low = -2 * LAYOUTS[x.dtype].bias
-    return torch.where(x == 0, low, torch.frexp(x).exponent.to(LAYOUTS[x.dtype].integer) - 1)
+    layout = LAYOUTS[x.dtype]
+    magnitude = x.abs()
+    subnormal = magnitude < 2.0 ** (1 - layout.bias)
+    # the field of a subnormal number is 0; times 2^mantissa it is a normal one
+    magnitude = torch.where(subnormal, magnitude * 2.0**layout.mantissa, magnitude)
+    exponent = (magnitude.view(layout.integer) >> layout.mantissa) - layout.bias
+    exponent = torch.where(subnormal, exponent - layout.mantissa, exponent)
+    return torch.where(x == 0, -2 * layout.bias, exponent)
+
+
+def floor_power(x: Tensor) -> Tensor:
+    """The largest power of two that is at most |x|, itself a float; 0 for subnormal numbers.
+
+    >>> floor_power(torch.tensor([1.0, 0.75, -5.0, 2.0**-140])).tolist()
+    [1.0, 0.5, 4.0, 0.0]
+    """
+    layout = LAYOUTS[x.dtype]
+    exponent_bits = (2 * layout.bias + 1) << layout.mantissa
+    return (x.view(layout.integer) & exponent_bits).view(x.dtype)
 
 
 def ceil_log2(x: Tensor) -> Tensor:
@@ -79,8 +96,10 @@ def exp2(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 
 def scale_by(x: Tensor, exponent: Tensor) -> Tensor:
     """`x` times 2**exponent, in two halves: the power itself may be too small or too large."""
+    most = 2 * (LAYOUTS[x.dtype].bias - 1)
+    exponent = exponent.clamp(-most, most)
     half = exponent >> 1
-    return x * exp2(half, x.dtype) * exp2(exponent - half, x.dtype)
+    return x * _power(half, x.dtype) * _power(exponent - half, x.dtype)
 
 
 def round_to_step(

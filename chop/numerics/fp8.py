@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
     E4M3, which has no infinity; with `saturate`, the largest value in any case, as in the other
     formats. A double passes through single precision, and is rounded twice.
     """
+
+    light: ClassVar[bool] = True
 
     exponent_width: int
     frac_width: int

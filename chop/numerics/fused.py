@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from chop.numerics.own import plain
+
 if TYPE_CHECKING:
     from chop.numerics.base import NumberFormat
 
@@ -62,7 +64,7 @@ set_fused(os.environ.get("MASE_FUSED", "auto").lower())  # type: ignore[arg-type
 
 def rounded(fmt: NumberFormat, x: Tensor) -> Tensor:
     """`fmt.rounded(x)`, by the fastest way that there is."""
-    if torch.compiler.is_compiling() or _mode == "off" or not _plain(x):
+    if _mode == "off" or not plain(x):
         return fmt.rounded(x)
     if x.is_cuda:
         found = _on_cuda(fmt, x)
@@ -73,24 +75,13 @@ def rounded(fmt: NumberFormat, x: Tensor) -> Tensor:
     return fmt.rounded(x) if found is None else found
 
 
-def _plain(x: Tensor) -> bool:
-    """Whether `x` is just numbers in memory, and nobody looks over our shoulder."""
-    return (
-        type(x) in (Tensor, torch.nn.Parameter)
-        and x.layout == torch.strided
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._get_tracing_state() is None
-    )
-
-
 # --- CPU ------------------------------------------------------------------------------------------
 
 
 def _in_pieces(fmt: NumberFormat, x: Tensor) -> Tensor | None:
     """Piece by piece, so that the temporaries of the format stay in the cache."""
     size = PIECE * max(2, torch.get_num_threads())
-    if x.numel() < LEAST_PIECES * size or not x.is_contiguous():
+    if fmt.light or x.numel() < LEAST_PIECES * size or not x.is_contiguous():
         return None
     plan = _plan(fmt, x.device)  # without one, it may look at the whole tensor
     cut = _cut(fmt, x, size, plan.blocks) if plan else None

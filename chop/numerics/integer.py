@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.exponents import LAYOUTS, whole_at_most
+from chop.numerics.own import own
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
 
     `frac_width` may be negative or above `width`; None stands for half of it.
     """
+
+    light: ClassVar[bool] = True
 
     width: int
     frac_width: int
@@ -50,13 +53,16 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
 
     def round(self, x: Tensor) -> Tensor:
         scale = 2.0**self.frac_width
-        scaled = x * scale
-        whole = scaled.round()
+        whole = x * scale
         if self.floor:
-            whole = scaled.floor()
+            whole = torch.floor(whole, out=own(whole))
             # a small negative number may have become zero on the way
             whole = whole - (whole / scale > x).to(x.dtype)
-        return whole.clamp(*self._codes_in(x.dtype)) / scale
+        else:
+            whole = torch.round(whole, out=own(whole))
+        low, high = self._codes_in(x.dtype)
+        whole = torch.clamp(whole, low, high, out=own(whole))
+        return torch.div(whole, scale, out=own(whole))
 
     @property
     def bits(self) -> float:

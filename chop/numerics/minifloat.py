@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.exponents import LAYOUTS, exp2, floor_log2, round_to_step
+from chop.numerics.exponents import LAYOUTS, exp2, floor_log2, floor_power, round_to_step
+from chop.numerics.own import own
 
 
 def round_to_minifloat(
@@ -32,12 +33,20 @@ def round_to_minifloat(
     else:
         limit = largest * 2.0 ** min(highest, layout.bias)
     inside = x.clamp(-limit, limit)
+    if isinstance(lowest, int) and lowest - fraction > -layout.bias:  # all steps are normal numbers
+        power = floor_power(inside)
+        power = torch.clamp(power, min=2.0**lowest, out=own(power))
+        step = torch.mul(power, 2.0**-fraction, out=own(power))
+        whole = torch.div(inside, step, out=own(inside))
+        whole = torch.round(whole, out=own(whole))
+        return torch.mul(whole, step, out=own(whole))
     exponent: Tensor = floor_log2(inside).clamp(min=lowest)
     return round_to_step(inside, exponent - fraction)
 
 
 @dataclass(frozen=True)
 class _Minifloat(NumberFormat):
+    light: ClassVar[bool] = True
     least_fraction: ClassVar[int] = 0
 
     width: int

@@ -40,7 +40,18 @@ def add_common_metadata_analysis_pass(
         raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
     for node, common in run.found.items():
         mase(node).parameters.common = common
+    _note_formats(graph)
     _annotate_graph(graph)
+
+
+def _note_formats(graph: MaseGraph) -> None:
+    """Nodes that are quantized already compute in their formats, not in float."""
+    # a transform builds on analyses, so it is imported where it is needed
+    from chop.passes.graph.transforms.quantize.quantize import node_formats, note_formats
+
+    for node in graph.nodes:
+        if node_formats(node):
+            note_formats(node)
 
 
 class _Snapshots:

@@ -452,7 +452,6 @@ class TestMetadata:
         quantize_transform_pass(graph, {"by": "type", "default": integer(8, 4, *operands)})
         assert verify_metadata_analysis_pass(graph, {"strict": True})[1] == {}
 
-    @pytest.mark.xfail(reason="add_common_metadata does not ask quantized nodes for their formats")
     def test_noting_the_metadata_again_finds_the_formats_again(self, graph):
         quantize_transform_pass(graph, {"by": "type", "default": integer()})
         before = {node.name: formats(graph, node.name) for node in graph.nodes}

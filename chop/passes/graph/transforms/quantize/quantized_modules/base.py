@@ -165,7 +165,7 @@ def _can_be_kept(tensor: Tensor, fmt: NumberFormat) -> bool:
     """Whether to keep a rounded copy: reading a GPU's verdict would stall it, and rounding there
     costs no more than the comparison. What is drawn at random is drawn anew."""
     plain = tensor.is_cpu and type(tensor) in (Tensor, nn.Parameter)
-    if not plain or torch.compiler.is_compiling() or getattr(fmt, "stochastic", False):
+    if not plain or torch.compiler.is_compiling() or not fmt.deterministic:
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
