@@ -25,7 +25,13 @@ from chop.ir import MaseGraph
 from chop.passes import PASSES, Pipeline
 
 SIZES = (10, 100, 1_000, 5_000)
-REPORTS = ("report_graph", "report_node_type", "report_node_shape", "report_node_meta_param")
+REPORTS = (
+    "report_graph",
+    "report_node_type",
+    "report_node_shape",
+    "report_node_hardware_type",
+    "report_node_meta_param",
+)
 PREPARE = ("init_metadata", "add_common_metadata", "add_software_metadata")
 
 
@@ -66,6 +72,7 @@ def measure(model: nn.Module, inputs: dict[str, Tensor], repeats: int) -> dict[s
         model(**inputs)
         forward = median_ms(lambda: model(**inputs), repeats)
     graph = prepared(model, inputs, add_value=False)
+    PASSES["add_hardware_metadata"](graph)
     work: dict[str, Callable[[], Any]] = {
         "trace": lambda: MaseGraph(model),
         "trace + metadata": lambda: prepared(model, inputs, add_value=False),

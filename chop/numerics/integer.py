@@ -54,15 +54,16 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     def round(self, x: Tensor) -> Tensor:
         scale = 2.0**self.frac_width
         whole = x * scale
+        out = own(whole)
         if self.floor:
-            whole = torch.floor(whole, out=own(whole))
+            whole = torch.floor(whole, out=out)
             # a small negative number may have become zero on the way
-            whole = whole - (whole / scale > x).to(x.dtype)
+            whole = torch.sub(whole, (whole / scale > x).to(x.dtype), out=out)
         else:
-            whole = torch.round(whole, out=own(whole))
+            whole = torch.round(whole, out=out)
         low, high = self._codes_in(x.dtype)
-        whole = torch.clamp(whole, low, high, out=own(whole))
-        return torch.div(whole, scale, out=own(whole))
+        whole = torch.clamp(whole, low, high, out=out)
+        return torch.div(whole, scale, out=out)
 
     @property
     def bits(self) -> float:

@@ -34,12 +34,11 @@ def round_to_minifloat(
         limit = largest * 2.0 ** min(highest, layout.bias)
     inside = x.clamp(-limit, limit)
     if isinstance(lowest, int) and lowest - fraction > -layout.bias:  # all steps are normal numbers
-        power = floor_power(inside)
-        power = torch.clamp(power, min=2.0**lowest, out=own(power))
-        step = torch.mul(power, 2.0**-fraction, out=own(power))
-        whole = torch.div(inside, step, out=own(inside))
-        whole = torch.round(whole, out=own(whole))
-        return torch.mul(whole, step, out=own(whole))
+        power, out = floor_power(inside), own(inside)
+        step = power.clamp(min=2.0**lowest) * 2.0**-fraction
+        whole = torch.div(inside, step, out=out)
+        whole = torch.round(whole, out=out)
+        return torch.mul(whole, step, out=out)
     exponent: Tensor = floor_log2(inside).clamp(min=lowest)
     return round_to_step(inside, exponent - fraction)
 
