@@ -30,6 +30,7 @@ def test_links_inside_the_documentation_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     dead = [link for link in links if not (page.parent / link).exists()]
     assert not dead
+    assert text.strip(), "an empty page"
 
 
 def test_the_readme_opens_with_the_two_commands():
