@@ -6,6 +6,7 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -44,6 +45,7 @@ class NumberFormat(abc.ABC):
     suffix: ClassVar[str]  # class names: LinearInteger
     elementwise: ClassVar[bool] = True  # one fixed grid per element; block formats are not
     light: ClassVar[bool] = False  # rounds in few passes over memory
+    other_keys: ClassVar[tuple[str, ...]] = ()  # older configs have these too; they mean nothing
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
 
@@ -149,8 +151,10 @@ class NumberFormat(abc.ABC):
 
     def require_whole(self, key: str, low: int, high: int) -> None:
         value = getattr(self, key)
-        whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        whole = whole and low <= int(value) <= high
         self.require(whole, f"{key} is a whole number from {low} to {high}")
+        object.__setattr__(self, key, int(value))  # numpy has whole numbers of its own
 
     def require_flags(self, *keys: str) -> None:
         for key in keys:
@@ -180,26 +184,26 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     """
     cls = FORMATS[config["name"]]
     keys = cls.precision_keys()
-    if operand == "bias" and not any(f"bias_{key}" in config for key in keys):
-        operand = "weight"
-    wanted = [f"{operand}_{key}" for key in keys]
+    own = any(f"{operand}_{key}" in config for key in keys)
+    source = "weight" if operand == "bias" and not own else operand
+    wanted = [f"{source}_{key}" for key in keys]
     missing = [key for key in wanted if key not in config]
     if missing:
         raise ValueError(
             f"{cls.name} needs {wanted} for {operand!r}; missing {missing} in {dict(config)}"
         )
-    refined = {
-        key: config.get(f"{operand}_{key}", config.get(key))
-        for key in cls.refinement_keys()
-        if f"{operand}_{key}" in config or key in config
-    }
+    refined: dict[str, Any] = {}
+    for key in cls.refinement_keys():
+        places = (f"{operand}_{key}", f"{source}_{key}", key)
+        found = [config[place] for place in places if place in config]
+        refined |= {key: found[0]} if found else {}
     return cls(*(config[key] for key in wanted), **refined)
 
 
 def check_keys(config: Mapping[str, Any], operands: Iterable[str], extra: Iterable[str]) -> None:
     """Refuse a key that the format of `config` does not have, with the nearest one that it has."""
     cls = FORMATS[config["name"]]
-    keys = [*cls.precision_keys(), *cls.refinement_keys()]
+    keys = [*cls.precision_keys(), *cls.refinement_keys(), *cls.other_keys]
     known = [f"{operand}_{key}" for operand in operands for key in keys]
     known += [*cls.refinement_keys(), "name", "bypass", *extra]
     for key in config:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,6 +44,12 @@ def residual_signs(
     return found
 
 
+def scale_bits(shape: Sequence[int]) -> float:
+    """What a float32 for each entry of the first dimension adds to every element."""
+    scales = shape[0] if len(shape) > 1 else 1
+    return 32 * scales / max(1, math.prod(shape))
+
+
 @dataclass(frozen=True)
 class Binary(NumberFormat, name="binary", suffix="Binary"):
     """`bipolar`: +1 from zero up, else -1. Otherwise: on, at the mean magnitude, or 0.
@@ -82,6 +88,9 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
     def bits(self) -> float:
         return 1
 
+    def average_bits(self, shape: Sequence[int]) -> float:
+        return self.bits + (0.0 if self.bipolar and not self.scaled else scale_bits(shape))
+
     @property
     def largest(self) -> float:
         return 1.0 if self.bipolar and not self.scaled else math.inf
@@ -92,22 +101,26 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
 
 
 @dataclass(frozen=True)
-class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidual"):
+class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidualSign"):
     """A sum of signs: each level binarises what the levels before it left, times its mean.
 
     Nothing left has no sign and adds nothing: zero stays zero. Apart from that the result is one
-    of the 2^levels sums, which need not be the nearest.
+    of the 2^levels sums, which need not be the nearest. `residual_sign = False`, for the first
+    layer of a network, leaves the operand as it is.
     """
+
+    other_keys: ClassVar[tuple[str, ...]] = ("frac_width",)
 
     width: int
     stochastic: bool
     bipolar: bool
     levels: int = 2
+    residual_sign: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_whole("width", 1, 64)
-        self.require_flags("stochastic", "bipolar")
+        self.require_flags("stochastic", "bipolar", "residual_sign")
         self.require_whole("levels", 1, 3)
 
     @property
@@ -117,6 +130,8 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
         return [(self.levels - i) / total for i in range(self.levels)]
 
     def round(self, x: Tensor) -> Tensor:
+        if not self.residual_sign:
+            return x
         # in parts of the smallest mean, which are whole numbers, so that sums are exact
         parts = range(self.levels, 0, -1)
         total = sum(parts)
@@ -124,7 +139,7 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
 
     @property
     def bits(self) -> float:
-        return self.levels
+        return self.levels if self.residual_sign else 32
 
     @property
     def largest(self) -> float:

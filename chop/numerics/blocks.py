@@ -18,10 +18,11 @@ from chop.numerics.base import NumberFormat
 def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0) -> list[int]:
     """How many elements a block takes in each dimension of a tensor.
 
-    Sizes are right-aligned; -1, or no size, is the whole dimension; blocks never span the first
-    `batch_dims` dimensions.
+    Sizes are right-aligned; -1 is the whole dimension. Without a size, the last two dimensions are
+    taken whole, and those before them, such as the filters of a convolution or the batch of a
+    matrix product, stay apart. Blocks never span the first `batch_dims` dimensions.
     """
-    given = [-1] * (len(shape) - len(sizes)) + list(sizes)
+    given = [1] * (len(shape) - max(2, len(sizes))) + [-1] * (2 - len(sizes)) + list(sizes)
     given = given[len(given) - len(shape) :]
     return [
         1 if i < batch_dims else dim if size == -1 else min(size, dim)
@@ -107,7 +108,7 @@ class BlockFormat(NumberFormat):
         return [list(v) if isinstance(v, tuple) else v for v in super().precision]
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
-        return replace(self, batched=operand.startswith("data_in"))
+        return replace(self, batched=operand.startswith("data_"))  # data_in and data_out
 
     def layout(self, rank: int) -> tuple[Sequence[int], int]:
         """Sizes of a block, and how many dimensions are a batch, in a tensor of that rank."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -17,7 +18,7 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
     """Each vector of the last dimension is scaled so that its largest magnitude fills the range.
 
     Its positive maximum saturates by one step, unless `symmetric` scales to the largest code. The
-    scale is a float32 per vector, whose length is not known here: `bits` leaves it out.
+    scale is a float32 per vector: `average_bits` counts it, `bits` knows no length.
     """
 
     elementwise: ClassVar[bool] = False
@@ -50,6 +51,9 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
     @property
     def bits(self) -> float:
         return self.width
+
+    def average_bits(self, shape: Sequence[int]) -> float:
+        return self.bits + 32 / (shape[-1] if shape and shape[-1] else 1)
 
     @property
     def largest(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.binary import mean_magnitude
+from chop.numerics.binary import mean_magnitude, scale_bits
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
     @property
     def bits(self) -> float:
         return 2
+
+    def average_bits(self, shape: Sequence[int]) -> float:
+        return self.bits + (scale_bits(shape) if self.scaling_factor else 0.0)
 
     @property
     def largest(self) -> float:

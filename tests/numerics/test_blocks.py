@@ -134,7 +134,9 @@ def tiles(fmt, shape):
         full = [1] * rank
         full[fmt.block_dim] = sizes[0]
     else:
-        full = ([-1] * rank + sizes)[len(sizes) :]
+        # without a size: the last two dimensions are taken whole, those before them stay apart
+        full = [1] * rank + [-1] * (2 - len(sizes)) + sizes
+        full = full[len(full) - rank :]
         if fmt.batched:  # samples stay apart, and tiles are of the last two dimensions
             for i in range(rank - 1):
                 full[i] = 1 if i == 0 or i < rank - 2 else full[i]
@@ -287,6 +289,26 @@ def test_weights_are_blocked_across_rows_and_activations_are_not():
     assert fmt.for_operand("data_in")(x[0]).tolist() == [1.0, 0.25]
 
 
+@pytest.mark.parametrize("operand", ["data_in", "data_out"])
+@pytest.mark.parametrize("shape", [(4, 32), (4, 3, 32), (4, 3, 8, 8)])
+def test_one_sample_never_changes_another(operand, shape):
+    x = torch.randn(shape)
+    louder = x.clone()
+    louder[1] *= 1e4
+    for cls, fields in ((BlockFP, (4, 8, None)), (BlockMinifloat, (6, 2, 4)), (BlockLog, (4, 6))):
+        fmt = cls(*fields, [16]).for_operand(operand)
+        assert torch.equal(fmt(x)[0], fmt(louder)[0])
+
+
+@pytest.mark.parametrize("sizes", [[16], [1, 16], [2, 2]])
+def test_filters_of_a_convolution_do_not_share(sizes):
+    fmt = BlockFP(4, 8, None, sizes).for_operand("weight")
+    weight = torch.randn(4, 3, 3, 3)
+    louder = weight.clone()
+    louder[1] *= 1e4
+    assert torch.equal(fmt(weight)[0], fmt(louder)[0])
+
+
 def test_block_maxima_are_those_of_each_tile():
     x = torch.arange(12.0).reshape(3, 4) - 5
     tiles = to_tiles(x, [2, 3])
@@ -302,6 +324,7 @@ def test_block_maxima_are_those_of_each_tile():
         (BlockFP(7, 8, 127, [16], batched=True), (32, 64), 7 + 8 / 16),
         (BlockFP(7, 8, 127, [1, 16]), (32, 17), 7 + 8 * 2 / 17),  # ragged
         (BlockFP(7, 8, 127, [-1]), (32, 17), 7 + 8 / (32 * 17)),
+        (BlockFP(7, 8, 127, [1, 16]), (64, 32, 3, 3), 7 + 8 / 3),
         (BlockMinifloat(8, 4, 3, [2, 2]), (4, 4), 8 + 3 / 4),
         (BlockLog(4, 6, [8]), (8,), 4 + 6 / 8),
         (BlockLog(4, 6, [8], zero=True), (8,), 5 + 6 / 8),

@@ -19,7 +19,6 @@ from chop.numerics import FORMATS, check_keys, from_config, from_dtype, from_pre
 from chop.numerics.binary import Binary, BinaryResidual
 from chop.numerics.block_fp import BlockFP
 from chop.numerics.block_log import BlockLog
-from chop.numerics.blocks import BlockFormat
 from chop.numerics.float import Float
 from chop.numerics.fp8 import FP8
 from chop.numerics.integer import Integer
@@ -259,8 +258,15 @@ class TestFormat:
     def test_it_knows_its_size(self, fmt):
         assert 1 <= fmt.bits <= 128
         assert 0 <= fmt.smallest <= fmt.largest
-        if not isinstance(fmt, BlockFormat):
+        if fmt.elementwise:
             assert fmt.average_bits([3, 4]) == fmt.bits
+
+    def test_a_scale_of_its_own_is_counted(self, fmt):
+        scales = {"scale_integer": 3, "ternary": 3 * bool(getattr(fmt, "scaling_factor", 0))}
+        if fmt.name == "binary":
+            scales["binary"] = 0 if fmt.bipolar and not fmt.scaled else 3
+        if fmt.name in scales:
+            assert fmt.average_bits([3, 4]) == fmt.bits + 32 * scales[fmt.name] / 12
 
     def test_only_a_fixed_grid_can_be_listed(self, fmt):
         if fmt.elementwise and not isinstance(fmt, Float):

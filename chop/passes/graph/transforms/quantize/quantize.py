@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from chop.passes.graph.transforms.quantize.quantized_funcs import (
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, variant
 from chop.passes.graph.utils import get_parent_name
 from chop.passes.select import select
-from chop.registry import UnknownName
+from chop.registry import UnknownName, unknown
 
 QUANTIZEABLE_OP = tuple(
     op.name
@@ -85,6 +86,11 @@ def _plan(
         chosen = select(graph, by, configs)
     except (UnknownName, ValueError) as error:
         raise PassArgsError(f"pass 'quantize': {error}") from None
+    if by == "regex_name":
+        names = [node.name for node in graph.nodes]
+        for key in configs:
+            if not any(re.fullmatch(key, name) for name in names):
+                raise PassArgsError(f"pass 'quantize': {unknown('node matching', key, names)}")
     plan: Plan = {}
     for node in graph.nodes:
         config = configs[chosen[node]] if node in chosen else rest

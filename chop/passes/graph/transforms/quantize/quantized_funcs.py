@@ -128,6 +128,7 @@ class _FunctionMap(Mapping[str, QuantizedFunction]):
     """`<op>_<format>` -> function, for every op that has one and every registered format."""
 
     def __getitem__(self, key: str) -> QuantizedFunction:
+        key = f"mul_{key.removeprefix('mult_')}" if key.startswith("mult_") else key  # older name
         for spec in OPS.values():
             fmt = key.removeprefix(f"{spec.name}_")
             if has_function(spec) and fmt != key and fmt in FORMATS:

@@ -143,7 +143,6 @@ class TestSelection:
             "by": "regex_name",
             r"blocks_0_.*": log,
             r".*_conv": integer(),
-            r"blocks": integer(),
         }
         quantize_transform_pass(graph, args)
         assert changed(graph, before) == {
@@ -549,10 +548,14 @@ class TestRefusals:
         assert "\n" not in str(error.value)
         assert snapshot(graph) == before
 
-    def test_a_type_or_expression_that_finds_nothing_is_worth_a_warning(self, graph, caplog):
-        with caplog.at_level(logging.WARNING, "chop"):
+    def test_an_expression_that_finds_nothing_is_refused(self, graph):
+        with pytest.raises(TypeError, match=r"unknown node matching 'head\.\*'"):
             quantize_transform_pass(graph, {"by": "regex_name", "head.*": integer()})
-        assert "no node of the graph matches regex_name 'head.*'" in caplog.text
+
+    def test_an_op_that_this_graph_lacks_is_worth_a_warning(self, graph, caplog):
+        with caplog.at_level(logging.WARNING, "chop"):
+            quantize_transform_pass(graph, {"by": "type", "conv1d": integer()})
+        assert "no node of the graph matches type 'conv1d'" in caplog.text
 
     def test_a_layer_that_computes_otherwise_is_refused(self):
         class Scaled(nn.Linear):

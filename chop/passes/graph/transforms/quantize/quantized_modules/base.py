@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from chop.ir.graph.tracer import Leaf
 from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.own import plain
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 
@@ -82,20 +83,27 @@ class Quantized(Leaf, nn.Module):
 
     @property
     def bypass(self) -> bool:
+        """Whether the layer computes in float; setting it configures the layer anew."""
         return bool(self.config.get("bypass", False))
+
+    @bypass.setter
+    def bypass(self, wanted: bool) -> None:
+        self.configure({**self.config, "bypass": bool(wanted)})
 
     @classmethod
     def from_float(cls, layer: nn.Module, config: Mapping[str, Any]) -> Self:
         """The same layer, quantized: parameters, buffers, hooks and settings are the original's."""
-        own = type(layer).forward not in (cls.float_class.forward, getattr(cls, "forward", None))
-        if own and not isinstance(layer, Quantized):
+        theirs = type(layer).forward not in (cls.float_class.forward, getattr(cls, "forward", None))
+        if theirs and not isinstance(layer, Quantized):
             raise TypeError(
                 f"{type(layer).__name__} has a forward of its own, which {cls.__name__} would "
                 f"replace by that of {cls.float_class.__name__}; quantize the layers inside it"
             )
         new = cls.__new__(cls)
         for key, value in vars(layer).items():
-            vars(new)[key] = value.copy() if isinstance(value, dict) else value
+            # hooks are shared, so that the handle of a hook still removes it
+            own = isinstance(value, dict) and "_hooks" not in key
+            vars(new)[key] = value.copy() if own else value
         vars(new).setdefault("pruning_masks", None)
         new._become(cls, type(layer))
         return new.configure(config)
@@ -164,10 +172,7 @@ class Quantized(Leaf, nn.Module):
 def _can_be_kept(tensor: Tensor, fmt: NumberFormat) -> bool:
     """Whether to keep a rounded copy: reading a GPU's verdict would stall it, and rounding there
     costs no more than the comparison. What is drawn at random is drawn anew."""
-    plain = tensor.is_cpu and type(tensor) in (Tensor, nn.Parameter)
-    if not plain or torch.compiler.is_compiling() or not fmt.deterministic:
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.is_cpu and plain(tensor) and fmt.deterministic
 
 
 # by value, as writes through `.data` change neither the address nor the version of a tensor; and by

@@ -1,0 +1,5 @@
+"""Conv1dInteger and its siblings, under the path of newer scripts."""
+
+from chop.passes.graph.transforms.quantize.quantized_modules.conv import (
+    __getattr__ as __getattr__,
+)
