@@ -71,7 +71,7 @@ class BlockFormat(NumberFormat):
 
     elementwise: ClassVar[bool] = False
 
-    batched: bool = field(default=False, kw_only=True)
+    batched: bool | None = field(default=None, kw_only=True)  # None: as the operand needs it
 
     @property
     @abc.abstractmethod
@@ -94,7 +94,8 @@ class BlockFormat(NumberFormat):
         law = isinstance(sizes, list | tuple) and len(sizes) > 0
         law = law and all(type(n) is int and (n == -1 or n > 0) for n in sizes)
         self.require(law, "block_size is a list of numbers from 1, or -1 for a whole dimension")
-        self.require_flags("batched")
+        if self.batched is not None:
+            self.require_flags("batched")
         object.__setattr__(self, "block_size", tuple(sizes))
 
     @property
@@ -108,6 +109,8 @@ class BlockFormat(NumberFormat):
         return [list(v) if isinstance(v, tuple) else v for v in super().precision]
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
+        if self.batched is not None:
+            return self
         return replace(self, batched=operand.startswith("data_"))  # data_in and data_out
 
     def layout(self, rank: int) -> tuple[Sequence[int], int]:

@@ -430,7 +430,7 @@ def test_every_format_refuses_something():
         (lambda: BinaryResidual(8, 0, 1, levels=0), "levels is a whole number from 1 to 3"),
         (lambda: MXInt(8, [4], block_dim=1.0), "mxint: block_dim is a whole number"),
         (lambda: MXFP(4, 3, [4], ocp=2), "mxfp: ocp is true or false"),
-        (lambda: BlockFP(8, 8, 127, [4], batched=None), "block_fp: batched is true or false"),
+        (lambda: BlockFP(8, 8, 127, [4], batched="yes"), "block_fp: batched is true or false"),
         (lambda: Ternary(2, 0, None, None, None, threshold=-1), "ternary: threshold is a number"),
     ],
 )

@@ -34,9 +34,13 @@ def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[st
 
     `data_out` is optional: with any key of it, results are rounded too.
     """
-    config = without_na(config)
+    config = dict(without_na(config))
     cls = FORMATS[config["name"]]
+    if "data_in_skip_first_dim" in config and "batched" in cls.refinement_keys():
+        config["data_in_batched"] = config.pop("data_in_skip_first_dim")  # its older name
     check_keys(config, OPERANDS, OTHER_KEYS)
+    if config.get("bypass", False) not in (True, False, None):
+        raise ValueError(f"bypass is true or false, not {config['bypass']!r}")
     if config.get("bypass"):
         return {}
     wanted = list(operands)

@@ -99,3 +99,22 @@ def test_batches_of_a_matrix_product_do_not_share_blocks():
     louder[1] *= 1e4
     bmm = quantized_func_map["bmm_block_fp"]
     assert torch.equal(bmm(a, b, config=config)[0], bmm(a, louder, config=config)[0])
+
+
+def test_samples_may_be_blocked_together_if_the_user_says_so():
+    config = {"name": "block_fp"}
+    for operand in ("data_in", "weight", "bias"):
+        config |= {f"{operand}_width": 4, f"{operand}_exponent_width": 8}
+        config |= {f"{operand}_exponent_bias": 127, f"{operand}_block_size": [16]}
+    apart = LinearInteger(16, 4, config=INTEGER).configure(config)
+    together = LinearInteger(16, 4, config=INTEGER).configure(
+        config | {"data_in_skip_first_dim": False}
+    )
+    x = torch.tensor([[1.0] * 16, [64.0] * 16])
+    assert apart.x_quantizer(x)[0, 0] == 1
+    assert together.x_quantizer(x)[0, 0] == 0
+
+
+def test_a_bypass_that_is_no_flag_is_refused():
+    with pytest.raises(ValueError, match="bypass is true or false, not 'yes'"):
+        LinearInteger(4, 3, config=INTEGER | {"bypass": "yes"})
