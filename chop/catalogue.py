@@ -94,9 +94,9 @@ def _datasets() -> list[Row]:
     return [
         {
             "name": name,
-            "task": spec.info.task,
-            "features": spec.info.num_features,
+            "input": list(spec.info.image_size or filter(None, [spec.info.num_features])),
             "classes": spec.info.num_classes,
+            "simulated": spec.info.simulated,
             "about": _first_line(spec.load),
         }
         for name, spec in sorted(DATASETS.items())

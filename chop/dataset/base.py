@@ -1,42 +1,152 @@
-"""A dataset: what it is about, and a function that loads one split of it."""
+"""A data set: what it is about (`MaseDatasetInfo`), and a function that loads one split of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from torch.utils.data import Dataset
 
 from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
-Load = Callable[[Path, Split], "Dataset[object]"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
+Load = Callable[..., "Dataset[Any]"]
+Describe = Callable[..., "MaseDatasetInfo"]
+L = TypeVar("L", bound=Load)
 
 
-@dataclass(frozen=True)
-class DatasetInfo:
+@dataclass(frozen=True, kw_only=True)
+class MaseDatasetInfo:
+    """What a model has to know about its data; also readable like a dictionary."""
+
     name: str
-    task: str
-    num_features: int
-    num_classes: int
+    dataset_source: str = "manual"
+    available_splits: tuple[str, ...] = SPLITS
+    image_classification: bool = False
+    physical_data_point_classification: bool = False
+    sequence_classification: bool = False
+    causal_LM: bool = False
+    seq2seqLM: bool = False
+    num_classes: int | None = None
+    image_size: tuple[int, ...] | None = None  # channels, height, width
+    num_features: int | None = None
+    class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    simulated: bool = False  # made by a simulation: every report says so
+    preprocess_one_split_for_all: bool = True
+    data_collator_cls: type | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return getattr(self, key)
+        except AttributeError:
+            raise KeyError(key) from None
+
+    @property
+    def title(self) -> str:
+        """The name as tables and logs show it."""
+        return f"{self.name} (simulated)" if self.simulated else self.name
+
+    @property
+    def train_split_available(self) -> bool:
+        return "train" in self.available_splits
+
+    @property
+    def validation_split_available(self) -> bool:
+        return "validation" in self.available_splits
+
+    @property
+    def test_split_available(self) -> bool:
+        return "test" in self.available_splits
+
+    @property
+    def pred_split_available(self) -> bool:
+        return "pred" in self.available_splits
 
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    info: DatasetInfo
+    """`load(split, **options)`; its keyword parameters are the options that the set understands.
+
+    `path` is the user's own file or folder (`--data-path`), `cache` the folder for what is
+    downloaded or prepared; sets that need neither leave them out of the signature.
+    """
+
+    info: MaseDatasetInfo
     load: Load
+    describe: Describe | None = None  # for sets whose shape depends on the user's file
+
+    def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that `load` has; one that it has not is refused if the user asked for it."""
+        known = inspect.signature(self.load).parameters
+        given = {k: v for k, v in options.items() if v is not None}
+        surplus = sorted(given.keys() - known.keys() - {"cache"})
+        if surplus:
+            mine = sorted(known.keys() - {"split", "cache"})
+            raise ValueError(
+                f"data set {self.info.name!r} has no option {surplus[0]!r}; "
+                f"{'it has ' + ', '.join(mine) if mine else 'it has none'}"
+            )
+        return {k: v for k, v in given.items() if k in known}
+
+    def info_for(self, options: Mapping[str, Any]) -> MaseDatasetInfo:
+        return self.describe(**self.accepted(options)) if self.describe else self.info
 
 
-DATASETS: Registry[DatasetSpec] = Registry("dataset", package="chop.dataset")
+DATASETS: Registry[DatasetSpec] = Registry("data set", package="chop.dataset")
 
 
-def dataset(info: DatasetInfo) -> Callable[[Load], Load]:
-    """Register `load(cache, split) -> Dataset` under the name in `info`."""
+def dataset(
+    info: MaseDatasetInfo, *aliases: str, describe: Describe | None = None
+) -> Callable[[L], L]:
+    """Register `load(split, *, …) -> Dataset` under the name in `info`."""
 
-    def add(load: Load) -> Load:
-        DATASETS.register(info.name)(DatasetSpec(info, load))
+    def add(load: L) -> L:
+        DATASETS.register(info.name, *aliases, replace=_rerun(info.name, load))(
+            DatasetSpec(info, load, describe)
+        )
         return load
 
     return add
+
+
+def _rerun(name: str, load: Load) -> bool:
+    """Whether a notebook cell that defines `name` runs once more."""
+    there = DATASETS._items.get(name)
+    return there is not None and (there.load.__module__, there.load.__qualname__) == (
+        load.__module__,
+        load.__qualname__,
+    )
+
+
+def add_dataset_info(name: str, **facts: Any) -> Callable[[type], type]:
+    """Class decorator of scripts that write data sets as classes: attaches `cls.info`."""
+
+    def add(cls: type) -> type:
+        cls.info = MaseDatasetInfo(name=name, **facts)  # type: ignore[attr-defined]
+        return cls
+
+    return add
+
+
+def get_dataset_info(name: str, **options: Any) -> MaseDatasetInfo:
+    """What the data set `name` is about."""
+    return DATASETS[name].info_for(options)
+
+
+def get_dataset(name: str, split: Split, *, cache: str | Path | None = None, **options: Any) -> Any:
+    """One split of the data set `name`, ready to index."""
+    from chop.dataset.store import cache_folder
+
+    spec = DATASETS[name]
+    info = spec.info_for(options)
+    if split not in info.available_splits:
+        raise ValueError(
+            f"data set {name!r} has no split {split!r}; it has {', '.join(info.available_splits)}"
+        )
+    folder = Path(cache) if cache else cache_folder()
+    return spec.load(split, **spec.accepted({**options, "cache": folder}))

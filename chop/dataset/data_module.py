@@ -1,0 +1,116 @@
+"""`MaseDataModule`: the splits of one data set, and loaders over them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from chop.dataset.base import DATASETS, SPLITS, MaseDatasetInfo, Split, get_dataset
+from chop.dataset.tensors import TensorLoader, TensorSplit
+
+# what each stage of a run reads
+STAGES: dict[str | None, tuple[Split, ...]] = {
+    "fit": ("train", "validation"),
+    "validate": ("validation",),
+    "test": ("test",),
+    "predict": ("pred",),
+    None: SPLITS,
+}
+
+
+class MaseDataModule:
+    """Loads the splits of the data set `name` and serves them in batches.
+
+    `custom_path` is the user's own file or folder; further keywords are options of the data set,
+    e.g. `legacy_val=True` for the labs' train = validation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        batch_size: int = 128,
+        num_workers: int = 0,
+        max_token_len: int | None = None,
+        tokenizer: Any = None,
+        load_from_cache_file: bool = True,
+        model_name: str | None = None,
+        custom_path: str | Path | None = None,
+        *,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        self.name, self.batch_size, self.seed = name, batch_size, seed
+        self.num_workers = num_workers if num_workers is not None else os.cpu_count() or 0
+        self.max_token_len, self.tokenizer, self.model_name = max_token_len, tokenizer, model_name
+        self.options = options | ({"path": Path(custom_path)} if custom_path else {})
+        if not load_from_cache_file:
+            self.options["renew"] = True
+        self.spec = DATASETS[name]
+        self.dataset_info: MaseDatasetInfo = self.spec.info_for(self.options)
+        self._splits: dict[str, Dataset[Any]] = {}
+
+    @property
+    def train_dataset(self) -> Any:
+        return self._splits.get("train")
+
+    @property
+    def val_dataset(self) -> Any:
+        return self._splits.get("validation")
+
+    @property
+    def test_dataset(self) -> Any:
+        return self._splits.get("test")
+
+    @property
+    def pred_dataset(self) -> Any:
+        return self._splits.get("pred")
+
+    def prepare_data(self) -> None:
+        """Download and preprocess, once; later calls find the result."""
+        get_dataset(self.name, "train", **self.options)
+        self.options.pop("renew", None)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load the splits that `stage` reads: fit, validate, test, predict, or all."""
+        if stage not in STAGES:
+            raise ValueError(f"stage is one of fit, validate, test, predict, not {stage!r}")
+        for split in STAGES[stage]:
+            if split in self.dataset_info.available_splits and split not in self._splits:
+                self._splits[split] = get_dataset(self.name, split, **self.options)
+
+    def train_dataloader(self) -> Any:
+        return self._loader("train", shuffle=True)
+
+    def val_dataloader(self) -> Any:
+        return self._loader("validation")
+
+    def test_dataloader(self) -> Any:
+        return self._loader("test")
+
+    def pred_dataloader(self) -> Any:
+        return self._loader("pred")
+
+    def _loader(self, split: str, *, shuffle: bool = False) -> Any:
+        if split not in self.dataset_info.available_splits:
+            raise RuntimeError(f"data set {self.name!r} has no {split} split")
+        if split not in self._splits:
+            raise RuntimeError(
+                "DataModule is not setup. Please call data_module.prepare_data() and .setup()."
+            )
+        data = self._splits[split]
+        if isinstance(data, TensorSplit):
+            return TensorLoader(data, self.batch_size, shuffle=shuffle, seed=self.seed)
+        collator = self.dataset_info.data_collator_cls
+        return DataLoader(
+            data,
+            batch_size=self.batch_size,
+            shuffle=shuffle,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            collate_fn=collator(tokenizer=self.tokenizer) if collator else None,
+            generator=torch.Generator().manual_seed(self.seed),
+        )

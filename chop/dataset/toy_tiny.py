@@ -1,0 +1,22 @@
+"""Ten thousand random 2 × 2 pictures whose class is the sign of their sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from chop.dataset.base import SPLITS, MaseDatasetInfo, Split, dataset
+from chop.dataset.tensors import TensorSplit
+
+SIZE = 10_240
+INFO = MaseDatasetInfo(
+    name="toy_tiny", image_classification=True, num_classes=2, image_size=(1, 2, 2)
+)
+
+
+@dataset(INFO, "toy-tiny")
+def toy_tiny(split: Split) -> TensorSplit:
+    """Random 2 × 2 pictures; the class is whether their pixels sum to more than zero."""
+    random = np.random.RandomState(SPLITS.index(split))
+    x = torch.from_numpy(random.uniform(-1, 1, (SIZE, 1, 2, 2)).astype(np.float32))
+    return TensorSplit(x, (x.sum((1, 2, 3)) > 0).long())
