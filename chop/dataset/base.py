@@ -14,6 +14,7 @@ from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
+OFFERED = {"cache", "renew"}  # passed to every data set that has them, and to no other
 Load = Callable[..., "Dataset[Any]"]
 Describe = Callable[..., "MaseDatasetInfo"]
 L = TypeVar("L", bound=Load)
@@ -73,7 +74,8 @@ class DatasetSpec:
     """`load(split, **options)`; its keyword parameters are the options that the set understands.
 
     `path` is the user's own file or folder (`--data-path`), `cache` the folder for what is
-    downloaded or prepared; sets that need neither leave them out of the signature.
+    downloaded or prepared, `renew` whether to prepare it anew; sets that need none of them leave
+    them out of the signature.
     """
 
     info: MaseDatasetInfo
@@ -81,12 +83,12 @@ class DatasetSpec:
     describe: Describe | None = None  # for sets whose shape depends on the user's file
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that `load` has; one that it has not is refused if the user asked for it."""
+        """The options that `load` has; one that it has not is refused, unless ours to offer."""
         known = inspect.signature(self.load).parameters
         given = {k: v for k, v in options.items() if v is not None}
-        surplus = sorted(given.keys() - known.keys() - {"cache"})
+        surplus = sorted(given.keys() - known.keys() - OFFERED)
         if surplus:
-            mine = sorted(known.keys() - {"split", "cache"})
+            mine = sorted(known.keys() - {"split"} - OFFERED)
             raise ValueError(
                 f"data set {self.info.name!r} has no option {surplus[0]!r}; "
                 f"{'it has ' + ', '.join(mine) if mine else 'it has none'}"
@@ -94,7 +96,10 @@ class DatasetSpec:
         return {k: v for k, v in given.items() if k in known}
 
     def info_for(self, options: Mapping[str, Any]) -> MaseDatasetInfo:
-        return self.describe(**self.accepted(options)) if self.describe else self.info
+        """What the set is about under `options`; describing never prepares anew."""
+        accepted = self.accepted(options)
+        accepted.pop("renew", None)
+        return self.describe(**accepted) if self.describe else self.info
 
 
 DATASETS: Registry[DatasetSpec] = Registry("data set", package="chop.dataset")
@@ -143,10 +148,10 @@ def get_dataset(name: str, split: Split, *, cache: str | Path | None = None, **o
     from chop.dataset.store import cache_folder
 
     spec = DATASETS[name]
+    options["cache"] = Path(cache) if cache else cache_folder()
     info = spec.info_for(options)
     if split not in info.available_splits:
         raise ValueError(
             f"data set {name!r} has no split {split!r}; it has {', '.join(info.available_splits)}"
         )
-    folder = Path(cache) if cache else cache_folder()
-    return spec.load(split, **spec.accepted({**options, "cache": folder}))
+    return spec.load(split, **spec.accepted(options))

@@ -71,8 +71,7 @@ class MaseDataModule:
 
     def prepare_data(self) -> None:
         """Download and preprocess, once; later calls find the result."""
-        get_dataset(self.name, "train", **self.options)
-        self.options.pop("renew", None)
+        self._load("train")
 
     def setup(self, stage: str | None = None) -> None:
         """Load the splits that `stage` reads: fit, validate, test, predict, or all."""
@@ -80,7 +79,12 @@ class MaseDataModule:
             raise ValueError(f"stage is one of fit, validate, test, predict, not {stage!r}")
         for split in STAGES[stage]:
             if split in self.dataset_info.available_splits and split not in self._splits:
-                self._splits[split] = get_dataset(self.name, split, **self.options)
+                self._splits[split] = self._load(split)
+
+    def _load(self, split: Split) -> Dataset[Any]:
+        data = get_dataset(self.name, split, **self.options)
+        self.options.pop("renew", None)  # once is enough
+        return data
 
     def train_dataloader(self) -> Any:
         return self._loader("train", shuffle=True)

@@ -1,0 +1,135 @@
+"""Every registered data set keeps the promises of a data set."""
+
+import runpy
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chop.dataset import DATASETS, MaseDataModule, TensorSplit, get_dataset, get_dataset_info
+
+LAYOUTS = runpy.run_path(str(Path(__file__).parents[1] / "dataset" / "layouts.py"))
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a data set is called with in these tests, and what it promises.
+
+    `options(folder)` may write the files that the set reads into the empty `folder`.
+    """
+
+    options: Callable[[Path], dict[str, Any]] = lambda folder: {}
+    disjoint: bool = True  # no sample of one split is in another one
+
+
+# a data set without a line here fails the first test
+EXAMPLES = {
+    "toy_tiny": Example(),
+}
+OURS = sorted({d.info.name for d in DATASETS.values() if d.load.__module__.startswith("chop.")})
+WITH_EXAMPLE = [name for name in OURS if name in EXAMPLES]
+
+
+def test_every_data_set_has_an_example():
+    assert set(OURS) == EXAMPLES.keys()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _offline():
+    """Data that is there already is never asked for over the network."""
+
+    def refuse(*_args, **_more):
+        raise AssertionError("a data set that has its file opened a connection")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "socket", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        yield
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A data set as its example loads it."""
+
+    example: Example
+    info: Any
+    options: dict[str, Any]
+    splits: dict[str, TensorSplit]
+
+
+def load(name: str, options: dict[str, Any], cache: Path) -> dict[str, TensorSplit]:
+    splits = get_dataset_info(name, cache=cache, **options).available_splits
+    return {split: get_dataset(name, split, cache=cache, **options) for split in splits}
+
+
+@pytest.fixture(scope="module", params=WITH_EXAMPLE)
+def loaded(request, tmp_path_factory) -> Loaded:
+    name, example = request.param, EXAMPLES[request.param]
+    options = example.options(tmp_path_factory.mktemp("files"))
+    cache = tmp_path_factory.mktemp("cache")
+    info = get_dataset_info(name, cache=cache, **options)
+    return Loaded(example, info, options, load(name, options, cache))
+
+
+def test_samples_have_the_shape_that_the_set_names(loaded):
+    info = loaded.info
+    shape = info.image_size if info.image_classification else (info.num_features,)
+    for split in loaded.splits.values():
+        x, y = split[:8]
+        assert x.shape == (8, *shape)
+        assert x.dtype == torch.float32
+        assert y.shape == (8,)
+        assert split[0][0].shape == shape
+
+
+def test_every_sample_is_finite(loaded):
+    for split in loaded.splits.values():
+        assert split[: len(split)][0].isfinite().all()
+
+
+def test_labels_are_classes_and_training_sees_them_all(loaded):
+    info = loaded.info
+    for split in loaded.splits.values():
+        assert split.y.dtype == torch.int64
+        assert 0 <= split.y.min()
+        assert split.y.max() < info.num_classes
+    assert loaded.splits["train"].y.unique().numel() == info.num_classes
+    assert len(info.class_names) in (0, info.num_classes)
+    assert len(info.feature_names) in (0, info.num_features)
+
+
+def test_splits_share_no_sample(loaded):
+    if not loaded.example.disjoint:
+        return
+    names = [name for name in loaded.splits if name != "pred"]
+    rows = {n: {row.numpy().tobytes() for row in loaded.splits[n].x} for n in names}
+    for i, one in enumerate(names):
+        for other in names[i + 1 :]:
+            assert not rows[one] & rows[other], (one, other)
+
+
+def test_data_is_the_same_every_time(loaded, tmp_path):
+    again = load(loaded.info.name, loaded.options, tmp_path)
+    assert again.keys() == loaded.splits.keys()
+    for name, split in again.items():
+        assert torch.equal(split.x, loaded.splits[name].x)
+        assert torch.equal(split.y, loaded.splits[name].y)
+
+
+def test_the_data_module_serves_it(loaded, tmp_path):
+    options = {"cache": tmp_path, "load_from_cache_file": False} | loaded.options
+    data = MaseDataModule(loaded.info.name, batch_size=16, **options)
+    data.prepare_data()
+    data.setup("fit")
+    assert len(data.train_dataset) == len(loaded.splits["train"])
+    x, _y = next(iter(data.train_dataloader()))
+    assert len(x) == min(16, len(data.train_dataset))
+
+
+def test_an_option_that_the_set_does_not_have_is_refused(loaded):
+    with pytest.raises(ValueError, match="no option 'nonsense'"):
+        get_dataset(loaded.info.name, "train", **loaded.options, nonsense=1)
