@@ -80,8 +80,9 @@ def _models() -> list[Row]:
     return [
         {
             "name": name,
-            "tasks": sorted(spec.tasks),
-            "traceable": spec.fx_traceable,
+            "tasks": spec.info.tasks,
+            "type": str(spec.info.task_type),
+            "traceable": spec.info.is_fx_traceable,
             "about": _first_line(spec.build),
         }
         for name, spec in sorted(MODELS.items())

@@ -1,0 +1,27 @@
+"""Networks to start from: one file a family."""
+
+from chop.models.base import (
+    MODELS,
+    MaseModelInfo,
+    ModelSource,
+    ModelTaskType,
+    get_model,
+    get_model_info,
+    get_tokenizer,
+    model,
+    register_mase_checkpoint,
+    register_mase_model,
+)
+
+__all__ = [
+    "MODELS",
+    "MaseModelInfo",
+    "ModelSource",
+    "ModelTaskType",
+    "get_model",
+    "get_model_info",
+    "get_tokenizer",
+    "model",
+    "register_mase_checkpoint",
+    "register_mase_model",
+]

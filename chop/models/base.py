@@ -1,33 +1,292 @@
-"""A model: a name, the tasks it can do, and a function that builds it for a dataset."""
+"""A model: what it is about (`MaseModelInfo`), and a function that builds it for a data set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 from torch import nn
 
-from chop.registry import Registry
+from chop.dataset.base import MaseDatasetInfo
+from chop.models.info import (
+    ABILITIES,
+    TASK_NAMES,
+    TASKS,
+    MaseModelInfo,
+    ModelSource,
+    ModelTaskType,
+)
+from chop.models.weights import load_weights
+from chop.registry import Registry, UnknownName, unknown
+
+__all__ = [
+    "MODELS",
+    "MaseModelInfo",
+    "ModelFamily",
+    "ModelSource",
+    "ModelSpec",
+    "ModelTaskType",
+    "UnknownModel",
+    "get_model",
+    "get_model_info",
+    "get_tokenizer",
+    "model",
+    "register_mase_checkpoint",
+    "register_mase_model",
+]
+
+logger = logging.getLogger(__name__)
+
+Build = Callable[..., nn.Module]
+B = TypeVar("B", bound=Build)
+
+INFO_NAMES = ("info", "dataset_info")  # how builders name the data set that they build for
+# flag of a model -> the fact of a data set that makes the two fit, and how we call such data
+INPUTS = {
+    "physical_data_point_classification": ("num_features", "rows of features"),
+    "image_classification": ("image_size", "images"),
+}
+
+
+class UnknownModel(UnknownName, ValueError):
+    """No model of that name; scripts that catch either kind of error go on working."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    name: str
-    build: Callable[..., nn.Module]
-    tasks: frozenset[str] = frozenset({"cls"})
-    fx_traceable: bool = True
+    """`build(info, *, …)`; its keyword parameters are the options that the model understands."""
+
+    info: MaseModelInfo
+    build: Build
+
+    def make(
+        self, data: MaseDatasetInfo | None, *, pretrained: bool, options: Mapping[str, Any]
+    ) -> nn.Module:
+        """Build the model for `data`; what does not fit is refused before."""
+        parameters = inspect.signature(self.build).parameters
+        named = [name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
+        takes_more = len(named) < len(parameters)
+        self._check_options(options, named, takes_more)
+        arguments = dict(options)
+        if "pretrained" in named:
+            arguments["pretrained"] = pretrained
+        elif pretrained:
+            raise ValueError(
+                f"no weights of model {self.info.name!r} come with MASE; "
+                f"name a file of them: checkpoint=… or, on the command line, --load"
+            )
+        info_name = next((name for name in named if name in INFO_NAMES), None)
+        if info_name or takes_more:
+            self._check_data(data)
+            arguments[info_name or "dataset_info"] = data
+        return self.build(**arguments)
+
+    def _check_options(self, options: Mapping[str, Any], named: list[str], more: bool) -> None:
+        mine = [name for name in named if name not in (*INFO_NAMES, "pretrained")]
+        surplus = sorted(options.keys() - set(mine))
+        if surplus and not more:
+            raise ValueError(
+                f"model {self.info.name!r} has no option {surplus[0]!r}; "
+                f"{'it has ' + ', '.join(mine) if mine else 'it has none'}"
+            )
+
+    def _check_data(self, data: MaseDatasetInfo | None) -> None:
+        me = f"model {self.info.name!r}"
+        if not isinstance(data, MaseDatasetInfo):
+            raise TypeError(
+                f"{me} needs dataset_info, such as get_dataset_info('jsc'); got {data!r}"
+            )
+        inputs = [given for flag, given in INPUTS.items() if getattr(self.info, flag)]
+        if inputs and not any(getattr(data, fact) for fact, _ in inputs):
+            wanted = " or ".join(f"{words} ({fact})" for fact, words in inputs)
+            raise ValueError(f"{me} takes {wanted}, but data set {data.name!r} has {_input(data)}")
+        if "cls" in self.info.tasks and not data.num_classes:
+            raise ValueError(f"{me} needs num_classes, but data set {data.name!r} has none")
+
+
+def _input(data: MaseDatasetInfo) -> str:
+    if data.image_size:
+        return f"images of {' x '.join(map(str, data.image_size))}"
+    return f"{data.num_features} features" if data.num_features else "neither"
 
 
 MODELS: Registry[ModelSpec] = Registry("model", package="chop.models")
 
 
-def model(
-    name: str, *, tasks: frozenset[str] = frozenset({"cls"}), fx_traceable: bool = True
-) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
-    """Register `build(dataset_info) -> nn.Module` as the model `name`."""
+def _file(spec: ModelSpec, *aliases: str, again: bool = False) -> None:
+    """Register `spec`; the same builder once more, as in a notebook cell, replaces itself."""
+    for name in (spec.info.name, *aliases):
+        # `in` loads the package's own models first: a clash is told to the one who causes it
+        there = MODELS[name].build if name in MODELS else None
+        same = _home(there) == _home(spec.build)
+        MODELS.register(name, replace=again or same)(spec)
 
-    def add(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-        MODELS.register(name)(ModelSpec(name, build, tasks, fx_traceable))
+
+def _home(build: Build | None) -> tuple[str | None, str | None]:
+    return getattr(build, "__module__", None), getattr(build, "__qualname__", None)
+
+
+def model(
+    name: str,
+    *aliases: str,
+    task_type: ModelTaskType | str = ModelTaskType.PHYSICAL,
+    model_source: ModelSource | str = ModelSource.MANUAL,
+    is_fx_traceable: bool = True,
+    **flags: bool,
+) -> Callable[[B], B]:
+    """Register `build(info, *, …) -> nn.Module` as the model `name`.
+
+    `flags` are those of `MaseModelInfo`; without any, the model classifies what its type works on.
+    """
+    abilities = ABILITIES.get(ModelTaskType(task_type), ())
+    info = MaseModelInfo(
+        name,
+        model_source,
+        task_type,
+        is_fx_traceable=is_fx_traceable,
+        **(flags or dict.fromkeys(abilities[:1], True)),
+    )
+
+    def add(build: B) -> B:
+        _file(ModelSpec(info, build), *aliases)
         return build
 
     return add
+
+
+def register_mase_model(
+    name: str,
+    checkpoints: Iterable[str] = (),
+    *,
+    model_source: ModelSource | str,
+    task_type: ModelTaskType | str,
+    **flags: bool,
+) -> Callable[[B], B]:
+    """Register a class or function that builds the model `name`, also known by `checkpoints`."""
+    info = MaseModelInfo(name, model_source, task_type, **flags)
+
+    def add(build: B) -> B:
+        _file(ModelSpec(info, build), *checkpoints)
+        return build
+
+    return add
+
+
+def register_mase_checkpoint(checkpoint: str) -> Callable[[B], B]:
+    """Let a function build `checkpoint`, one of those that a registered model has named."""
+
+    def add(build: B) -> B:
+        info = get_model_info(checkpoint)
+        MODELS.register(checkpoint, replace=True)(ModelSpec(info, build))
+        return build
+
+    return add
+
+
+class ModelFamily(MutableMapping[str, dict[str, Any]]):
+    """The models of one kind, as the labs extend them: `{name: {"model": build, "info": info}}`."""
+
+    def __init__(self, title: str, has: Callable[[MaseModelInfo], bool]) -> None:
+        self._title, self._has = title, has
+
+    def _mine(self) -> dict[str, ModelSpec]:
+        return {name: spec for name, spec in MODELS.items() if self._has(spec.info)}
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        mine = self._mine()
+        if name not in mine:
+            raise UnknownModel(self._title, name, sorted(mine))
+        return {"model": mine[name].build, "info": mine[name].info}
+
+    def __setitem__(self, name: str, entry: Mapping[str, Any]) -> None:
+        if not isinstance(entry, Mapping) or entry.keys() != {"model", "info"}:
+            raise ValueError(
+                f"{self._title} {name!r} is written {{'model': builder, 'info': "
+                f"MaseModelInfo(…)}}; got {entry!r}"
+            )
+        # labs copy the info of another model and leave its name in it: ours is the key
+        info = replace(entry["info"], name=name)
+        if not self._has(info):
+            raise ValueError(
+                f"{name!r} is no {self._title}: its info says model_source="
+                f"{info.model_source!s}, task_type={info.task_type!s}"
+            )
+        _file(ModelSpec(info, entry["model"]), again=True)
+
+    def __delitem__(self, name: str) -> None:
+        self[name]
+        del MODELS._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mine())
+
+    def __len__(self) -> int:
+        return len(self._mine())
+
+    def __repr__(self) -> str:
+        return f"<{self._title}s: {', '.join(sorted(self))}>"
+
+
+def _find(name: str | None) -> ModelSpec:
+    if name is None or name not in MODELS:
+        raise UnknownModel("model", name, sorted(MODELS))
+    return MODELS[name]
+
+
+def get_model_info(name: str) -> MaseModelInfo:
+    """What the model `name` is about."""
+    return _find(name).info
+
+
+def get_model(
+    name: str | None = None,
+    task: str = "cls",
+    dataset_info: MaseDatasetInfo | None = None,
+    pretrained: bool = False,
+    checkpoint: str | Path | None = None,
+    quant_config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Build the model `name` for a data set, with random weights or those in `checkpoint`.
+
+    `options` are the builder's own. Scripts that call the name of the model `checkpoint` and give
+    nothing else first work too.
+    """
+    if name is None and checkpoint is not None:
+        name, checkpoint = str(checkpoint), None
+    spec = _find(name)
+    _check_task(spec.info, task)
+    if quant_config is not None:
+        options["quant_config"] = quant_config
+    if pretrained and checkpoint is not None:
+        logger.warning("pretrained is ignored: the weights come from %s", checkpoint)
+        pretrained = False
+    built = spec.make(dataset_info, pretrained=pretrained, options=options)
+    if checkpoint is not None:
+        load_weights(built, checkpoint)
+    return built
+
+
+def _check_task(info: MaseModelInfo, task: str) -> None:
+    short = TASK_NAMES.get(task, task)
+    if short not in TASKS:
+        raise ValueError(unknown("task", task, [*TASKS, *TASK_NAMES]))
+    if short not in info.tasks:
+        raise ValueError(f"model {info.name!r} does {', '.join(info.tasks) or 'none'}, not {task}")
+
+
+def get_tokenizer(name: str, checkpoint: str | Path | None = None) -> Any:
+    """The tokenizer of a language model."""
+    info = get_model_info(name)
+    if not info.is_nlp_model:
+        raise ValueError(f"model {name!r} works on {info.task_type!s} data: it has no tokenizer")
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise ImportError('tokenizers need another package: pip install "mase[hf]"') from error
+    return transformers.AutoTokenizer.from_pretrained(str(checkpoint or name))

@@ -1,0 +1,127 @@
+"""What a model is about: where it is from, what it works on, what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from chop.registry import unknown
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class ModelSource(StrEnum):
+    """Where the definition of a model comes from."""
+
+    HF_TRANSFORMERS = "hf_transformers"
+    MANUAL = "manual"
+    PATCHED = "patched"
+    TOY = "toy"
+    TORCHVISION = "torchvision"
+    VISION_OTHERS = "vision_others"
+    PHYSICAL = "physical"
+    NERF = "nerf"
+
+
+class ModelTaskType(StrEnum):
+    """What kind of data a model works on."""
+
+    NLP = "nlp"
+    VISION = "vision"
+    PHYSICAL = "physical"
+    NERF = "nerf"
+    SPEECH = "speech"
+
+
+# what a model of a type must be able to do: at least one of these flags is set
+ABILITIES: dict[ModelTaskType, tuple[str, ...]] = {
+    ModelTaskType.NLP: ("sequence_classification", "seq2seqLM", "causal_LM"),
+    ModelTaskType.VISION: (
+        "image_classification",
+        "image_detection",
+        "image_segmentation",
+        "image_instance_segmentation",
+    ),
+    ModelTaskType.PHYSICAL: ("physical_data_point_classification",),
+}
+# `--task` in its two spellings, and the flags of models that can do it
+TASKS: dict[str, tuple[str, ...]] = {
+    "cls": (
+        "image_classification",
+        "physical_data_point_classification",
+        "sequence_classification",
+    ),
+    "lm": ("causal_LM",),
+    "tran": ("seq2seqLM",),
+}
+TASK_NAMES = {"classification": "cls", "language_modeling": "lm", "translation": "tran"}
+
+
+@dataclass(frozen=True)
+class MaseModelInfo:
+    """What a model is about; source and task type may be given as their names."""
+
+    name: str
+    model_source: ModelSource | str
+    task_type: ModelTaskType | str
+    image_classification: bool = False
+    image_detection: bool = False
+    image_segmentation: bool = False
+    image_instance_segmentation: bool = False
+    physical_data_point_classification: bool = False
+    sequence_classification: bool = False
+    seq2seqLM: bool = False
+    causal_LM: bool = False
+    is_quantized: bool = False
+    is_lora: bool = False
+    is_sparse: bool = False
+    is_fx_traceable: bool = False
+
+    def __post_init__(self) -> None:
+        source = self._member("model_source", ModelSource)
+        task_type = self._member("task_type", ModelTaskType)
+        needed = ABILITIES.get(task_type, ())
+        if needed and not any(getattr(self, flag) for flag in needed):
+            raise ValueError(
+                f"model {self.name!r} is of type {task_type.value!r}, "
+                f"so it needs {' or '.join(f'{flag}=True' for flag in needed)}"
+            )
+        changed = [f for f in ("is_quantized", "is_lora", "is_sparse") if getattr(self, f)]
+        if len(changed) > 1:
+            raise ValueError(f"model {self.name!r} can be only one of {', '.join(changed)}")
+        if changed and source is not ModelSource.MANUAL:
+            raise ValueError(
+                f"model {self.name!r} has {changed[0]}=True, which only models of "
+                f"model_source='manual' may have, not {source.value!r}"
+            )
+
+    def _member(self, field: str, members: type[E]) -> E:
+        given = getattr(self, field)
+        if given not in list(members):
+            problem = unknown(field, given, [member.value for member in members])
+            raise ValueError(f"model {self.name!r}: {problem}")
+        member = members(given)
+        object.__setattr__(self, field, member)
+        return member
+
+    @property
+    def tasks(self) -> list[str]:
+        """The values of `--task` that the model can be trained for."""
+        return [task for task, flags in TASKS.items() if any(getattr(self, f) for f in flags)]
+
+    @property
+    def is_nlp_model(self) -> bool:
+        return self.task_type is ModelTaskType.NLP
+
+    @property
+    def is_vision_model(self) -> bool:
+        return self.task_type is ModelTaskType.VISION
+
+    @property
+    def is_physical_model(self) -> bool:
+        return self.task_type is ModelTaskType.PHYSICAL
+
+    @property
+    def is_nerf_model(self) -> bool:
+        return self.task_type is ModelTaskType.NERF
