@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -57,31 +58,79 @@ class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
 
 def epoch_order(size: int, *, seed: int, epoch: int) -> Tensor:
     """The order of the samples in one epoch: a function of `seed` and `epoch` alone."""
-    generator = Generator().manual_seed(seed * 1_000_003 + epoch)
-    return torch.randperm(size, generator=generator)
+    return torch.randperm(size, generator=Generator().manual_seed(_mixed(seed, epoch)))
+
+
+def _mixed(*numbers: int) -> int:
+    """One 63-bit seed from several numbers: neighbours give unrelated streams."""
+    mixed = 0x9E3779B97F4A7C15
+    for number in numbers:
+        mixed = (mixed ^ (number & 0xFFFFFFFFFFFFFFFF)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 29
+    return mixed >> 1
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the samples in an order of its own: `rank` of `world` processes takes its share.
+
+    Nothing has to be remembered to return to any batch of it: order and augmentation follow from
+    `seed`, `epoch` and the number of the batch.
+    """
+
+    seed: int
+    epoch: int
+    rank: int = 0
+    world: int = 1
+
+    def order(self, size: int) -> Tensor:
+        """The indices of this process; the shares are equally long, so some samples come twice."""
+        order = epoch_order(size, seed=self.seed, epoch=self.epoch)
+        if self.world == 1:
+            return order
+        missing = -size % self.world
+        return torch.cat([order, order[:missing]])[self.rank :: self.world]
+
+    def reseed(self, generator: Generator, batch: int) -> None:
+        """Bring `generator` where it stands at the beginning of `batch`."""
+        generator.manual_seed(_mixed(self.seed, self.epoch, batch, self.rank + 1))
 
 
 def batches(
     split: TensorSplit,
     batch_size: int,
+    shuffled: Pass | None = None,
     *,
-    order: Tensor | None = None,
-    generator: Generator | None = None,
+    first: int = 0,
+    device: torch.device | str | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The split in batches, in `order`; augmented if there is a `generator` for it."""
+    """The split in batches on `device`, from batch `first` on; shuffled and augmented in a `Pass`."""
+    device = torch.device(device) if device else split.x.device
+    order = shuffled.order(len(split)) if shuffled else None
+    if order is not None and order.device != split.x.device:
+        order = order.to(split.x.device)
+    generator = Generator(device) if shuffled and split.augment is not None else None
     chunk = batch_size * max(1, CHUNK_BYTES // max(1, batch_size * (split.nbytes // len(split))))
     size = len(split) if order is None else len(order)
-    for start in range(0, size, chunk):
-        end = min(start + chunk, size)
-        if order is None:
-            xs, ys = split.x[start:end], split.y[start:end]
-        else:
-            index = order[start:end].to(split.x.device)
-            xs, ys = split.x.index_select(0, index), split.y.index_select(0, index)
+    number = first
+    for start in range(first * batch_size, size, chunk):
+        xs, ys = _gathered(split, order, start, min(start + chunk, size))
+        xs, ys = xs.to(device, non_blocking=True), ys.to(device, non_blocking=True)
         for x, y in zip(torch.split(xs, batch_size), torch.split(ys, batch_size), strict=True):
-            if split.augment is not None and generator is not None:
+            if shuffled and split.augment is not None and generator is not None:
+                shuffled.reseed(generator, number)
                 x = split.augment(x, generator)
+            number += 1
             yield (split.prepare(x) if split.prepare is not None else x), y
+
+
+def _gathered(
+    split: TensorSplit, order: Tensor | None, start: int, end: int
+) -> tuple[Tensor, Tensor]:
+    if order is None:
+        return split.x[start:end], split.y[start:end]
+    index = order[start:end]
+    return split.x.index_select(0, index), split.y.index_select(0, index)
 
 
 class TensorLoader:
@@ -104,7 +153,5 @@ class TensorLoader:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         if not self.shuffle:
             return batches(self.dataset, self.batch_size)
-        order = epoch_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
-        generator = Generator(self.dataset.x.device).manual_seed(self.seed + self.epoch)
         self.epoch += 1
-        return batches(self.dataset, self.batch_size, order=order, generator=generator)
+        return batches(self.dataset, self.batch_size, Pass(self.seed, self.epoch - 1))

@@ -1,0 +1,161 @@
+"""Weights from disk into a model: nothing that is read may run code."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
+
+State = Mapping[str, Tensor]
+HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+
+
+def read_torch_file(file: Path) -> Any:
+    """What `torch.save` wrote, on the CPU; a file that would run code is refused."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "Weights only load failed" not in str(error) and "Unsupported" not in str(error):
+            raise ValueError(f"{file} is damaged or no checkpoint: {error}") from error
+        raise ValueError(
+            f"{file} holds more than tensors and plain values, and reading it would run code from "
+            f"the file; save a state_dict with torch.save(model.state_dict(), …) and use "
+            f"--load-type pt"
+        ) from error
+    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{file} is damaged or no checkpoint: {reason}") from error
+
+
+def _pt(file: Path) -> State:
+    if file.suffix == ".safetensors":
+        return _safetensors(file)
+    content = read_torch_file(file)
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    return _tensors(content, file)
+
+
+def _pl(file: Path) -> State:
+    """The weights of a wrapped model; metric states and the like are no part of it."""
+    if file.suffix != ".ckpt":
+        logger.warning("%s does not end in .ckpt; is it a Lightning checkpoint?", file)
+    content = read_torch_file(file)
+    state = content.get("state_dict") if isinstance(content, Mapping) else None
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{file} has no state_dict, so it is no Lightning checkpoint; try pt")
+    mine = {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
+    return _tensors(mine, file)
+
+
+def _mz(file: Path) -> State:
+    if file.suffix == ".ckpt":
+        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
+    return _pt(file / "state_dict.safetensors" if file.is_dir() else file)
+
+
+def _hf(folder: Path) -> State:
+    """The weights in a folder of Hugging Face, in one file or in several."""
+    if folder.is_file():
+        return _pt(folder)
+    single, index, binary = (folder / name for name in HF_FILES)
+    if single.exists():
+        return _safetensors(single)
+    if index.exists():
+        import json
+
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return {k: v for name in sorted(names) for k, v in _safetensors(folder / name).items()}
+    if binary.exists():
+        return _pt(binary)
+    raise FileNotFoundError(f"{folder} holds none of {', '.join(HF_FILES)}")
+
+
+def _safetensors(file: Path) -> State:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is damaged or no safetensors file: {error}") from error
+
+
+def _tensors(content: Any, file: Path) -> State:
+    if not isinstance(content, Mapping) or not content:
+        raise ValueError(f"{file} holds no state_dict, but a {type(content).__name__}")
+    wrong = [k for k, v in content.items() if not isinstance(v, Tensor)]
+    if wrong:
+        raise ValueError(f"{file} holds no state_dict: {wrong[0]!r} is no tensor")
+    return content
+
+
+READERS: dict[str, tuple[Callable[[Path], State], str]] = {
+    "pt": (_pt, "Loaded pytorch checkpoint from %s"),
+    "pl": (_pl, "Loaded pytorch lightning checkpoint from %s"),
+    "mz": (_mz, "Loaded mase checkpoint from %s"),
+    "hf": (_hf, "Loaded Hugging Face checkpoint from %s"),
+}
+ENDINGS = {".ckpt": "pl", ".mz": "mz", ".pt": "pt", ".pth": "pt", ".bin": "pt", ".safetensors": "pt"}
+
+
+def load_model(
+    load_name: str | Path, load_type: str = "mz", model: nn.Module | None = None
+) -> nn.Module:
+    """Load the weights at `load_name` into `model`, all of them and no others.
+
+    `load_type` is pt (a state_dict), pl (a Lightning checkpoint), mz (ours), hf (a Hugging Face
+    folder), or auto (by the ending of the file).
+    """
+    path = Path(load_name).expanduser()
+    if load_type == "auto":
+        load_type = "hf" if path.is_dir() else ENDINGS.get(path.suffix, "pt")
+    if load_type not in READERS:
+        raise ValueError(f"load_type is one of {', '.join(READERS)} or auto, not {load_type!r}")
+    if model is None:
+        raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint at {path}; --load names an existing file")
+    read, message = READERS[load_type]
+    fill(model, read(path), path)
+    logger.info(message, path)
+    return model
+
+
+def fill(model: nn.Module, state: State, source: Path) -> None:
+    """Put `state` into `model`; what does not fit is named before anything is changed."""
+    own = model.state_dict()
+    problems = []
+    for title, keys in (
+        ("missing", own.keys() - state.keys()),
+        ("unexpected", state.keys() - own.keys()),
+    ):
+        if keys:
+            problems.append(f"{title} {_some(keys)}")
+    shapes = {
+        f"{k} {list(state[k].shape)} for {list(own[k].shape)}"
+        for k in own.keys() & state.keys()
+        if own[k].shape != state[k].shape
+    }
+    if shapes:
+        problems.append(f"other shapes {_some(shapes)}")
+    if problems:
+        raise ValueError(
+            f"{source} does not fit the model: {'; '.join(problems)}; "
+            f"is it the checkpoint of another model or data set?"
+        )
+    model.load_state_dict(dict(state))
+
+
+def _some(names: Any, most: int = 4) -> str:
+    names = sorted(names)
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,5 @@
+"""Loading weights, at the path that the labs import from."""
+
+from chop.checkpoints import load_model
+
+__all__ = ["load_model"]

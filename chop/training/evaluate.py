@@ -1,0 +1,71 @@
+"""Loss and accuracy over a whole split, exactly: every sample counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.training.steps import Mixed
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean loss and accuracy over `samples` samples."""
+
+    loss: float
+    accuracy: float
+    samples: int
+    class_accuracy: tuple[float | None, ...] = ()  # None: no sample of that class
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    mixed: Mixed,
+    reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
+    limit: int | None = None,
+) -> Score:
+    """Score `model` in eval mode; `reduce` adds up the sums of all processes."""
+    was_training = model.training
+    model.eval()
+    try:
+        sums = reduce(_sums(model, batches, mixed, limit))
+    finally:
+        model.train(was_training)
+    loss, correct, count = sums[0].item(), sums[1:].view(2, -1)[0], sums[1:].view(2, -1)[1]
+    samples = int(count.sum().item())
+    if not samples:
+        raise ValueError("the data set is empty; there is nothing to score")
+    by_class = [c / n if n else None for c, n in zip(correct.tolist(), count.tolist(), strict=True)]
+    return Score(loss / samples, correct.sum().item() / samples, samples, tuple(by_class))
+
+
+def _sums(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    mixed: Mixed,
+    limit: int | None,
+) -> Tensor:
+    """Loss, then correct samples and samples of each class, in float64 so that nothing is lost."""
+    total: Tensor | None = None
+    with torch.inference_mode(), mixed.autocast():
+        for number, (x, y) in enumerate(batches):
+            if number == limit:
+                break
+            logits = model(x)
+            classes = logits.shape[-1]
+            loss = F.cross_entropy(logits.float(), y, reduction="sum").double()
+            hit = logits.argmax(-1) == y
+            per_class = torch.cat([torch.bincount(y[hit], minlength=classes), _count(y, classes)])
+            sums = torch.cat([loss.view(1), per_class.double()])
+            total = sums if total is None else total + sums
+    return torch.zeros(3) if total is None else total
+
+
+def _count(labels: Tensor, classes: int) -> Tensor:
+    return torch.bincount(labels, minlength=classes)

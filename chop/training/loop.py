@@ -1,0 +1,286 @@
+"""`fit`: the training loop, short enough to read in one go."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from chop.checkpoints import read_torch_file
+from chop.dataset.tensors import TensorSplit
+from chop.training.devices import Place, take_place
+from chop.training.display import Bar, NoBar, progress_bar
+from chop.training.evaluate import Score, evaluate
+from chop.training.feed import Feed
+from chop.training.interruption import Interruption
+from chop.training.nonfinite import cause
+from chop.training.optimisers import learning_rate, make_optimizer
+from chop.training.options import TrainOptions
+from chop.training.saving import Names, Progress, checkpoint, restore, write_atomically
+from chop.training.scalars import Visualizer
+from chop.training.steps import CapturedRun, EagerRun, Mixed, Outcome, Run, Step
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came out of a run."""
+
+    progress: Progress
+    validation: Score | None
+    samples_per_second: float
+    place: Place = field(repr=False)
+
+
+class Training:
+    """One run: the model and data in their places, and how far it is."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data_module: Any,
+        options: TrainOptions,
+        *,
+        names: Names | None = None,
+        visualizers: Sequence[Visualizer] = (),
+        hyper_parameters: dict[str, Any] | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self.options, self.names = options, names
+        self.place = place or take_place(options)
+        self.visualizers = list(visualizers) if self.place.leads else []
+        self.hyper_parameters = hyper_parameters or {}
+        self.mixed = Mixed(options.precision, self.place.device)
+        self.model = model.to(self.place.device)
+        if options.precision == "64":
+            self.model.double()
+        self.train_feed = self._feed(data_module.train_dataset, data_module)
+        self.val_feed = (
+            self._feed(data_module.val_dataset, data_module) if data_module.val_dataset else None
+        )
+        captured = self._can_capture()
+        self.optimizer = make_optimizer(self.model, options, capturable=captured)
+        step = Step(
+            self.model, self.place.wrapped(self.model), self.optimizer, options, self.mixed
+        )
+        self.run: Run = self._captured(step) if captured else self._eager(step)
+        self.progress = Progress()
+        self.validation: Score | None = None
+        self.samples_per_second = 0.0
+
+    def _feed(self, split: Any, data_module: Any) -> Feed:
+        if self.options.precision == "64" and isinstance(split, TensorSplit):
+            split = in_float64(split)
+        return Feed(
+            split,
+            data_module.batch_size,
+            self.place.device,
+            seed=self.options.seed,
+            rank=self.place.rank,
+            world=self.place.world,
+            num_workers=data_module.num_workers,
+        )
+
+    def _can_capture(self) -> bool:
+        """Whether a step is the same work each time, all of it on one GPU."""
+        split, options = self.train_feed.split, self.options
+        return (
+            self.place.device.type == "cuda"
+            and self.place.world == 1
+            and self.train_feed.resident
+            and isinstance(split, TensorSplit)
+            and split.augment is None
+            and options.accumulate_grad_batches == 1
+            and not options.compile
+            and len(split) >= self.train_feed.batch_size
+        )
+
+    def _captured(self, step: Step) -> Run:
+        feed = self.train_feed
+        assert isinstance(feed.split, TensorSplit)
+        return CapturedRun(step, feed.split, feed.batch_size, feed.pass_of, self._rate)
+
+    def _eager(self, step: Step) -> Run:
+        feed = self.train_feed
+        return EagerRun(step, feed.train, self._rate, feed.batches_per_epoch)
+
+    def _rate(self) -> float:
+        return learning_rate(
+            self.options, epoch=self.progress.epoch, step=self.progress.step
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.train_feed.batches_per_epoch / self.options.accumulate_grad_batches)
+
+    @property
+    def total_steps(self) -> int:
+        if self.options.fast_dev_run:
+            return 1
+        by_epochs = self.options.max_epochs * self.steps_per_epoch
+        return min(by_epochs, self.options.max_steps or by_epochs)
+
+    def resume(self, file: Path) -> None:
+        """Go on from the checkpoint in `file`."""
+        saved = read_torch_file(file)
+        if not isinstance(saved, dict) or "mase" not in saved:
+            raise ValueError(
+                f"{file} cannot be resumed: it was not written by this tool; "
+                f"use --load {file} --load-type pl to begin with its weights"
+            )
+        self.progress = restore(saved, self.model, self.optimizer, self.mixed.scaler)
+        changed = {
+            k: (was, self.hyper_parameters[k])
+            for k, was in saved["hyper_parameters"].items()
+            if k in self.hyper_parameters and self.hyper_parameters[k] != was
+        }
+        for name, (was, now) in changed.items():
+            logger.warning("resuming with %s = %s; the run began with %s", name, now, was)
+        logger.info("Resumed from %s at step %s", file, f"{self.progress.step:,}")
+
+    def fit(self) -> Fitted:
+        """Train until the epochs, the steps or the patience end."""
+        self.model.train()
+        bar = progress_bar(self.total_steps, wanted=self.options.progress and self.place.leads)
+        with Interruption(requeue=self.options.auto_requeue) as interruption, bar as shown:
+            while not self._done():
+                self._train_epoch(interruption, shown)
+        self.place.wait()
+        return Fitted(self.progress, self.validation, self.samples_per_second, self.place)
+
+    def _done(self) -> bool:
+        progress, patience = self.progress, self.options.early_stopping
+        if progress.step >= self.total_steps:
+            return True
+        if patience is not None and progress.best_epoch >= 0 and progress.stale_epochs >= patience:
+            logger.info(
+                "Stopped early: no lower validation loss in %d epochs", progress.stale_epochs
+            )
+            return True
+        return False
+
+    def _train_epoch(self, interruption: Interruption, bar: Bar | NoBar) -> None:
+        began, first = time.perf_counter(), self.progress.step_in_epoch
+        for outcome in self._steps():
+            if self.progress.step % self.options.log_every_n_steps == 0:
+                done = self.progress.step_in_epoch - first
+                self._measure_speed(done, time.perf_counter() - began)
+                self._log_step(outcome, bar)
+            if self.place.any(interruption.received is not None) if self.place.world > 1 else (
+                interruption.received is not None
+            ):
+                self._save_last()
+                interruption.stop()
+            every = self.options.checkpoint_every
+            if every is not None and self.progress.step % every == 0:
+                self._save_last()
+            if self.progress.step >= self.total_steps:
+                break
+        self._measure_speed(self.progress.step_in_epoch - first, time.perf_counter() - began)
+        self._end_epoch(outcome)
+
+    def _steps(self) -> Iterator[Outcome]:
+        """The steps of this epoch that are still to be done, counted as they are."""
+        progress, on_cpu = self.progress, self.place.device.type == "cpu"
+        for outcome in self.run(progress.epoch, progress.step_in_epoch):
+            progress.step += 1
+            progress.step_in_epoch += 1
+            if on_cpu and not math.isfinite(outcome.loss.item()):
+                self._refuse(outcome)
+            yield outcome
+
+    def _measure_speed(self, steps: int, seconds: float) -> None:
+        parts = self.options.accumulate_grad_batches * self.place.world
+        samples = steps * self.train_feed.batch_size * parts
+        self.samples_per_second = samples / max(seconds, 1e-9)
+
+    def _log_step(self, outcome: Outcome, bar: Bar | NoBar) -> None:
+        loss = outcome.loss.item()
+        if not math.isfinite(loss):
+            self._refuse(outcome)
+        accuracy = outcome.accuracy()
+        metrics = {"train_loss_step": loss, "train_acc_step": accuracy, "lr": self._rate()}
+        self._log(metrics | {"samples_per_second": self.samples_per_second})
+        note = f"epoch {self.progress.epoch + 1}  loss {loss:.4f}  acc {accuracy:.3f}"
+        bar.show(self.progress.step, note, self.samples_per_second)
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        for visualizer in self.visualizers:
+            visualizer.log_metrics(metrics | {"epoch": self.progress.epoch}, self.progress.step)
+
+    def _refuse(self, outcome: Outcome) -> None:
+        raise FloatingPointError(
+            f"the loss is {outcome.loss.item()} at step {self.progress.step} "
+            f"(epoch {self.progress.epoch + 1}): {cause(self.model, outcome.inputs)}"
+        )
+
+    def _end_epoch(self, outcome: Outcome) -> None:
+        if not math.isfinite(outcome.loss.item()):
+            self._refuse(outcome)
+        progress = self.progress
+        whole = progress.step_in_epoch >= self.steps_per_epoch
+        self.validation = self._validate()
+        if whole:
+            progress.epoch += 1
+            progress.step_in_epoch = 0
+        loss = self.validation.loss if self.validation else outcome.loss.item()
+        if loss < progress.best_loss:
+            progress.best_loss, progress.best_epoch = loss, progress.epoch - whole
+            self._save("best")
+        self._save_last()
+
+    def _validate(self) -> Score | None:
+        if self.val_feed is None:
+            return None
+        score = evaluate(
+            self.model,
+            self.val_feed.every(),
+            mixed=self.mixed,
+            reduce=self.place.total,
+            limit=1 if self.options.fast_dev_run else None,
+        )
+        self._log({"val_loss_epoch": score.loss, "val_acc_epoch": score.accuracy})
+        if self.place.leads:
+            logger.info(
+                "Epoch %d/%d  val_loss_epoch %.4f  val_acc_epoch %.4f  %s samples/s",
+                self.progress.epoch + 1,
+                self.options.max_epochs,
+                score.loss,
+                score.accuracy,
+                f"{self.samples_per_second:,.0f}",
+            )
+        return score
+
+    def _save_last(self) -> None:
+        self._save("last")
+
+    def _save(self, stem: str) -> None:
+        if self.names is None or self.options.fast_dev_run or not self.place.leads:
+            return
+        content = checkpoint(
+            self.model, self.optimizer, self.progress, self.hyper_parameters, self.mixed.scaler
+        )
+        write_atomically(content, self.names(stem, "ckpt"))
+
+
+def in_float64(split: TensorSplit) -> TensorSplit:
+    """The split with samples in double precision, as a model in float64 needs them."""
+    prepare = split.prepare
+    if prepare is None:
+        return TensorSplit(split.x.double(), split.y, augment=split.augment)
+    return TensorSplit(
+        split.x, split.y, prepare=lambda x: prepare(x).double(), augment=split.augment
+    )
+
+
+def options_as_saved(options: TrainOptions) -> dict[str, Any]:
+    """The options as plain values, for checkpoints and summaries."""
+    return asdict(options)

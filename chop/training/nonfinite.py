@@ -1,0 +1,50 @@
+"""Why a loss is not a number."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def cause(model: nn.Module, x: Tensor | None) -> str:
+    """The first thing on the way from the data to the loss that is not finite."""
+    if x is not None and not torch.isfinite(x).all():
+        return "the batch itself holds values that are not finite: clean the data"
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"{name} is no longer finite: the steps are too large; lower --learning-rate"
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point() and not torch.isfinite(buffer).all():
+            return f"{name} is no longer finite: lower --learning-rate"
+    layer = first_overflow(model, x) if x is not None else None
+    if layer is not None:
+        return (
+            f"the output of {layer} overflows: lower --learning-rate, set --gradient-clip, "
+            f"or use --trainer-precision 32"
+        )
+    return "the outputs are too large for the loss: lower --learning-rate or set --gradient-clip"
+
+
+def first_overflow(model: nn.Module, x: Tensor) -> str | None:
+    """The first layer whose output on `x` is not finite."""
+    found: list[str] = []
+
+    def look(name: str) -> object:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and not torch.isfinite(output).all():
+                found.append(name)
+
+        return hook
+
+    leaves = [(n, m) for n, m in model.named_modules() if not any(m.children())]
+    handles = [m.register_forward_hook(look(n or "the model")) for n, m in leaves]  # type: ignore[arg-type]
+    was_training = model.training
+    try:
+        model.eval()  # running statistics stay as they are
+        with torch.no_grad():
+            model(x)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None

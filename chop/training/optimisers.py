@@ -1,0 +1,88 @@
+"""Optimisers by name, and learning rates as functions of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from chop.registry import Registry
+from chop.training.options import TrainOptions
+
+Make = Callable[..., Optimizer]
+Shape = Callable[[float], float]  # how far the schedule is, 0…1 -> the share of the rate that is left
+
+OPTIMIZERS: Registry[Make] = Registry("optimizer")
+SCHEDULES: Registry[Shape] = Registry("schedule")
+
+
+@OPTIMIZERS.register("adam")
+def adam(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
+    return Adam(parameters, **options)  # type: ignore[arg-type]
+
+
+@OPTIMIZERS.register("adamw")
+def adamw(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
+    return AdamW(parameters, **options)  # type: ignore[arg-type]
+
+
+@OPTIMIZERS.register("sgd")
+def sgd(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
+    """With Nesterov's momentum of 0.9."""
+    options.pop("capturable", None)  # it has no step count that would live on the host
+    return SGD(parameters, momentum=0.9, nesterov=True, **options)  # type: ignore[arg-type]
+
+
+@SCHEDULES.register("cosine")
+def cosine(done: float) -> float:
+    return (1 + math.cos(math.pi * done)) / 2
+
+
+@SCHEDULES.register("linear")
+def linear(done: float) -> float:
+    return 1 - done
+
+
+@SCHEDULES.register("constant")
+def constant(done: float) -> float:
+    return 1.0
+
+
+def make_optimizer(
+    model: nn.Module, options: TrainOptions, *, capturable: bool = False
+) -> Optimizer:
+    """The optimiser that `options` name, with one fused kernel for all parameters."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("the model has no trainable parameters; there is nothing to train")
+    rate: float | Tensor = options.learning_rate
+    keywords: dict[str, object] = {"weight_decay": options.weight_decay, "fused": True}
+    if capturable:  # a captured step reads its rate from the device
+        rate = torch.tensor(rate, device=parameters[0].device)
+        keywords["capturable"] = True
+    return OPTIMIZERS[options.optimizer](parameters, lr=rate, **keywords)
+
+
+def learning_rate(options: TrainOptions, *, epoch: int, step: int) -> float:
+    """The rate of a step: the schedule moves once an epoch, warm-up with each step."""
+    lowest = options.eta_min
+    if lowest is None:
+        lowest = 0.0 if options.optimizer == "sgd" else min(1e-6, options.learning_rate)
+    shape = SCHEDULES[options.schedule]
+    done = min(1.0, epoch / max(1, options.t_max or options.max_epochs))
+    share = shape(done)
+    rate = lowest + (options.learning_rate - lowest) * share
+    if step < options.warmup_steps:
+        rate *= (step + 1) / options.warmup_steps
+    return rate
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

@@ -1,0 +1,120 @@
+"""Curves while they are drawn: a plain `metrics.csv`, TensorBoard, and wandb where it is installed.
+
+Each has Lightning's `log_metrics(metrics, step)`, so a logger of Lightning can be used as well.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+COLUMNS = (
+    "epoch",
+    "step",
+    "lr",
+    "train_loss_step",
+    "train_acc_step",
+    "val_loss_epoch",
+    "val_acc_epoch",
+    "samples_per_second",
+)
+
+
+class Visualizer(Protocol):
+    """What receives the curves."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+
+class CsvCurves:
+    """`metrics.csv`: a row whenever something is logged, on disk at once."""
+
+    def __init__(self, file: Path, *, resumed_at: int | None = None) -> None:
+        self.file = file
+        kept = _rows_until(file, resumed_at) if resumed_at is not None else []
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f".{file.name}.part")
+        with open(part, "w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, COLUMNS)
+            writer.writeheader()
+            writer.writerows(kept)
+        os.replace(part, file)
+        self._out = open(file, "a", newline="", encoding="utf-8")  # noqa: SIM115 - closed in finalize
+        self._writer = csv.DictWriter(self._out, COLUMNS, extrasaction="ignore")
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self._writer.writerow({**metrics, "step": step})
+        self._out.flush()
+
+    def finalize(self, status: str) -> None:
+        self._out.close()
+
+
+def _rows_until(file: Path, step: int) -> list[dict[str, str]]:
+    """The rows that the steps up to `step` have left; those of lost steps come again."""
+    if not file.exists():
+        return []
+    return [row for row in read_curves(file) if row["step"] and int(row["step"]) <= step]
+
+
+def read_curves(file: Path) -> list[dict[str, str]]:
+    """The complete rows of a `metrics.csv`."""
+    with open(file, newline="", encoding="utf-8") as lines:
+        return [row for row in csv.DictReader(lines) if None not in row.values()]
+
+
+class TensorBoardCurves:
+    """TensorBoard events under `lightning_logs/version_N`, where the labs look for them."""
+
+    def __init__(self, folder: Path, *, version: int | None = None, purge: int | None = None):
+        from torch.utils.tensorboard import SummaryWriter
+
+        logs = folder / "lightning_logs"
+        self.version = next_version(logs) if version is None else version
+        self.folder = logs / f"version_{self.version}"
+        self._writer = SummaryWriter(str(self.folder), purge_step=purge)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            if name != "step":
+                self._writer.add_scalar(name, value, step)
+
+    def log_hyperparams(self, values: Mapping[str, Any]) -> None:
+        lines = [f"{k}: {json.dumps(v, default=str)}\n" for k, v in values.items()]
+        (self.folder / "hparams.yaml").write_text("".join(lines), encoding="utf-8")
+
+    def finalize(self, status: str) -> None:
+        self._writer.close()
+
+
+def next_version(logs: Path) -> int:
+    """The first number that no run has used in `logs`."""
+    used = [p.name.removeprefix("version_") for p in logs.glob("version_*")]
+    return max((int(n) + 1 for n in used if n.isdecimal()), default=0)
+
+
+class WandbCurves:
+    """Weights & Biases, if the user has it."""
+
+    def __init__(self, folder: Path, project: str) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise ValueError(
+                "--report-to wandb needs the package wandb: pip install wandb, "
+                "or use --report-to tensorboard"
+            ) from None
+        self._run = wandb.init(project=project, dir=str(folder))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def log_hyperparams(self, values: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(values))
+
+    def finalize(self, status: str) -> None:
+        self._run.finish()

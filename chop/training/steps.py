@@ -1,0 +1,212 @@
+"""One training step: eager, compiled, or replayed from a captured CUDA graph."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from chop.dataset.tensors import Pass, TensorSplit
+from chop.training.options import TrainOptions
+from chop.training.optimisers import set_rate
+
+logger = logging.getLogger(__name__)
+WARM_UP = 3  # steps that CUDA libraries need to settle before a capture
+
+
+@dataclass
+class Outcome:
+    """What is left of one optimiser step: tensors on the device, read only when they are logged."""
+
+    loss: Tensor
+    logits: Tensor
+    labels: Tensor
+
+    def accuracy(self) -> float:
+        return (self.logits.argmax(-1) == self.labels).float().mean().item()
+
+
+class Mixed:
+    """Autocast and loss scaling for a precision on a device; nothing at all for float32."""
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        half = {"16-mixed": torch.float16, "bf16": torch.bfloat16}.get(precision)
+        if precision == "16-mixed" and device.type == "cpu":
+            logger.info("16-mixed is for GPUs: this CPU trains in float32")
+            half = None
+        self.device, self.half = device.type, half
+        scaled = half is torch.float16
+        self.scaler = torch.amp.GradScaler(device.type) if scaled else None
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        if self.half is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device, dtype=self.half)
+
+
+class Step:
+    """Forward, backward and update; `forward` is the model, or the model wrapped for many devices."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Callable[[Tensor], Tensor],
+        optimizer: Optimizer,
+        options: TrainOptions,
+        mixed: Mixed,
+    ) -> None:
+        self.model, self.optimizer, self.options, self.mixed = model, optimizer, options, mixed
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.forward = forward
+        self.loss_of = self._loss
+        if options.compile:
+            self.loss_of = torch.compile(self._loss, dynamic=False)
+        self._size: int | None = None
+
+    def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.forward(x)
+        return F.cross_entropy(logits, y), logits
+
+    def accumulate(self, x: Tensor, y: Tensor, parts: int) -> Outcome:
+        """Add the gradient of one batch, the share `1 / parts` of a step."""
+        if self._size is None:
+            self._size = len(x)
+        # the last batch of an epoch is smaller: compiling it anew costs more than it saves
+        loss_of = self.loss_of if len(x) == self._size else self._loss
+        if self.mixed.half is None:
+            loss, logits = loss_of(x, y)
+        else:
+            with self.mixed.autocast():
+                loss, logits = loss_of(x, y)
+        total = loss if parts == 1 else loss / parts
+        (total if self.mixed.scaler is None else self.mixed.scaler.scale(total)).backward()
+        return Outcome(loss.detach(), logits.detach(), y)
+
+    def update(self) -> None:
+        """Step the optimiser on what was accumulated."""
+        scaler, clip = self.mixed.scaler, self.options.gradient_clip
+        if clip is not None:
+            if scaler is not None:
+                scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, clip)
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
+            scaler.update()
+        self.optimizer.zero_grad()
+
+
+class Run(Protocol):
+    """An epoch, step by step; each item is one optimiser step that has been taken."""
+
+    def __call__(self, epoch: int, first: int) -> Iterator[Outcome]: ...
+
+
+class EagerRun:
+    """Batches come from an iterator; every `accumulate_grad_batches` of them make a step."""
+
+    def __init__(
+        self,
+        step: Step,
+        feed: Callable[[int, int], Iterator[tuple[Tensor, Tensor]]],
+        rate: Callable[[], float],
+        batches_per_epoch: int,
+    ) -> None:
+        self.step, self.feed, self.rate = step, feed, rate
+        self.batches_per_epoch = batches_per_epoch
+
+    def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
+        step, parts = self.step, self.step.options.accumulate_grad_batches
+        for number, (x, y) in enumerate(self.feed(epoch, first * parts), start=first * parts + 1):
+            outcome = step.accumulate(x, y, parts)
+            if number % parts and number < self.batches_per_epoch:
+                continue
+            set_rate(step.optimizer, self.rate())
+            step.update()
+            yield outcome
+
+
+class CapturedRun:
+    """The whole step in one CUDA graph: it gathers its batch, trains on it, and moves on.
+
+    The first steps of a run are taken one by one, since the libraries settle in them; then the
+    step is captured and replayed. A batch that is smaller than the others is taken by itself.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        split: TensorSplit,
+        batch_size: int,
+        pass_of: Callable[[int], Pass],
+        rate: Callable[[], float],
+    ) -> None:
+        self.step, self.split, self.batch_size = step, split, batch_size
+        self.pass_of, self.rate = pass_of, rate
+        device = split.x.device
+        self.order = torch.empty(len(split), dtype=torch.int64, device=device)
+        self.cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self.ahead = torch.arange(batch_size, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warm = 0
+        self.outcome: Outcome | None = None
+        self.stream = torch.cuda.Stream(device)
+
+    def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
+        self.order.copy_(self.pass_of(epoch).order(len(self.split)))
+        self.cursor.fill_(first * self.batch_size)
+        whole = len(self.split) // self.batch_size
+        rate = None
+        for _ in range(first, whole):
+            if rate != (rate := self.rate()):
+                set_rate(self.step.optimizer, rate)
+            yield self._take()
+        if len(self.split) % self.batch_size and first <= whole:
+            set_rate(self.step.optimizer, self.rate())
+            with self._aside():
+                outcome = self._train(self.order[whole * self.batch_size :])
+            yield outcome
+
+    def _take(self) -> Outcome:
+        if self.graph is not None:
+            self.graph.replay()
+            assert self.outcome is not None
+            return self.outcome
+        if self.warm < WARM_UP:
+            self.warm += 1
+            with self._aside():
+                return self._next()
+        self.step.optimizer.zero_grad()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outcome = self._next()
+        self.graph.replay()
+        return self.outcome
+
+    def _next(self) -> Outcome:
+        index = self.order.index_select(0, self.cursor + self.ahead)
+        outcome = self._train(index)
+        self.cursor += self.batch_size
+        return outcome
+
+    def _train(self, index: Tensor) -> Outcome:
+        x, y = self.split.x.index_select(0, index), self.split.y.index_select(0, index)
+        outcome = self.step.accumulate(self.split.prepare(x) if self.split.prepare else x, y, 1)
+        self.step.update()
+        return outcome
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Work on a stream of its own, as a step to be captured needs."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self.stream)
