@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +31,12 @@ class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
         *,
         prepare: Prepare | None = None,
         augment: Augment | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         if len(x) != len(y):
             raise ValueError(f"{len(x)} samples need as many labels, not {len(y)}")
         self.x, self.y, self.prepare, self.augment = x, y, prepare, augment
+        self._fingerprint = fingerprint
 
     def __len__(self) -> int:
         return len(self.x)
@@ -48,12 +51,30 @@ class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
     def nbytes(self) -> int:
         return self.x.nbytes + self.y.nbytes
 
+    @property
+    def fingerprint(self) -> str:
+        """What tells these samples from any others: a hash of them as stored."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self.x, self.y)
+        return self._fingerprint
+
     def to(self, device: torch.device | str) -> TensorSplit:
         """The same split on `device`; itself if it is there already."""
         x, y = self.x.to(device), self.y.to(device)
         if x is self.x and y is self.y:
             return self
-        return TensorSplit(x, y, prepare=self.prepare, augment=self.augment)
+        return TensorSplit(
+            x, y, prepare=self.prepare, augment=self.augment, fingerprint=self._fingerprint
+        )
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """`sha256:…` of the types, shapes and values of `tensors`."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def epoch_order(size: int, *, seed: int, epoch: int) -> Tensor:
