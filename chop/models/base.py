@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from chop.checkpoints import load_model
 from chop.dataset.base import MaseDatasetInfo
 from chop.models.info import (
     ABILITIES,
@@ -21,7 +22,6 @@ from chop.models.info import (
     ModelSource,
     ModelTaskType,
 )
-from chop.models.weights import load_weights
 from chop.registry import Registry, UnknownName, unknown
 
 __all__ = [
@@ -268,7 +268,7 @@ def get_model(
         pretrained = False
     built = spec.make(dataset_info, pretrained=pretrained, options=options)
     if checkpoint is not None:
-        load_weights(built, checkpoint)
+        load_model(checkpoint, "auto", built)
     return built
 
 

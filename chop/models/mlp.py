@@ -1,0 +1,54 @@
+"""A multi-layer perceptron by its widths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from chop.dataset.base import MaseDatasetInfo
+from chop.models.base import model
+from chop.models.physical import SeqBlocks, relu
+
+
+class MLP(SeqBlocks):
+    """Linear layers of `widths` from input to output, with a ReLU after each but the last."""
+
+    def __init__(
+        self, *widths: int, flatten: bool = False, batch_norm: bool = False, dropout: float = 0.0
+    ) -> None:
+        layers: list[nn.Module] = [nn.Flatten()] if flatten else []
+        *hidden, last = pairwise(widths)
+        for before, after in hidden:
+            layers.append(nn.Linear(before, after))
+            if batch_norm:
+                layers.append(nn.BatchNorm1d(after))
+            layers.append(relu())
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+        super().__init__(*layers, nn.Linear(last[0], last[1]))
+
+
+@model("mlp", physical_data_point_classification=True, image_classification=True)
+def mlp(
+    info: MaseDatasetInfo,
+    *,
+    hidden: Sequence[int] = (64, 32, 32),
+    batch_norm: bool = False,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Layers of the widths `hidden` with ReLUs between; images are flattened."""
+    bad = [width for width in hidden if not isinstance(width, int) or width < 1]
+    if bad:
+        raise ValueError(f"hidden is a list of widths such as [64, 32]; {bad[0]!r} is no width")
+    inputs = info.num_features or math.prod(info.image_size or ())
+    return MLP(
+        inputs,
+        *hidden,
+        info["num_classes"],
+        flatten=not info.num_features,
+        batch_norm=batch_norm,
+        dropout=dropout,
+    )

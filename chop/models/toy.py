@@ -1,0 +1,114 @@
+"""Toys: networks small enough to look at every number in them."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.dataset.base import MaseDatasetInfo
+from chop.models.base import ModelFamily, ModelSource, ModelTaskType, model
+
+TOY_MODELS = ModelFamily("toy model", lambda info: info.model_source is ModelSource.TOY)
+toy_model = partial(model, task_type=ModelTaskType.VISION, model_source=ModelSource.TOY)
+
+
+class ToyNet(nn.Module):
+    """Two hidden layers of eight on the flattened picture."""
+
+    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.seq_blocks = nn.Sequential(
+            nn.Linear(math.prod(image_size), 8),
+            nn.ReLU(),
+            nn.Linear(8, 8),
+            nn.ReLU(),
+            nn.Linear(8, num_classes),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.seq_blocks(torch.flatten(x, 1))
+        return out
+
+
+class ToyTiny(nn.Module):
+    """One linear layer and a ReLU; a second pair is there and never used."""
+
+    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.l1 = nn.Linear(math.prod(image_size), num_classes)
+        self.relu_1 = nn.ReLU()
+        self.l2 = nn.Linear(num_classes, num_classes)
+        self.relu_2 = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.relu_1(self.l1(torch.flatten(x, 1)))
+        return out
+
+
+class ToyConvNet(nn.Module):
+    """Convolutions over the picture, then over the row of its pixels."""
+
+    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        channels = image_size[0]
+        self.block_1 = nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU())
+        self.maxpool = nn.MaxPool2d(2)
+        self.block_2 = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU())
+        self.block_3 = nn.Sequential(nn.Conv1d(16, 32, 3, padding=1), nn.ReLU())
+        self.block_4 = nn.Sequential(nn.Conv1d(32, 64, 3, padding=1), nn.ReLU())
+        self.avgpool = nn.AdaptiveAvgPool1d(1)
+        self.linear = nn.Linear(64, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.block_2(self.maxpool(self.block_1(x)))
+        x = x.view(x.size(0), x.size(1), -1)
+        x = self.avgpool(self.block_4(self.block_3(x)))
+        out: Tensor = self.linear(torch.flatten(x, 1))
+        return out
+
+
+@torch.fx.wrap
+def smooth_step(x: Tensor) -> Tensor:
+    """A function that no table of ops knows, and that stays one node of the graph."""
+    return x * torch.sigmoid(2 * x)
+
+
+class ToyCustomFnNet(nn.Module):
+    """A hidden layer whose activation is a function of our own."""
+
+    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(math.prod(image_size), 8)
+        self.fc2 = nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = smooth_step(self.fc1(torch.flatten(x, 1)))
+        return F.relu(self.fc2(x))
+
+
+@toy_model("toy")
+def get_toynet(info: MaseDatasetInfo) -> nn.Module:
+    """Two hidden layers of 8 on flattened pictures: 130 parameters on toy_tiny."""
+    return ToyNet(info["image_size"], info["num_classes"])
+
+
+@toy_model("toy_tiny")
+def get_toy_tiny(info: MaseDatasetInfo) -> nn.Module:
+    """One linear layer that is used and one that is not: 16 parameters on toy_tiny."""
+    return ToyTiny(info["image_size"], info["num_classes"])
+
+
+@toy_model("toy_convnet")
+def get_toy_convnet(info: MaseDatasetInfo) -> nn.Module:
+    """Two- and one-dimensional convolutions."""
+    return ToyConvNet(info["image_size"], info["num_classes"])
+
+
+@toy_model("toy_custom_fn")
+def get_toy_custom_fn(info: MaseDatasetInfo) -> nn.Module:
+    """A hidden layer whose activation is a user-defined function."""
+    return ToyCustomFnNet(info["image_size"], info["num_classes"])

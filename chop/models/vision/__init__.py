@@ -1,0 +1,9 @@
+"""Networks for images: one file a family."""
+
+from chop.models.base import ModelFamily, ModelSource
+
+VISION_MODELS = ModelFamily(
+    "vision model", lambda info: info.is_vision_model and info.model_source is not ModelSource.TOY
+)
+
+__all__ = ["VISION_MODELS"]

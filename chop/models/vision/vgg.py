@@ -1,0 +1,54 @@
+"""VGG7 (Simonyan and Zisserman 2014, cut down for CIFAR as in ternary weight networks, 2016)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from chop.dataset.base import MaseDatasetInfo
+from chop.models.vision.base import image_shape, vision_model
+
+
+def _pair(before: int, after: int) -> list[nn.Module]:
+    """Two 3x3 convolutions and a pooling that halves the image."""
+    return [
+        nn.Conv2d(before, after, 3, padding=1),
+        nn.BatchNorm2d(after, momentum=0.9),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(after, after, 3, padding=1),
+        nn.BatchNorm2d(after, momentum=0.9),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+    ]
+
+
+class VGG7(nn.Module):
+    """Six convolutions in three sizes of image, then three linear layers."""
+
+    def __init__(self, image_size: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__()
+        channels, height, width = image_size
+        self.feature_layers = nn.Sequential(
+            *_pair(channels, 128), *_pair(128, 256), *_pair(256, 512)
+        )
+        self.classifier = nn.Sequential(
+            nn.Linear(512 * (height // 8) * (width // 8), 1024),
+            nn.ReLU(inplace=True),
+            nn.Linear(1024, 1024),
+            nn.ReLU(inplace=True),
+        )
+        self.last_layer = nn.Linear(1024, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.flatten(self.feature_layers(x), 1)
+        out: Tensor = self.last_layer(self.classifier(x))
+        return out
+
+
+@vision_model("vgg7")
+def get_vgg7(info: MaseDatasetInfo) -> nn.Module:
+    """Six convolutions and three linear layers for small images: 14 million parameters."""
+    image_size = image_shape(info)
+    if min(image_size[1:]) < 8:
+        raise ValueError(f"vgg7 needs images of at least 8 x 8; {info.name!r} has {image_size}")
+    return VGG7(image_size, info["num_classes"])
