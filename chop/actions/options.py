@@ -1,0 +1,178 @@
+"""What an option is: one field is a flag, a TOML key, a default, a help text and a table row."""
+
+from __future__ import annotations
+
+import functools
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal
+
+from chop.registry import nearest
+
+Row = Literal["always", "when set", "never"]
+# how a type is called in the help and in the documentation
+KINDS: dict[Any, tuple[str, str]] = {
+    int: ("NUM", "integer"),
+    float: ("NUM", "number"),
+    str: ("NAME", "text"),
+    Path: ("PATH", "path"),
+    tuple: ("FILE", "paths"),
+}
+
+
+class ConfigError(ValueError):
+    """Options that cannot be run with: wrong usage, exit code 2."""
+
+    def __init__(self, *problems: str) -> None:
+        head = f"{len(problems)} problems:\n  " if len(problems) > 1 else ""
+        super().__init__(head + "\n  ".join(problems))
+
+
+@dataclass(frozen=True)
+class Opt:
+    """What a field says about itself, besides its name, type and default."""
+
+    help: str
+    group: str  # the panel of `--help`
+    metavar: str | None = None  # None: after the type
+    flags: tuple[str, ...] | None = None  # None: after the name; (): no flag, only a TOML key
+    row: Row = "always"
+    only: tuple[str, ...] = ()  # the actions that have the flag; (): all of them
+    exists: bool = False  # a path that has to be there before anything starts
+
+
+@dataclass(frozen=True)
+class Option:
+    """A field with everything that the command line, the file reader and the docs want to know."""
+
+    name: str
+    hint: Any
+    opt: Opt
+    field: Field[Any]
+
+    @property
+    def default(self) -> Any:
+        """The default of this machine."""
+        factory = self.field.default_factory
+        return self.field.default if factory is MISSING else factory()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """`("--batch-size",)`; empty for what only a file can say."""
+        derived = ("--" + self.name.replace("_", "-"),)
+        return derived if self.opt.flags is None else self.opt.flags
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in the help."""
+        return self.opt.metavar or ("TYPE" if self.choices else KINDS[self._plain][0])
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag takes no value."""
+        return self.hint is bool
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the flag can be given more than once."""
+        return typing.get_origin(self.hint) is tuple
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of the TOML file."""
+        return typing.get_origin(self.hint) is dict
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it names files or folders."""
+        return self._plain in (Path, tuple) or self.opt.exists
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values there are, where they can be listed."""
+        return typing.get_args(self.hint) if typing.get_origin(self.hint) is Literal else ()
+
+    def has_row(self, given: bool) -> bool:
+        """Whether the printed table shows it."""
+        return self.opt.row == "always" or (self.opt.row == "when set" and given)
+
+    def from_flag(self, value: Any) -> Any:
+        """The typed value of what was written on the command line."""
+        return value if self.is_switch else self._checked(self._adapter.validate_strings, value)
+
+    def from_file(self, value: Any) -> Any:
+        """The typed value of what stands in a TOML file, whose types are taken at their word."""
+        if self.choices and type(value) in (int, float):
+            value = str(value)  # trainer_precision = 32
+        # as JSON: a path is a string and a tuple is a list there, yet "128" is no number
+        return self._checked(
+            lambda v: self._adapter.validate_json(json.dumps(v, default=str), strict=True), value
+        )
+
+    def _checked(self, validate: Any, value: Any) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            return validate(value)
+        except ValidationError as error:
+            raise ValueError(self._complaint(error.errors()[0]["msg"], value)) from None
+
+    def _complaint(self, message: str, value: Any) -> str:
+        law = message.removeprefix("Input ").partition(", unable")[0]
+        near = nearest(value, self.choices)
+        hint = f"; did you mean {near!r}?" if near else ""
+        return f"{law}, not {value!r}{hint}"
+
+    @functools.cached_property
+    def _adapter(self) -> Any:
+        """Made when a value is checked, so that `ch --help` does not import pydantic."""
+        from pydantic import ConfigDict, TypeAdapter
+
+        return TypeAdapter(self.hint, config=ConfigDict(allow_inf_nan=False))
+
+    @property
+    def values(self) -> str:
+        """What can be given, in words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        if self.is_switch:
+            return "switch"
+        if self.is_table:
+            return "table"
+        return KINDS[self._plain][1] + self._bounds
+
+    @property
+    def _core(self) -> Any:
+        """The type without its `| None`."""
+        inner = [arg for arg in typing.get_args(self.hint) if arg is not NoneType]
+        return inner[0] if NoneType in typing.get_args(self.hint) else self.hint
+
+    @property
+    def _plain(self) -> Any:
+        core = self._core
+        if hasattr(core, "__metadata__"):
+            core = core.__origin__
+        return typing.get_origin(core) or core
+
+    @property
+    def _bounds(self) -> str:
+        laws = getattr(self._core, "__metadata__", ())
+        return "".join(f" ≥ {law.ge}" for law in laws if hasattr(law, "ge"))
+
+
+def options_of(cls: type) -> Mapping[str, Option]:
+    """The options of a dataclass by name, in the order of its fields."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: _option(f, hints[f.name]) for f in fields(cls)}
+
+
+def _option(described: Field[Any], hint: Any) -> Option:
+    """`Annotated[int, Ge(1), Opt(…)]` taken apart."""
+    (opt,) = (item for item in hint.__metadata__ if isinstance(item, Opt))
+    laws = tuple(item for item in hint.__metadata__ if item is not opt)
+    bare = Annotated[hint.__origin__, *laws] if laws else hint.__origin__
+    return Option(described.name, bare, opt, described)

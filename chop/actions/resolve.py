@@ -1,0 +1,127 @@
+"""Which of default, file and command line wins, and what is wrong with any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chop.actions.config import OPTIONS, ConfigError, RunConfig
+from chop.actions.options import Option
+from chop.registry import nearest
+from chop.tools.config_load import load_config, option_table
+
+__all__ = ["Resolved", "resolve"]
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The effective options, and what stood in the file and on the command line."""
+
+    config: RunConfig
+    file: Values | None
+    flags: Values
+
+    def table(self) -> str:
+        """The labs' table: their rows always, the others where they were given."""
+        given = self.flags.keys() | (self.file or {}).keys()
+        shown = [name for name, option in OPTIONS.items() if option.has_row(name in given)]
+        return option_table(shown, _defaults(), self.file, self.flags)
+
+
+def resolve(flags: Mapping[str, Any]) -> Resolved:
+    """Check and merge: default < file < command line; all that is wrong is said at once.
+
+    `flags` holds, by option name, only what was given: text, True for switches, lists of text.
+    """
+    problems: list[str] = []
+    typed = _typed(flags, Option.from_flag, _flag, problems)
+    file = _read_file(typed.get("config"), problems)
+    if problems:
+        raise ConfigError(*problems)
+    chosen = _defaults() | (file or {}) | typed
+    chosen |= dict(_located(chosen, typed, problems))
+    if chosen["model"] is None or chosen["dataset"] is None:
+        problems.append("No model and/or dataset provided! These are required.")
+    if problems:
+        raise ConfigError(*problems)
+    return Resolved(RunConfig(**chosen), file, typed)
+
+
+def _defaults() -> Values:
+    return {name: option.default for name, option in OPTIONS.items()}
+
+
+def _typed(
+    given: Mapping[str, Any],
+    parse: Callable[[Option, Any], Any],
+    where: Callable[[str], str],
+    problems: list[str],
+) -> Values:
+    typed = {}
+    for name, value in given.items():
+        try:
+            typed[name] = parse(OPTIONS[name], value)
+        except ValueError as error:
+            problems.append(f"{where(name)}: {error}")
+    return typed
+
+
+def _flag(name: str) -> str:
+    """How the user wrote the option, for a message."""
+    return OPTIONS[name].flags[0] if OPTIONS[name].flags else name.upper()
+
+
+def _read_file(path: Path | None, problems: list[str]) -> Values | None:
+    """The typed options of a TOML file; None when there is none."""
+    if path is None:
+        return None
+    if path.suffix != ".toml":
+        problems.append(f"expected .toml configuration file, got {path}")
+        return None
+    if not path.is_file():
+        problems.append(f"--config: there is no file {str(path)!r}")
+        return None
+    try:
+        written = load_config(path)
+    except ValueError as error:
+        problems.append(str(error))
+        return None
+    keys = [name for name in OPTIONS if name != "config"]
+    problems += [f"{path}: {_unknown(key, keys)}" for key in written if key not in keys]
+    known = {key: value for key, value in written.items() if key in keys}
+    return _typed(known, Option.from_file, lambda name: f"{path}: {name}", problems)
+
+
+def _unknown(key: str, keys: list[str]) -> str:
+    near = nearest(key, keys)
+    fix = f"did you mean {near!r}?" if near else "docs/command_line.md lists the keys"
+    return f"unknown key {key!r}; {fix}"
+
+
+def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tuple[str, Any]]:
+    """The paths among the options, absolute; those that must exist are looked for."""
+    for name, option in OPTIONS.items():
+        value, from_file = chosen[name], name not in flags
+        if not option.is_path or not value:
+            continue
+        if name == "load_name" and chosen["load_type"] == "hf" and not Path(value).exists():
+            continue  # a name on the Hugging Face hub
+        config = chosen["config"] if from_file else None
+        paths = [_found(path, config) for path in (value if option.is_list else [value])]
+        where = f"{config}: {name}" if from_file else _flag(name)
+        missing = [path for path in paths if option.opt.exists and not path.exists()]
+        problems += [f"{where}: there is no file or folder {str(path)!r}" for path in missing]
+        yield name, tuple(paths) if option.is_list else type(value)(paths[0])
+
+
+def _found(path: str | Path, config: Path | None) -> Path:
+    """The absolute path; what a file names may also lie beside that file."""
+    here = Path(path).expanduser().absolute()
+    if config is None or here.exists():
+        return here
+    there = config.absolute().parent / Path(path).expanduser()
+    return there if there.exists() else here

@@ -1,0 +1,138 @@
+"""TOML files that say "NA" for None, and the table that shows where each option came from."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "convert_none_to_str_na",
+    "convert_str_na_to_none",
+    "load_config",
+    "option_table",
+    "post_parse_load_config",
+    "save_config",
+]
+
+NA = "NA"
+HEADERS = ("Name", "Default", "Config. File", "Manual Override", "Effective")
+MAX_WIDTH = 24
+GRAY = "\033[38;5;8m{}\033[0m"
+
+
+def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a TOML file; "NA" anywhere in it means None."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return {key: convert_str_na_to_none(value) for key, value in tomllib.loads(text).items()}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: this is no TOML: {error}") from error
+
+
+def save_config(config: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a TOML file, and the folders above it; None is written as "NA"."""
+    import tomlkit
+
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(tomlkit.dumps(convert_none_to_str_na(config)), encoding="utf-8")
+
+
+def convert_str_na_to_none(value: Any) -> Any:
+    """A copy in which every "NA" is None.
+
+    >>> convert_str_na_to_none({"name": "NA", "widths": [8, "NA"]})
+    {'name': None, 'widths': [8, None]}
+    """
+    return _replaced(value, NA, None)
+
+
+def convert_none_to_str_na(value: Any) -> Any:
+    """A copy in which every None is "NA", as TOML has no null.
+
+    >>> convert_none_to_str_na({"name": None, "size": (1, None)})
+    {'name': 'NA', 'size': (1, 'NA')}
+    """
+    return _replaced(value, None, NA)
+
+
+def _replaced(value: Any, old: object, new: object) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _replaced(item, old, new) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(item, old, new) for item in value)
+    return new if isinstance(value, type(old)) and value == old else value
+
+
+def post_parse_load_config(
+    args: argparse.Namespace, defaults: Mapping[str, Any]
+) -> argparse.Namespace:
+    """Merge defaults, the file `args.config` and what was parsed; print the table of it.
+
+    An attribute counts as given when it differs from its default. A parser with
+    `argument_default=argparse.SUPPRESS` tells more: what it left out was not given.
+    """
+    given = vars(args)
+    file = load_config(given["config"]) if given.get("config") else None
+    manual = {key: value for key, value in given.items() if value != defaults.get(key)}
+    names = [name for name in defaults if name != "config"]
+    print(option_table(names, defaults, file, manual))  # noqa: T201 -- the labs' helper prints
+    known = {key: value for key, value in (file or {}).items() if key in names}
+    return argparse.Namespace(**{**defaults, **given, **known, **manual})
+
+
+def option_table(
+    names: Iterable[str],
+    defaults: Mapping[str, Any],
+    file: Mapping[str, Any] | None,
+    manual: Mapping[str, Any],
+) -> str:
+    """A row per option: default < file < manual override; what lost is gray on a terminal."""
+    from tabulate import tabulate
+
+    lost = GRAY if _in_colour() else "{}"
+    rows = [_cells(name, defaults[name], file or {}, manual, lost) for name in names]
+    headers = list(HEADERS)
+    if file is None:
+        column = headers.index("Config. File")
+        for cells in (headers, *rows):
+            del cells[column]
+    return tabulate(
+        rows,
+        headers,
+        tablefmt="pretty",
+        colalign=("left", *["center"] * (len(headers) - 1)),
+        disable_numparse=True,
+    )
+
+
+def _cells(
+    name: str, default: Any, file: Mapping[str, Any], manual: Mapping[str, Any], lost: str
+) -> list[str]:
+    in_file, overridden = name in file, name in manual
+    effective = manual[name] if overridden else file.get(name, default)
+    return [
+        _cell(name),
+        _cell(default, lost if in_file or overridden else "{}"),
+        _cell(file[name], lost if overridden else "{}") if in_file else "",
+        _cell(manual[name]) if overridden else "",
+        _cell(effective),
+    ]
+
+
+def _cell(value: Any, style: str = "{}") -> str:
+    """At most so wide; tabulate's own wrapping would turn the text False into True."""
+    return "\n".join(style.format(line) for line in textwrap.wrap(str(value), MAX_WIDTH))
+
+
+def _in_colour() -> bool:
+    """On a terminal, or where the user asks for colours; never where the user asks for none."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
