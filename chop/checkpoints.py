@@ -104,7 +104,14 @@ READERS: dict[str, tuple[Callable[[Path], State], str]] = {
     "mz": (_mz, "Loaded mase checkpoint from %s"),
     "hf": (_hf, "Loaded Hugging Face checkpoint from %s"),
 }
-ENDINGS = {".ckpt": "pl", ".mz": "mz", ".pt": "pt", ".pth": "pt", ".bin": "pt", ".safetensors": "pt"}
+ENDINGS = {
+    ".ckpt": "pl",
+    ".mz": "mz",
+    ".pt": "pt",
+    ".pth": "pt",
+    ".bin": "pt",
+    ".safetensors": "pt",
+}
 
 
 def load_model(

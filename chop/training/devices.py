@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from chop.training.options import TrainOptions
 
 ACCELERATORS = {"cuda": "gpu"}
-STRATEGIES = {"ddp_find_unused_parameters_true": {"find_unused_parameters": True}}
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,13 @@ class Place:
             self.fabric.barrier()
 
 
+def leads() -> bool:
+    """Whether this process is the first of its run, known before and after the others start."""
+    node = os.environ.get("NODE_RANK") or os.environ.get("SLURM_NODEID") or "0"
+    local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
+    return int(os.environ.get("RANK", "0")) == int(node) == int(local) == 0
+
+
 def take_place(options: TrainOptions) -> Place:
     """Start the processes that `options` ask for, and find this one's device."""
     from lightning_fabric import Fabric
@@ -68,18 +75,13 @@ def take_place(options: TrainOptions) -> Place:
             raise ValueError(f"--gpu {options.devices}: this machine has {found}")
     if alone and options.strategy == "auto":
         return Place(_device(options.accelerator))
-    strategy: Any = "ddp" if options.strategy == "auto" else options.strategy
-    if strategy in STRATEGIES:
-        from lightning_fabric.strategies import DDPStrategy
-
-        strategy = DDPStrategy(**STRATEGIES[strategy])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about machines that nobody asked about
         fabric = Fabric(
             accelerator=ACCELERATORS.get(kind, kind),
             devices=options.devices,
             num_nodes=options.num_nodes,
-            strategy=strategy,
+            strategy="ddp" if options.strategy == "auto" else options.strategy,
         )
         fabric.launch()
     return Place(fabric.device, fabric.global_rank, fabric.world_size, fabric)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +43,7 @@ class Feed:
 
     @property
     def batches_per_epoch(self) -> int:
-        return -(-(-(-self.samples // self.world)) // self.batch_size)
+        return math.ceil(math.ceil(self.samples / self.world) / self.batch_size)
 
     @property
     def resident(self) -> bool:
@@ -55,9 +56,7 @@ class Feed:
         """The shuffled batches of `epoch`, from batch `first` on."""
         shuffled = self.pass_of(epoch)
         if isinstance(self.split, TensorSplit):
-            return batches(
-                self.split, self.batch_size, shuffled, first=first, device=self.device
-            )
+            return batches(self.split, self.batch_size, shuffled, first=first, device=self.device)
         order = shuffled.order(self.samples)[first * self.batch_size :]
         return self._loaded(order.tolist())
 

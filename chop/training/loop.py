@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from chop.checkpoints import read_torch_file
@@ -68,13 +67,12 @@ class Training:
         )
         captured = self._can_capture()
         self.optimizer = make_optimizer(self.model, options, capturable=captured)
-        step = Step(
-            self.model, self.place.wrapped(self.model), self.optimizer, options, self.mixed
-        )
+        step = Step(self.model, self.place.wrapped(self.model), self.optimizer, options, self.mixed)
         self.run: Run = self._captured(step) if captured else self._eager(step)
         self.progress = Progress()
         self.validation: Score | None = None
         self.samples_per_second = 0.0
+        self._rate_at, self._rate_now = (-1, -1), 0.0
 
     def _feed(self, split: Any, data_module: Any) -> Feed:
         if self.options.precision == "64" and isinstance(split, TensorSplit):
@@ -113,9 +111,14 @@ class Training:
         return EagerRun(step, feed.train, self._rate, feed.batches_per_epoch)
 
     def _rate(self) -> float:
-        return learning_rate(
-            self.options, epoch=self.progress.epoch, step=self.progress.step
-        )
+        """The rate of the coming step; it is worked out anew only when it may have moved."""
+        warming = min(self.progress.step, self.options.warmup_steps)
+        if self._rate_at != (self.progress.epoch, warming):
+            self._rate_at = (self.progress.epoch, warming)
+            self._rate_now = learning_rate(
+                self.options, epoch=self.progress.epoch, step=self.progress.step
+            )
+        return self._rate_now
 
     @property
     def steps_per_epoch(self) -> int:
@@ -153,6 +156,8 @@ class Training:
         with Interruption(requeue=self.options.auto_requeue) as interruption, bar as shown:
             while not self._done():
                 self._train_epoch(interruption, shown)
+        if self.validation is None:  # a run that was complete when it was resumed
+            self.validation = self._validate()
         self.place.wait()
         return Fitted(self.progress, self.validation, self.samples_per_second, self.place)
 
@@ -174,18 +179,24 @@ class Training:
                 done = self.progress.step_in_epoch - first
                 self._measure_speed(done, time.perf_counter() - began)
                 self._log_step(outcome, bar)
-            if self.place.any(interruption.received is not None) if self.place.world > 1 else (
-                interruption.received is not None
-            ):
-                self._save_last()
+            if self._asked_to_stop(interruption):
+                self._save("last")
                 interruption.stop()
             every = self.options.checkpoint_every
             if every is not None and self.progress.step % every == 0:
-                self._save_last()
+                self._save("last")
             if self.progress.step >= self.total_steps:
                 break
         self._measure_speed(self.progress.step_in_epoch - first, time.perf_counter() - began)
         self._end_epoch(outcome)
+
+    def _asked_to_stop(self, interruption: Interruption) -> bool:
+        """Whether a signal came, to this process or, asked now and then, to any other."""
+        received = interruption.received is not None
+        if self.place.world == 1:
+            return received
+        agreed = self.progress.step % self.options.log_every_n_steps == 0
+        return agreed and self.place.any(received)
 
     def _steps(self) -> Iterator[Outcome]:
         """The steps of this epoch that are still to be done, counted as they are."""
@@ -235,7 +246,7 @@ class Training:
         if loss < progress.best_loss:
             progress.best_loss, progress.best_epoch = loss, progress.epoch - whole
             self._save("best")
-        self._save_last()
+        self._save("last")
 
     def _validate(self) -> Score | None:
         if self.val_feed is None:
@@ -258,9 +269,6 @@ class Training:
                 f"{self.samples_per_second:,.0f}",
             )
         return score
-
-    def _save_last(self) -> None:
-        self._save("last")
 
     def _save(self, stem: str) -> None:
         if self.names is None or self.options.fast_dev_run or not self.place.leads:

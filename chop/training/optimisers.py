@@ -13,7 +13,9 @@ from chop.registry import Registry
 from chop.training.options import TrainOptions
 
 Make = Callable[..., Optimizer]
-Shape = Callable[[float], float]  # how far the schedule is, 0…1 -> the share of the rate that is left
+Shape = Callable[
+    [float], float
+]  # how far the schedule is, 0…1 -> the share of the rate that is left
 
 OPTIMIZERS: Registry[Make] = Registry("optimizer")
 SCHEDULES: Registry[Shape] = Registry("schedule")
@@ -68,9 +70,7 @@ def make_optimizer(
 
 def learning_rate(options: TrainOptions, *, epoch: int, step: int) -> float:
     """The rate of a step: the schedule moves once an epoch, warm-up with each step."""
-    lowest = options.eta_min
-    if lowest is None:
-        lowest = 0.0 if options.optimizer == "sgd" else min(1e-6, options.learning_rate)
+    lowest = min(options.eta_min, options.learning_rate)
     shape = SCHEDULES[options.schedule]
     done = min(1.0, epoch / max(1, options.t_max or options.max_epochs))
     share = shape(done)

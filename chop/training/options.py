@@ -30,7 +30,7 @@ class TrainOptions:
     weight_decay: float = 0.0
     schedule: str = "cosine"
     t_max: int | None = None  # epochs until the lowest rate; None: max_epochs
-    eta_min: float | None = None  # the lowest rate; None: 1e-6, or 0 for sgd
+    eta_min: float = 1e-6  # the lowest rate
     warmup_steps: int = 0
     accumulate_grad_batches: int = 1
     gradient_clip: float | None = None

@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Names:
-    """File names of one run in a folder; a second run there gets names of its own, `best-v1.ckpt`."""
+    """File names of one run in a folder; a second run there gets `best-v1.ckpt` and so on."""
 
     folder: Path
     version: int = 0

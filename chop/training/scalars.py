@@ -70,12 +70,15 @@ def read_curves(file: Path) -> list[dict[str, str]]:
 class TensorBoardCurves:
     """TensorBoard events under `lightning_logs/version_N`, where the labs look for them."""
 
-    def __init__(self, folder: Path, *, version: int | None = None, purge: int | None = None):
+    def __init__(self, folder: Path, *, resumed_at: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         logs = folder / "lightning_logs"
-        self.version = next_version(logs) if version is None else version
-        self.folder = logs / f"version_{self.version}"
+        version = next_version(logs)
+        if resumed_at is not None and version > 0:
+            version -= 1  # go on in the curves of the run that was interrupted
+        self.folder = logs / f"version_{version}"
+        purge = None if resumed_at is None else resumed_at + 1
         self._writer = SummaryWriter(str(self.folder), purge_step=purge)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:

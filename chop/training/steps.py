@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from chop.dataset.tensors import Pass, TensorSplit
-from chop.training.options import TrainOptions
 from chop.training.optimisers import set_rate
+from chop.training.options import TrainOptions
 
 logger = logging.getLogger(__name__)
 WARM_UP = 3  # steps that CUDA libraries need to settle before a capture
@@ -27,6 +27,7 @@ class Outcome:
 
     loss: Tensor
     logits: Tensor
+    inputs: Tensor
     labels: Tensor
 
     def accuracy(self) -> float:
@@ -52,7 +53,7 @@ class Mixed:
 
 
 class Step:
-    """Forward, backward and update; `forward` is the model, or the model wrapped for many devices."""
+    """Forward, backward, update; `forward` is the model, or wraps it for many devices."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Step:
                 loss, logits = loss_of(x, y)
         total = loss if parts == 1 else loss / parts
         (total if self.mixed.scaler is None else self.mixed.scaler.scale(total)).backward()
-        return Outcome(loss.detach(), logits.detach(), y)
+        return Outcome(loss.detach(), logits.detach(), x, y)
 
     def update(self) -> None:
         """Step the optimiser on what was accumulated."""
@@ -124,12 +125,13 @@ class EagerRun:
         self.batches_per_epoch = batches_per_epoch
 
     def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
-        step, parts = self.step, self.step.options.accumulate_grad_batches
+        step, parts, rate = self.step, self.step.options.accumulate_grad_batches, None
         for number, (x, y) in enumerate(self.feed(epoch, first * parts), start=first * parts + 1):
             outcome = step.accumulate(x, y, parts)
             if number % parts and number < self.batches_per_epoch:
                 continue
-            set_rate(step.optimizer, self.rate())
+            if rate != (rate := self.rate()):
+                set_rate(step.optimizer, rate)
             step.update()
             yield outcome
 
@@ -158,13 +160,13 @@ class CapturedRun:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = 0
         self.outcome: Outcome | None = None
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
         self.order.copy_(self.pass_of(epoch).order(len(self.split)))
         self.cursor.fill_(first * self.batch_size)
         whole = len(self.split) // self.batch_size
-        rate = None
+        rate: float | None = None
         for _ in range(first, whole):
             if rate != (rate := self.rate()):
                 set_rate(self.step.optimizer, rate)

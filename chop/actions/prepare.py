@@ -1,0 +1,53 @@
+"""The model and the data of a run, from its options."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.config import RunConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chop.dataset import MaseDataModule, MaseDatasetInfo
+    from chop.models import MaseModelInfo
+
+logger = logging.getLogger(__name__)
+
+
+def data_module_for(config: RunConfig) -> MaseDataModule:
+    """The data set that the options name, not loaded yet."""
+    from chop.dataset import MaseDataModule
+
+    options: dict[str, Any] = dict(config.dataset_args)
+    if config.legacy_val:
+        options["legacy_val"] = True
+    logger.info("Initialising dataset '%s'...", config.dataset)
+    return MaseDataModule(
+        name=str(config.dataset),
+        batch_size=config.batch_size,
+        num_workers=config.num_workers,
+        max_token_len=config.max_token_len,
+        load_from_cache_file=not config.disable_dataset_cache,
+        model_name=config.model,
+        custom_path=config.data_path,
+        seed=config.seed,
+        **options,
+    )
+
+
+def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, MaseModelInfo]:
+    """The model that the options name, built for the data set; `hf` weights are loaded here."""
+    from chop.models import get_model, get_model_info
+
+    logger.info("Initialising model '%s'...", config.model)
+    name = str(config.model)
+    model = get_model(
+        name,
+        task=config.task,
+        dataset_info=info,
+        pretrained=config.is_pretrained,
+        **config.model_args,
+    )
+    return model, get_model_info(name)

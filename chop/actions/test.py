@@ -1,0 +1,211 @@
+"""`test` and `validate`: score a model on samples that it has not learnt from."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.config import ConfigError, RunConfig
+from chop.actions.prepare import data_module_for, model_for
+from chop.actions.project import Project
+from chop.files import write_text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chop.training.evaluate import Score
+    from chop.training.options import TrainOptions
+
+logger = logging.getLogger(__name__)
+
+
+def test(
+    model: nn.Module,
+    model_info: Any,
+    data_module: Any,
+    dataset_info: Any,
+    task: str,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
+    weight_decay: float | None = None,
+    *,
+    plt_trainer_args: Mapping[str, Any],
+    auto_requeue: bool = False,
+    save_path: str | Path | None = None,
+    visualizer: Any = None,
+    load_name: str | None = None,
+    load_type: str | None = None,
+) -> dict[str, float]:
+    """Score `model` on the test split as the labs call it; the metrics are logged and returned."""
+    return _score(
+        "test", model, data_module, plt_trainer_args, save_path, visualizer, load_name, load_type
+    )
+
+
+def validate(
+    model: nn.Module,
+    model_info: Any,
+    data_module: Any,
+    dataset_info: Any,
+    task: str,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
+    *,
+    plt_trainer_args: Mapping[str, Any],
+    auto_requeue: bool = False,
+    save_path: str | Path | None = None,
+    visualizer: Any = None,
+    load_name: str | None = None,
+    load_type: str | None = None,
+) -> dict[str, float]:
+    """Score `model` on the validation split; otherwise like `test`."""
+    return _score(
+        "validation",
+        model,
+        data_module,
+        plt_trainer_args,
+        save_path,
+        visualizer,
+        load_name,
+        load_type,
+    )
+
+
+SHORT = {"test": "test", "validation": "val"}
+
+
+def _score(
+    split: str,
+    model: nn.Module,
+    data_module: Any,
+    plt_trainer_args: Mapping[str, Any],
+    save_path: str | Path | None,
+    visualizer: Any,
+    load_name: str | None,
+    load_type: str | None,
+) -> dict[str, float]:
+    from chop.checkpoints import load_model
+    from chop.log import show_logs_unless_configured
+    from chop.training.options import TrainOptions
+
+    show_logs_unless_configured()
+    if load_name is not None:
+        load_model(load_name, load_type or "mz", model)
+    options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
+    score = scored(model, data_module, split, options)
+    metrics = {
+        f"{SHORT[split]}_acc_epoch": score.accuracy,
+        f"{SHORT[split]}_loss_epoch": score.loss,
+    }
+    if visualizer is not None:
+        visualizer.log_metrics(metrics, 0)
+    _report(split, metrics, score, data_module, save_path)
+    return metrics
+
+
+def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
+    """The score of `model` on one split of the data module."""
+    from chop.training.devices import take_place
+    from chop.training.evaluate import evaluate
+    from chop.training.feed import Feed
+    from chop.training.loop import in_float64
+    from chop.training.steps import Mixed
+
+    if split not in data_module.dataset_info.available_splits:
+        raise ValueError(f"data set {data_module.name!r} has no {split} split to score on")
+    attribute = {"test": "test_dataset", "validation": "val_dataset"}[split]
+    if getattr(data_module, attribute) is None:
+        data_module.prepare_data()
+        data_module.setup({"test": "test", "validation": "validate"}[split])
+    place = take_place(options)
+    samples = getattr(data_module, attribute)
+    if options.precision == "64":
+        model, samples = model.double(), in_float64(samples)
+    feed = Feed(
+        samples,
+        data_module.batch_size,
+        place.device,
+        rank=place.rank,
+        world=place.world,
+        num_workers=data_module.num_workers,
+    )
+    return evaluate(
+        model.to(place.device),
+        feed.every(),
+        mixed=Mixed(options.precision, place.device),
+        reduce=place.total,
+        limit=1 if options.fast_dev_run else None,
+    )
+
+
+def _report(
+    split: str,
+    metrics: dict[str, float],
+    score: Score,
+    data_module: Any,
+    save_path: str | Path | None,
+) -> None:
+    """Log the table, and leave the numbers in `save_path`."""
+    from chop.training.devices import leads
+    from chop.training.display import metric_table
+
+    if not leads():
+        return
+    info = data_module.dataset_info
+    names = info.class_names or tuple(map(str, range(len(score.class_accuracy))))
+    classes = {
+        f"accuracy of {name}": value
+        for name, value in zip(names, score.class_accuracy, strict=False)
+        if value is not None
+    }
+    title = f"{split.capitalize()} on {score.samples:,} samples of {info.title}"
+    logger.info("%s\n%s", title, metric_table(split.capitalize(), metrics | classes))
+    if save_path is None:
+        return
+    content = {
+        "dataset": info.name,
+        "simulated": info.simulated,
+        "split": split,
+        "samples": score.samples,
+        "metrics": metrics,
+        "class_accuracy": dict(zip(names, score.class_accuracy, strict=False)),
+    }
+    write_text(Path(save_path) / f"{split}_metrics.json", json.dumps(content, indent=2) + "\n")
+
+
+def run_test(config: RunConfig, project: Project) -> None:
+    """`ch test`."""
+    if config.load_name is None and not config.is_pretrained:
+        raise ConfigError("expected checkpoint via --load, got None")
+    from chop.actions.train import options_of
+
+    data_module = data_module_for(config)
+    model, model_info = model_for(config, data_module.dataset_info)
+    project.create()
+    logger.info("Testing model '%s'...", config.model)
+    options = options_of(config)
+    test(
+        model,
+        model_info,
+        data_module,
+        data_module.dataset_info,
+        config.task,
+        plt_trainer_args={
+            name: getattr(options, name)
+            for name in (
+                "accelerator",
+                "devices",
+                "num_nodes",
+                "strategy",
+                "precision",
+                "fast_dev_run",
+            )
+        },
+        save_path=project.software / "checkpoints",
+        load_name=config.load_name,
+        load_type=config.load_type,
+    )
+    logger.info("Testing is completed")

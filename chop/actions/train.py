@@ -1,0 +1,207 @@
+"""`train`: fit a model to a data set, and leave checkpoints, curves and a summary behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.config import RunConfig
+from chop.actions.prepare import data_module_for, model_for
+from chop.actions.project import Project
+
+if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
+    from torch import nn
+
+    from chop.training.loop import Fitted
+    from chop.training.options import TrainOptions
+    from chop.training.saving import Names
+    from chop.training.scalars import Visualizer
+
+logger = logging.getLogger(__name__)
+
+
+def train(
+    model: nn.Module,
+    model_info: Any,
+    data_module: Any,
+    dataset_info: Any,
+    task: str,
+    optimizer: str,
+    learning_rate: float,
+    weight_decay: float,
+    *,
+    plt_trainer_args: Mapping[str, Any],
+    scheduler_args: Mapping[str, Any] | None = None,
+    auto_requeue: bool = False,
+    save_path: str | Path | None = None,
+    visualizer: Visualizer | None = None,
+    load_name: str | None = None,
+    load_type: str | None = None,
+) -> Fitted:
+    """Train `model` as the labs call it; checkpoints go to `save_path`, curves to `visualizer`."""
+    from chop.log import show_logs_unless_configured
+    from chop.training.options import TrainOptions
+    from chop.training.saving import Names
+
+    show_logs_unless_configured()
+    options = TrainOptions.from_trainer_args(
+        dict(plt_trainer_args),
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        auto_requeue=auto_requeue,
+        **(scheduler_args or {}),
+    )
+    names = Names.fresh(Path(save_path)) if save_path is not None else None
+    return fit(
+        model,
+        data_module,
+        options,
+        names=names,
+        visualizers=[visualizer] if visualizer is not None else [],
+        load_name=load_name,
+        load_type=load_type or "mz",
+    )
+
+
+def fit(
+    model: nn.Module,
+    data_module: Any,
+    options: TrainOptions,
+    *,
+    names: Names | None,
+    visualizers: Sequence[Visualizer] = (),
+    load_name: str | Path | None = None,
+    load_type: str = "mz",
+    resume: bool = False,
+    hyper_parameters: dict[str, Any] | None = None,
+) -> Fitted:
+    """One run from its beginning, from loaded weights, or from where it was interrupted."""
+    from chop.checkpoints import load_model
+    from chop.training.loop import Training
+
+    if data_module.train_dataset is None:
+        data_module.prepare_data()
+        data_module.setup("fit")
+    if load_name is not None and not resume:
+        load_model(load_name, load_type, model)
+        logger.info("'%s' checkpoint loaded before training", load_type)
+    logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
+    training = Training(
+        model,
+        data_module,
+        options,
+        names=names,
+        visualizers=visualizers,
+        hyper_parameters=hyper_parameters or dataclasses.asdict(options),
+    )
+    if resume and names is not None:
+        training.resume(names.last if names.last.exists() else names.best)
+    return training.fit()
+
+
+def run_train(config: RunConfig, project: Project) -> None:
+    """`ch train`."""
+    from chop.training.display import model_summary
+    from chop.training.interruption import is_requeued
+    from chop.training.report import draw_curves, write_summary
+    from chop.training.saving import Names
+
+    data_module = data_module_for(config)
+    model, _ = model_for(config, data_module.dataset_info)
+    folder = project.create().training_ckpts
+    resume = config.resume or (config.is_to_auto_requeue and is_requeued())
+    found = Names.latest(folder) if resume else None
+    names = found or Names.fresh(folder)
+    if names.version and not found:
+        logger.info("An earlier run is in this folder: this one saves %s", names.best.name)
+    logger.info("Training model '%s'...", config.model)
+    logger.info("%s", model_summary(model, str(config.model)))
+    options = options_of(config)
+    curves = open_curves(config, project, names, resumed=found is not None)
+    try:
+        fitted = fit(
+            model,
+            data_module,
+            options,
+            names=names,
+            visualizers=curves,
+            load_name=config.load_name,
+            load_type=config.load_type,
+            resume=found is not None,
+            hyper_parameters=plain(config),
+        )
+    finally:
+        for each in curves:
+            each.finalize("success")
+    if not fitted.place.leads:
+        return
+    files = Names(project.software, names.version)
+    info = data_module.dataset_info
+    draw_curves(files("metrics", "csv"), files("curves", "svg"), f"{config.model} on {info.title}")
+    write_summary(
+        files("summary", "json"),
+        fitted=fitted,
+        config=plain(config),
+        info=info,
+        fingerprints={"train": data_module.train_dataset.fingerprint},
+        parameters=sum(p.numel() for p in model.parameters()),
+    )
+    logger.info("Training is completed")
+
+
+def options_of(config: RunConfig) -> TrainOptions:
+    """The part of a run's options that the training loop reads."""
+    from chop.training.options import TrainOptions, positive_or_none, precision_named
+
+    same = TrainOptions.__dataclass_fields__.keys() & RunConfig.__dataclass_fields__.keys()
+    values = {name: getattr(config, name) for name in same}
+    values |= {
+        "optimizer": config.training_optimizer,
+        "precision": precision_named(config.trainer_precision),
+        "max_steps": positive_or_none(config.max_steps),
+        "devices": config.num_devices,
+        "fast_dev_run": config.to_debug,
+        "auto_requeue": config.is_to_auto_requeue,
+        "progress": not config.no_progress,
+    }
+    return TrainOptions(**values)
+
+
+def open_curves(config: RunConfig, project: Project, names: Names, *, resumed: bool) -> list[Any]:
+    """Where the numbers of this run go while it lasts; nothing for the trial of one batch."""
+    from chop.checkpoints import read_torch_file
+    from chop.training.devices import leads
+    from chop.training.saving import Names
+    from chop.training.scalars import CsvCurves, TensorBoardCurves, WandbCurves
+
+    if config.to_debug or not leads():
+        return []
+    at = read_torch_file(names.last)["global_step"] if resumed and names.last.exists() else None
+    curves: list[Any] = [
+        CsvCurves(Names(project.software, names.version)("metrics", "csv"), resumed_at=at)
+    ]
+    if config.report_to == "wandb":
+        curves.append(WandbCurves(project.software, project.name))
+    else:
+        curves.append(TensorBoardCurves(project.software / "tensorboard", resumed_at=at))
+    curves[-1].log_hyperparams(plain(config))
+    return curves
+
+
+def plain(config: RunConfig) -> dict[str, Any]:
+    """The options as values that any file can hold."""
+    tables = {"passes", "search", "transform", "cf_args"}
+    values = {k: v for k, v in dataclasses.asdict(config).items() if k not in tables}
+    return {k: _plain(v) for k, v in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return value if isinstance(value, bool | int | float | str | None) else str(value)

@@ -1,0 +1,130 @@
+"""Line charts as SVG text: enough for curves, without a plotting package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+COLOURS = ("#3b6fb6", "#d1495b", "#2a9d5c", "#e09f3e", "#7b4fa3", "#4aa5b5", "#8d6748", "#555555")
+WIDTH, HEIGHT = 560, 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 48
+
+Series = Mapping[str, Sequence[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One panel: named lines over a common axis; `dots` marks the points of short lines."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Series
+    log_x: bool = False
+
+    def svg(self) -> str:
+        return page([self])
+
+
+def page(charts: Sequence[Chart]) -> str:
+    """The charts side by side, as a complete SVG file."""
+    width = WIDTH * len(charts)
+    body = "".join(
+        f'<g transform="translate({i * WIDTH} 0)">{_panel(chart)}</g>'
+        for i, chart in enumerate(charts)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" '
+        f'viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif" font-size="12">'
+        f'<rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
+    )
+
+
+def _panel(chart: Chart) -> str:
+    lines = {name: _finite(points, chart.log_x) for name, points in chart.series.items()}
+    lines = {name: points for name, points in lines.items() if points}
+    title = _text(WIDTH / 2, 20, chart.title, "middle", 'font-weight="bold"')
+    if not lines:
+        return title + _text(WIDTH / 2, HEIGHT / 2, "nothing to show", "middle")
+    xs = Axis.around([x for points in lines.values() for x, _ in points], LEFT, WIDTH - RIGHT)
+    ys = Axis.around([y for points in lines.values() for _, y in points], HEIGHT - BOTTOM, TOP)
+    parts = [title, _grid(chart, xs, ys)]
+    for i, (name, points) in enumerate(lines.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        path = " ".join(f"{xs(x):.1f},{ys(y):.1f}" for x, y in points)
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+        )
+        if len(points) <= 60:
+            parts += [
+                f'<circle cx="{xs(x):.1f}" cy="{ys(y):.1f}" r="2.2" fill="{colour}"/>'
+                for x, y in points
+            ]
+        y = TOP + 14 + 15 * i
+        parts.append(f'<rect x="{LEFT + 8}" y="{y - 8}" width="14" height="4" fill="{colour}"/>')
+        parts.append(_text(LEFT + 27, y, name, "start"))
+    return "".join(parts)
+
+
+def _finite(points: Sequence[tuple[float, float]], log_x: bool) -> list[tuple[float, float]]:
+    """The points that can be drawn."""
+    drawn = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    return [(math.log10(x), y) for x, y in drawn if x > 0] if log_x else drawn
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values from `low` to `high` on pixels from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @classmethod
+    def around(cls, values: Sequence[float], start: float, end: float) -> Axis:
+        low, high = min(values), max(values)
+        room = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
+        return cls(low - room, high + room, start, end)
+
+    def __call__(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self, wanted: int = 5) -> list[float]:
+        """Round values inside the axis, about `wanted` of them."""
+        raw = (self.high - self.low) / wanted
+        size = 10 ** math.floor(math.log10(raw))
+        step = next(m * size for m in (1, 2, 5, 10) if m * size >= raw)
+        first = math.ceil(self.low / step)
+        return [k * step for k in range(first, math.floor(self.high / step) + 1)]
+
+
+def _grid(chart: Chart, xs: Axis, ys: Axis) -> str:
+    parts = []
+    for x in xs.ticks():
+        parts.append(_line(xs(x), TOP, xs(x), HEIGHT - BOTTOM))
+        parts.append(
+            _text(xs(x), HEIGHT - BOTTOM + 16, _number(10**x if chart.log_x else x), "middle")
+        )
+    for y in ys.ticks():
+        parts.append(_line(LEFT, ys(y), WIDTH - RIGHT, ys(y)))
+        parts.append(_text(LEFT - 6, ys(y) + 4, _number(y), "end"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, chart.x_label, "middle"))
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    turned = f'transform="rotate(-90 14 {middle})"'
+    parts.append(_text(14, middle, chart.y_label, "middle", turned))
+    return "".join(parts)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#dddddd"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,80 @@
+"""What a run leaves behind for people and programs: `summary.json` and `curves.svg`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chop.charts import Chart, page
+from chop.dataset.base import MaseDatasetInfo
+from chop.files import write_text
+from chop.training.loop import Fitted
+from chop.training.scalars import read_curves
+from chop.version import __version__
+
+
+def write_summary(
+    file: Path,
+    *,
+    fitted: Fitted,
+    config: dict[str, Any],
+    info: MaseDatasetInfo,
+    fingerprints: dict[str, str],
+    parameters: int,
+) -> Path:
+    """Everything that is needed to know what was trained, on what, and how well."""
+    validation = fitted.validation
+    content = {
+        "dataset": {
+            "name": info.name,
+            "simulated": info.simulated,
+            "fingerprints": fingerprints,
+        },
+        "metrics": {
+            "val_loss_epoch": validation.loss if validation else None,
+            "val_acc_epoch": validation.accuracy if validation else None,
+            "best_val_loss": fitted.progress.best_loss,
+            "best_epoch": fitted.progress.best_epoch,
+            "samples_per_second": fitted.samples_per_second,
+        },
+        "progress": asdict(fitted.progress),
+        "parameters": parameters,
+        "seed": config.get("seed"),
+        "config": config,
+        "versions": {
+            "mase": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "device": device_name(fitted.place.device),
+    }
+    return write_text(file, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type
+
+
+def draw_curves(curves: Path, picture: Path, title: str) -> Path:
+    """Loss and accuracy over the steps of the run whose numbers are in `curves`."""
+    rows = read_curves(curves)
+    panels = [
+        Chart(
+            f"{title}: {label}",
+            "optimiser steps",
+            label,
+            {
+                name: [(float(r["step"]), float(r[name])) for r in rows if r.get(name)]
+                for name in (f"train_{kind}_step", f"val_{kind}_epoch")
+            },
+        )
+        for kind, label in (("loss", "loss"), ("acc", "accuracy"))
+    ]
+    return write_text(picture, page(panels))
