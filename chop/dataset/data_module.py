@@ -82,7 +82,7 @@ class MaseDataModule:
                 self._splits[split] = self._load(split)
 
     def _load(self, split: Split) -> Dataset[Any]:
-        data = get_dataset(self.name, split, **self.options)
+        data: Dataset[Any] = get_dataset(self.name, split, **self.options)
         self.options.pop("renew", None)  # once is enough
         return data
 

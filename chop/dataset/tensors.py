@@ -73,7 +73,7 @@ def fingerprint(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,8 +27,31 @@ class Example:
     disjoint: bool = True  # no sample of one split is in another one
 
 
+JETS = LAYOUTS["jets"]()
+
+
+def own_npz(folder: Path) -> dict[str, Any]:
+    np.savez(folder / "pictures.npz", x=RANDOM.integers(0, 256, (90, 3, 4, 5), np.uint8), y=TWO)
+    return {"path": folder / "pictures.npz"}
+
+
+def own_tensors(folder: Path) -> dict[str, Any]:
+    x = torch.from_numpy(RANDOM.standard_normal((90, 7)))
+    torch.save({"x": x, "y": torch.from_numpy(TWO)}, folder / "own.pt")
+    return {"path": folder / "own.pt"}
+
+
+RANDOM = np.random.default_rng(0)
+TWO = np.arange(90) % 2
+
 # a data set without a line here fails the first test
 EXAMPLES = {
+    "csv": Example(lambda folder: {"path": LAYOUTS["write_csv"](folder / "own.csv", JETS)}),
+    "jsc": Example(lambda folder: {"path": LAYOUTS["write_cernbox"](folder / "jsc.h5", JETS)}),
+    "jsc-openml": Example(lambda folder: {"path": LAYOUTS["write_arff"](folder / "j.arff", JETS)}),
+    "npz": Example(own_npz),
+    "parquet": Example(lambda folder: {"path": LAYOUTS["write_parquet"](folder / "j.pq", JETS)}),
+    "tensors": Example(own_tensors),
     "toy_tiny": Example(),
 }
 OURS = sorted({d.info.name for d in DATASETS.values() if d.load.__module__.startswith("chop.")})
@@ -95,7 +119,7 @@ def test_labels_are_classes_and_training_sees_them_all(loaded):
     info = loaded.info
     for split in loaded.splits.values():
         assert split.y.dtype == torch.int64
-        assert 0 <= split.y.min()
+        assert split.y.min() >= 0
         assert split.y.max() < info.num_classes
     assert loaded.splits["train"].y.unique().numel() == info.num_classes
     assert len(info.class_names) in (0, info.num_classes)

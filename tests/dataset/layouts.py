@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 GENUINE = Path(__file__).resolve().parents[3] / "shared" / "data" / "jsc-openml-1k.npz"
-FEATURES = (
-    "zlogz c1_b0_mmdt c1_b1_mmdt c1_b2_mmdt c2_b1_mmdt c2_b2_mmdt d2_b1_mmdt d2_b2_mmdt "
-    "d2_a1_b1_mmdt d2_a1_b2_mmdt m2_b1_mmdt m2_b2_mmdt n2_b1_mmdt n2_b2_mmdt mass_mmdt multiplicity"
-).split()
+FEATURES = [
+    *("zlogz", "c1_b0_mmdt", "c1_b1_mmdt", "c1_b2_mmdt", "c2_b1_mmdt", "c2_b2_mmdt"),
+    *("d2_b1_mmdt", "d2_b2_mmdt", "d2_a1_b1_mmdt", "d2_a1_b2_mmdt", "m2_b1_mmdt", "m2_b2_mmdt"),
+    *("n2_b1_mmdt", "n2_b2_mmdt", "mass_mmdt", "multiplicity"),
+]
 CLASSES = "gqtwz"  # the order of OpenML, and of `Jets.y`
 OTHERS = ("j_pt", "j_eta", "j_undef")  # columns that the public file has besides
 

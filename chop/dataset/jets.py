@@ -1,0 +1,67 @@
+"""What the jet data sets have in common: features, how rows are divided, standardisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from chop.dataset.base import MaseDatasetInfo
+from chop.dataset.store import Prepared, prepared
+from chop.dataset.tabular import Cut, Table, check_classes, check_finite, first_of_each, prepare
+
+VERSION = 1  # of the preparation; raise it when the result changes
+CUT = Cut(test=0.2, validation=0.1, seed=42)
+FEATURES = (
+    "zlogz",
+    "c1_b0_mmdt",
+    "c1_b1_mmdt",
+    "c1_b2_mmdt",
+    "c2_b1_mmdt",
+    "c2_b2_mmdt",
+    "d2_b1_mmdt",
+    "d2_b2_mmdt",
+    "d2_a1_b1_mmdt",
+    "d2_a1_b2_mmdt",
+    "m2_b1_mmdt",
+    "m2_b2_mmdt",
+    "n2_b1_mmdt",
+    "n2_b2_mmdt",
+    "mass_mmdt",
+    "multiplicity",
+)
+
+
+def jet_info(name: str, classes: str, features: tuple[str, ...] = FEATURES) -> MaseDatasetInfo:
+    """A data set of jets: sixteen numbers about each, five kinds of particle that made it."""
+    return MaseDatasetInfo(
+        name=name,
+        physical_data_point_classification=True,
+        num_classes=len(classes),
+        class_names=tuple(classes),
+        num_features=len(features),
+        feature_names=features,
+    )
+
+
+def prepared_jets(
+    folder: Path,
+    source: Path,
+    read: Callable[[Path], Table],
+    *,
+    drop_duplicates: bool = False,
+    renew: bool = False,
+) -> Prepared:
+    """The jets of the file `source`, checked, divided and standardised, from the cache if there."""
+
+    def build() -> Prepared:
+        table = read(source)
+        check_finite(source, table.x, table.features)
+        check_classes(source, table.y, table.classes)
+        if drop_duplicates:
+            table = table.rows(first_of_each(table.x, table.y))
+        order, rows = CUT.order({"train": len(table.y)})
+        # both of them, as the labs do: the scaler knows the validation samples, not the test ones
+        fit = rows["train"] + rows["validation"]
+        return prepare(table, order, rows, standardize_by=fit)
+
+    return prepared(folder, source, build, version=VERSION, renew=renew)

@@ -1,0 +1,81 @@
+"""Jet substructure classification as OpenML publishes it (data set 42468)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from chop.dataset.base import Split, dataset
+from chop.dataset.download import download
+from chop.dataset.jets import FEATURES, jet_info, prepared_jets
+from chop.dataset.parquet_tables import read_parquet
+from chop.dataset.sources import own_file
+from chop.dataset.tabular import Table
+from chop.dataset.tensors import TensorSplit
+from chop.dataset.text_tables import read_arff, read_csv
+
+ABOUT = "https://www.openml.org/api/v1/json/data/42468"
+FILE = "hls4ml_lhc_jets_hlf.arff"
+CLASSES = "gqtwz"  # gluon, light quark, top, W, Z: not the order of `jsc`
+READERS = {".arff": read_arff, ".csv": read_csv, ".parquet": read_parquet, ".pq": read_parquet}
+
+
+@dataset(jet_info("jsc-openml", CLASSES), "jsc_openml")
+def jsc_openml(
+    split: Split,
+    *,
+    cache: Path,
+    path: Path | None = None,
+    legacy_val: bool = False,
+    renew: bool = False,
+) -> TensorSplit:
+    """830,000 jets in five classes (OpenML 42468), downloaded once or read from `path`.
+
+    Mind the order of the classes, which is not that of `jsc`. `legacy_val` gives the labs'
+    training and validation data: both are all that is not test.
+    """
+    folder = cache / "jsc-openml"
+    source = own_file(path, tuple(READERS), name=FILE) if path else _downloaded(folder)
+    data = prepared_jets(folder, source, read_openml, renew=renew)
+    return data.split(split, legacy_val=legacy_val)
+
+
+def _downloaded(folder: Path) -> Path:
+    """The ARFF file; OpenML is asked where it lies and for its checksum."""
+    target = folder / FILE
+    if target.exists():
+        return target
+    about = download(ABOUT, folder / "about.json")
+    try:
+        facts = json.loads(about.read_text(encoding="utf-8"))["data_set_description"]
+        url, md5 = facts["url"], facts["md5_checksum"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{ABOUT} does not say where the data lies; try again later, or download the ARFF file "
+            f"of OpenML's data set 42468 and save it as {target}"
+        ) from error
+    finally:
+        about.unlink()
+    return download(url, target, checksum=f"md5:{md5}")
+
+
+def read_openml(file: Path) -> Table:
+    """Features and classes of all jets, whatever the order of the columns."""
+    read = READERS.get(file.suffix.lower())
+    if read is None:
+        raise ValueError(f"{file} is none of {', '.join(READERS)}; name a file of these kinds")
+    table = read(file, "class")
+    missing = [name for name in FEATURES if name not in table.features]
+    if missing:
+        raise ValueError(
+            f"{file} lacks the columns {', '.join(missing[:6])}; it has "
+            f"{', '.join(table.features[:6])}: fetch OpenML's data set 42468"
+        )
+    odd = [name for name in table.classes if name not in CLASSES]
+    if odd:
+        raise ValueError(f"{file}: {odd[0]!r} is no class of jets; they are {', '.join(CLASSES)}")
+    codes = np.array([CLASSES.index(name) for name in table.classes])[table.y]
+    columns = [table.features.index(name) for name in FEATURES]
+    return Table(table.x[:, columns], codes, tuple(CLASSES), FEATURES)

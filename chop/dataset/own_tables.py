@@ -1,0 +1,183 @@
+"""The user's own data by path: tables (csv, parquet) and arrays (npz, tensors)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from chop.dataset.array_files import read_npz, read_tensors
+from chop.dataset.base import MaseDatasetInfo, Split, dataset
+from chop.dataset.parquet_tables import read_parquet
+from chop.dataset.sources import own_file
+from chop.dataset.store import Prepared, cache_folder, prepared
+from chop.dataset.tabular import Cut, Given, Table, check_classes, check_finite, prepare
+from chop.dataset.tensors import TensorSplit
+from chop.dataset.text_tables import read_csv
+
+VERSION = 1  # of the preparation; raise it when the result changes
+KINDS = {
+    "csv": (".csv", ".tsv", ".txt"),
+    "parquet": (".parquet", ".pq"),
+    "npz": (".npz",),
+    "tensors": (".pt", ".pth", ".safetensors"),
+}
+
+Read = Callable[[Path], tuple[Table, Given]]
+
+
+def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
+    """Register `make(**options)`, which prepares a file of the user, as a data set."""
+    info = MaseDatasetInfo(name=make.__name__, dataset_source="others")
+
+    @functools.wraps(make)
+    def load(split: Split, **options: Any) -> TensorSplit:
+        data = make(**options)
+        return data.split(split, prepare=None if data.x.is_floating_point() else _as_floats)
+
+    def describe(**options: Any) -> MaseDatasetInfo:
+        return _described(info.name, make(**options))
+
+    return dataset(info, describe=describe)(load)
+
+
+def _described(name: str, data: Prepared) -> MaseDatasetInfo:
+    picture = data.x.ndim == 4
+    there = [split for split, rows in data.rows.items() if rows]
+    return MaseDatasetInfo(
+        name=name,
+        dataset_source="others",
+        available_splits=tuple(there + ["pred"] * ("test" in there)),
+        image_classification=picture,
+        physical_data_point_classification=not picture,
+        num_classes=len(data.classes),
+        class_names=data.classes,
+        image_size=tuple(data.x.shape[1:]) if picture else None,
+        num_features=None if picture else data.x.shape[1],
+        feature_names=data.features,
+    )
+
+
+def _as_floats(x: Tensor) -> Tensor:
+    """Bytes of pictures as numbers from 0 to 1."""
+    return x.float() / 255
+
+
+@own
+def csv(
+    *,
+    cache: Path | None = None,
+    path: Path | None = None,
+    label: str | None = None,
+    standardize: bool = True,
+    test: float = 0.2,
+    validation: float = 0.1,
+    seed: int = 42,
+    renew: bool = False,
+) -> Prepared:
+    """Your own table as CSV: columns of numbers, and one of labels."""
+    read = _table_reader(read_csv, label)
+    return _prepared(
+        "csv", read, path, cache, standardize, Cut(test, validation, seed), label, renew
+    )
+
+
+@own
+def parquet(
+    *,
+    cache: Path | None = None,
+    path: Path | None = None,
+    label: str | None = None,
+    standardize: bool = True,
+    test: float = 0.2,
+    validation: float = 0.1,
+    seed: int = 42,
+    renew: bool = False,
+) -> Prepared:
+    """Your own table as Parquet: columns of numbers, and one of labels."""
+    read = _table_reader(read_parquet, label)
+    cut = Cut(test, validation, seed)
+    return _prepared("parquet", read, path, cache, standardize, cut, label, renew)
+
+
+@own
+def npz(
+    *,
+    cache: Path | None = None,
+    path: Path | None = None,
+    standardize: bool | None = None,
+    test: float = 0.2,
+    validation: float = 0.1,
+    seed: int = 42,
+    renew: bool = False,
+) -> Prepared:
+    """Your own arrays as numpy.savez writes them: x and y, for each split or for all."""
+    cut = Cut(test, validation, seed)
+    return _prepared("npz", read_npz, path, cache, standardize, cut, None, renew)
+
+
+@own
+def tensors(
+    *,
+    cache: Path | None = None,
+    path: Path | None = None,
+    standardize: bool | None = None,
+    test: float = 0.2,
+    validation: float = 0.1,
+    seed: int = 42,
+    renew: bool = False,
+) -> Prepared:
+    """Your own tensors (pt, safetensors): x and y, for each split or for all."""
+    cut = Cut(test, validation, seed)
+    return _prepared("tensors", read_tensors, path, cache, standardize, cut, None, renew)
+
+
+def _table_reader(read: Callable[[Path, str | None], Table], label: str | None) -> Read:
+    def whole(file: Path) -> tuple[Table, Given]:
+        table = read(file, label)
+        return table, {"train": len(table.y)}
+
+    return whole
+
+
+def _prepared(
+    name: str,
+    read: Read,
+    path: Path | None,
+    cache: Path | None,
+    standardize: bool | None,
+    cut: Cut,
+    label: str | None,
+    renew: bool,
+) -> Prepared:
+    """The user's file as tensors, from the cache if it was prepared with the same options."""
+    if path is None:
+        kinds = " or ".join(KINDS[name])
+        raise ValueError(f"data set {name!r} needs your file: give --data-path (path=) a {kinds}")
+    file = own_file(path, KINDS[name])
+
+    def build() -> Prepared:
+        table, given = read(file)
+        check_finite(file, table.x, table.features)
+        check_classes(file, table.y, table.classes)
+        order, rows = cut.order(given)
+        if not rows["train"]:
+            raise ValueError(f"{file}: none of its {len(order)} samples is left for training")
+        by = rows["train"] if _standardizes(file, table, standardize) else None
+        return prepare(table, order, rows, standardize_by=by)
+
+    options = {"label": label, "standardize": standardize, "cut": asdict(cut)}
+    folder = (cache or cache_folder()) / name
+    return prepared(folder, file, build, version=VERSION, options=options, renew=renew)
+
+
+def _standardizes(file: Path, table: Table, wish: bool | None) -> bool:
+    """Tables are standardised unless the user says no; pictures never are."""
+    is_table = table.x.ndim == 2
+    if wish and not is_table:
+        raise ValueError(f"{file} holds pictures; only tables are standardised: leave it out")
+    return is_table if wish is None else wish
