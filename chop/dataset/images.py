@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
+
+from chop.dataset.base import Split
+from chop.dataset.store import Prepared, prepared
+from chop.dataset.tensors import TensorSplit
 
 SPLIT_SEED = 42
 VALIDATION_SHARE = 0.1  # of the training images
@@ -57,8 +65,73 @@ class CropAndFlip:
         return padded.gather(2, pixel.view(num, 1, -1).expand(-1, channels, -1)).view(x.shape)
 
 
-def train_and_validation(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the training images: most to train with, a tenth to validate; always the same."""
-    order = np.random.RandomState(SPLIT_SEED).permutation(size)
-    end = size - round(size * VALIDATION_SHARE)
-    return order[:end], order[end:]
+@dataclass(frozen=True)
+class Images:
+    """Pictures (N, C, H, W) and labels (N,) as bytes."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+def image_split(
+    split: Split,
+    folder: Path,
+    files: Sequence[Path],
+    read: Callable[[], tuple[Images, Images]],
+    *,
+    prepare: Normalize,
+    augment: CropAndFlip | None = None,
+    legacy_val: bool = False,
+    renew: bool = False,
+) -> TensorSplit:
+    """A split of what `read` makes of `files`, images to train with and images to test.
+
+    They are kept unpacked in `folder`; later starts map them into memory. With `legacy_val`, all
+    training images train and the test images validate.
+    """
+    data = prepared(
+        folder,
+        files[0],
+        lambda: _arranged(*read()),
+        version=1,
+        options={"others": [[str(file), *_state(file)] for file in files[1:]]},
+        renew=renew,
+    )
+    tested = legacy_val and split == "validation"
+    part = data.split("test" if tested else split, legacy_val=legacy_val, prepare=prepare)
+    part.augment = augment if split == "train" else None
+    return part
+
+
+def _state(file: Path) -> tuple[int, int]:
+    """What changes when somebody changes a file."""
+    return file.stat().st_size, file.stat().st_mtime_ns
+
+
+def _arranged(train: Images, test: Images) -> Prepared:
+    """Training images in a fixed random order, the last tenth to validate; then the test images."""
+    order = np.random.RandomState(SPLIT_SEED).permutation(len(train.y))
+    num_validation = round(len(order) * VALIDATION_SHARE)
+    x = torch.from_numpy(np.concatenate([train.x[order], test.x]))
+    y = torch.from_numpy(np.concatenate([train.y[order], test.y])).long()
+    rows = {"train": len(order) - num_validation, "validation": num_validation, "test": len(test.y)}
+    return Prepared(x, y, rows)
+
+
+def unpacked(file: Path) -> bytes:
+    """The content of a file, which gzip may have packed; its checksum is verified."""
+    data = file.read_bytes()
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise corrupt(file, f"cannot be unpacked ({error})") from error
+
+
+def corrupt(file: Path, reason: str) -> ValueError:
+    """What is wrong with a file, and what to do."""
+    return ValueError(
+        f"{file} {reason}; put a sound copy there, or delete it and leave --data-path out to "
+        f"download it"
+    )

@@ -1,0 +1,196 @@
+"""Small photographs of 10 or 100 classes, read from the official binary files (no pickle)."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from chop.dataset.base import MaseDatasetInfo, Split, dataset
+from chop.dataset.download import download
+from chop.dataset.images import CropAndFlip, Images, Normalize, corrupt, image_split, unpacked
+from chop.dataset.tensors import TensorSplit
+
+URL = "https://www.cs.toronto.edu/~kriz/"
+SIZE = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the archive of a data set has inside, and how an image looks there."""
+
+    archive: str
+    checksum: str
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    num_classes: int
+    num_labels: int  # bytes before the pixels; the last one is the class
+    prepare: Normalize  # by the training images
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.train, self.test)
+
+    @property
+    def record(self) -> int:
+        """Bytes of an image with its labels."""
+        return self.num_labels + int(np.prod(SIZE))
+
+
+CIFAR10 = Files(
+    archive="cifar-10-binary.tar.gz",
+    checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",
+    folder="cifar-10-batches-bin",
+    train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    test="test_batch.bin",
+    num_classes=10,
+    num_labels=1,
+    prepare=Normalize(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+)
+CIFAR100 = Files(
+    archive="cifar-100-binary.tar.gz",
+    checksum="md5:03b5dce01913d631647c71ecec9e9cb8",
+    folder="cifar-100-binary",
+    train=("train.bin",),
+    test="test.bin",
+    num_classes=100,
+    num_labels=2,  # one of 20 groups, then the class
+    prepare=Normalize(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
+)
+CIFAR10_INFO = MaseDatasetInfo(
+    name="cifar10",
+    image_classification=True,
+    num_classes=CIFAR10.num_classes,
+    image_size=SIZE,
+    class_names=(
+        "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+    ),
+)  # fmt: skip
+CIFAR100_INFO = MaseDatasetInfo(
+    name="cifar100",
+    image_classification=True,
+    num_classes=CIFAR100.num_classes,
+    image_size=SIZE,
+)
+
+
+@dataset(CIFAR10_INFO)
+def cifar10(
+    split: Split,
+    *,
+    cache: Path,
+    path: Path | None = None,
+    legacy_val: bool = False,
+    renew: bool = False,
+) -> TensorSplit:
+    """50,000 photographs of 10 classes, a tenth of which validates, and 10,000 to test.
+
+    `path` is the binary archive, or a folder with it or its files; `legacy_val` trains on all
+    50,000 and validates on the test images, as the labs do.
+    """
+    return _split(CIFAR10, CIFAR10_INFO, split, cache, path, legacy_val, renew)
+
+
+@dataset(CIFAR100_INFO)
+def cifar100(
+    split: Split,
+    *,
+    cache: Path,
+    path: Path | None = None,
+    legacy_val: bool = False,
+    renew: bool = False,
+) -> TensorSplit:
+    """50,000 photographs of 100 classes, a tenth of which validates, and 10,000 to test.
+
+    `path` and `legacy_val` are those of `cifar10`.
+    """
+    return _split(CIFAR100, CIFAR100_INFO, split, cache, path, legacy_val, renew)
+
+
+def _split(
+    files: Files,
+    info: MaseDatasetInfo,
+    split: Split,
+    cache: Path,
+    path: Path | None,
+    legacy_val: bool,
+    renew: bool,
+) -> TensorSplit:
+    folder = cache / info.name
+    if path:
+        sources = _found(files, Path(path))
+    else:
+        archive = folder / files.archive
+        sources = [download(URL + files.archive, archive, checksum=files.checksum)]
+    return image_split(
+        split,
+        folder,
+        sources,
+        lambda: _read(files, sources),
+        prepare=files.prepare,
+        augment=CropAndFlip(),
+        legacy_val=legacy_val,
+        renew=renew,
+    )
+
+
+def _found(files: Files, path: Path) -> list[Path]:
+    """The archive, or the files of its folder, under the path that the user gave."""
+    if path.is_file():
+        return [path]
+    for folder in (path, path / files.folder):
+        found = [folder / name for name in files.names]
+        if all(file.is_file() for file in found):
+            return found
+    if (path / files.archive).is_file():
+        return [path / files.archive]
+    raise FileNotFoundError(
+        f"{path} has neither {files.archive} nor its files {', '.join(files.names)}; "
+        f"put them there, or leave --data-path out to download them"
+    )
+
+
+def _read(files: Files, sources: list[Path]) -> tuple[Images, Images]:
+    if len(sources) == 1:
+        data = read_members(sources[0], files.names)
+    else:
+        data = {source.name: source.read_bytes() for source in sources}
+    where = sources[0] if len(sources) == 1 else sources[0].parent
+    parts = {name: _images(where / name, data[name], files) for name in files.names}
+    train = [parts[name] for name in files.train]
+    joined = Images(np.concatenate([p.x for p in train]), np.concatenate([p.y for p in train]))
+    return joined, parts[files.test]
+
+
+def read_members(archive: Path, names: Collection[str]) -> dict[str, bytes]:
+    """The files of these names in an archive, wherever they lie in it; nothing is put on disk."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(unpacked(archive))) as tar:
+            for member in tar:
+                name = member.name.rpartition("/")[2]
+                if name in names and member.isreg() and (data := tar.extractfile(member)):
+                    found[name] = data.read()
+    except tarfile.TarError as error:
+        raise corrupt(archive, f"cannot be unpacked ({error})") from error
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise corrupt(archive, f"has no {', '.join(missing)}; the binary version has")
+    return found
+
+
+def _images(file: Path, data: bytes, files: Files) -> Images:
+    if not data or len(data) % files.record:
+        raise corrupt(file, f"has {len(data)} bytes, which is no multiple of {files.record}")
+    records = np.frombuffer(data, np.uint8).reshape(-1, files.record)
+    labels = records[:, files.num_labels - 1]
+    if labels.max() >= files.num_classes:
+        raise corrupt(
+            file, f"holds the label {labels.max()}; there are {files.num_classes} classes"
+        )
+    return Images(records[:, files.num_labels :].reshape(-1, *SIZE), labels)

@@ -1,0 +1,105 @@
+"""Handwritten digits of 28 × 28 pixels, read from the official idx files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from chop.dataset.base import MaseDatasetInfo, Split, dataset
+from chop.dataset.download import download
+from chop.dataset.images import Images, Normalize, corrupt, image_split, unpacked
+from chop.dataset.tensors import TensorSplit
+
+SIZE = (1, 28, 28)
+URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+CHECKSUMS = {
+    "train-images-idx3-ubyte": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte": "md5:9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+}
+PREPARE = Normalize(mean=(0.1307,), std=(0.3081,))  # of the 60,000 training images
+UNSIGNED_BYTES = b"\0\0\x08"  # how an idx file of them begins; the number of axes follows
+
+INFO = MaseDatasetInfo(
+    name="mnist",
+    image_classification=True,
+    num_classes=10,
+    image_size=SIZE,
+    class_names=tuple("0123456789"),
+)
+
+
+@dataset(INFO)
+def mnist(
+    split: Split,
+    *,
+    cache: Path,
+    path: Path | None = None,
+    legacy_val: bool = False,
+    renew: bool = False,
+) -> TensorSplit:
+    """60,000 digits, a tenth of which validates, and 10,000 to test.
+
+    `path` is a folder with the four official files, packed (.gz) or not; `legacy_val` trains on
+    all 60,000 and validates on the test images, as the labs do.
+    """
+    folder = cache / INFO.name
+    files = [_found(Path(path), name) if path else _fetched(folder, name) for name in CHECKSUMS]
+    return image_split(
+        split,
+        folder,
+        files,
+        lambda: _read(files),
+        prepare=PREPARE,
+        legacy_val=legacy_val,
+        renew=renew,
+    )
+
+
+def _fetched(folder: Path, name: str) -> Path:
+    file = folder / f"{name}.gz"
+    return download(URL + file.name, file, checksum=CHECKSUMS[name])
+
+
+def _found(folder: Path, name: str) -> Path:
+    """The file `name` in the user's folder, or where torchvision has put it there."""
+    for place in (folder, folder / "raw", folder / "MNIST" / "raw"):
+        for file in (place / name, place / f"{name}.gz"):
+            if file.is_file():
+                return file
+    raise FileNotFoundError(
+        f"{folder} has no {name} or {name}.gz; put the four files of MNIST there, "
+        f"or leave --data-path out to download them"
+    )
+
+
+def _read(files: list[Path]) -> tuple[Images, Images]:
+    train_x, train_y, test_x, test_y = files
+    return _labelled(train_x, train_y), _labelled(test_x, test_y)
+
+
+def _labelled(images: Path, labels: Path) -> Images:
+    x, y = read_idx(images), read_idx(labels)
+    if x.shape[1:] != SIZE[1:]:
+        raise corrupt(images, f"holds an array {x.shape} where images (N, 28, 28) should be")
+    if y.shape != x.shape[:1]:
+        raise corrupt(labels, f"holds an array {y.shape} of labels for {len(x)} images")
+    if y.max(initial=0) > 9:
+        raise corrupt(labels, f"holds the label {y.max()}; digits are 0 to 9")
+    return Images(x.reshape(-1, *SIZE), y)
+
+
+def read_idx(file: Path) -> np.ndarray:
+    """The array of bytes in an idx file, packed or not."""
+    data = unpacked(file)
+    if data[:3] != UNSIGNED_BYTES or len(data) < 4 + 4 * data[3]:
+        raise corrupt(
+            file, f"begins with {data[:4].hex() or 'nothing'}, not like an idx file of bytes"
+        )
+    start = 4 + 4 * data[3]
+    shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist())
+    if len(data) - start != np.prod(shape, dtype=np.int64):
+        raise corrupt(file, f"has {len(data) - start} bytes of data where its header says {shape}")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
