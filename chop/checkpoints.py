@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,9 @@ HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 def read_torch_file(file: Path) -> Any:
     """What `torch.save` wrote, on the CPU; a file that would run code is refused."""
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about files of other programs; the errors say more
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "Weights only load failed" not in str(error) and "Unsupported" not in str(error):
             raise ValueError(f"{file} is damaged or no checkpoint: {error}") from error

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None)
+torch.set_num_threads(1)  # small tensors, and a test process for each core
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -109,8 +109,8 @@ class Pass:
         order = epoch_order(size, seed=self.seed, epoch=self.epoch)
         if self.world == 1:
             return order
-        missing = -size % self.world
-        return torch.cat([order, order[:missing]])[self.rank :: self.world]
+        full = size + -size % self.world
+        return order.repeat(-(-full // size))[:full][self.rank :: self.world]
 
     def reseed(self, generator: Generator, batch: int) -> None:
         """Bring `generator` where it stands at the beginning of `batch`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from chop.dataset.tensors import Pass, TensorSplit, batches
@@ -75,7 +75,11 @@ class Feed:
 
     def _loaded(self, order: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(
-            self.split, batch_size=self.batch_size, sampler=order, num_workers=self.num_workers
+            self.split,
+            batch_size=self.batch_size,
+            sampler=order,
+            num_workers=self.num_workers,
+            generator=Generator().manual_seed(self.seed),  # the model's own stream stays untouched
         )
         for x, y in loader:
             yield x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)

@@ -174,6 +174,7 @@ class Training:
 
     def _train_epoch(self, interruption: Interruption, bar: Bar | NoBar) -> None:
         began, first = time.perf_counter(), self.progress.step_in_epoch
+        outcome = None  # a run that was interrupted after the last step has only the rest to do
         for outcome in self._steps():
             if self.progress.step % self.options.log_every_n_steps == 0:
                 done = self.progress.step_in_epoch - first
@@ -233,8 +234,9 @@ class Training:
             f"(epoch {self.progress.epoch + 1}): {cause(self.model, outcome.inputs)}"
         )
 
-    def _end_epoch(self, outcome: Outcome) -> None:
-        if not math.isfinite(outcome.loss.item()):
+    def _end_epoch(self, outcome: Outcome | None) -> None:
+        loss = outcome.loss.item() if outcome else math.inf
+        if outcome and not math.isfinite(loss):
             self._refuse(outcome)
         progress = self.progress
         whole = progress.step_in_epoch >= self.steps_per_epoch
@@ -242,7 +244,7 @@ class Training:
         if whole:
             progress.epoch += 1
             progress.step_in_epoch = 0
-        loss = self.validation.loss if self.validation else outcome.loss.item()
+        loss = self.validation.loss if self.validation else loss
         if loss < progress.best_loss:
             progress.best_loss, progress.best_epoch = loss, progress.epoch - whole
             self._save("best")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -104,16 +105,17 @@ def write_atomically(content: dict[str, Any], file: Path) -> None:
     """Put `content` at `file`; if that fails, what was there before is still there."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as out:
             out.write(buffer.getbuffer())
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, file)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise OSError(
             f"cannot write the checkpoint {file}: {error.strerror or error}; the previous one is "
             f"untouched: free some space or choose another --project-dir, then --resume"

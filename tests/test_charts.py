@@ -1,0 +1,62 @@
+"""Charts are well-formed SVG that shows what it was given."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chop.charts import HEIGHT, WIDTH, Axis, Chart, page
+
+SVG = "{http://www.w3.org/2000/svg}"
+numbers = st.floats(-1e9, 1e9, allow_nan=False)
+
+
+def parsed(*charts: Chart) -> ET.Element:
+    return ET.fromstring(page(charts))
+
+
+def texts(root: ET.Element) -> list[str]:
+    return [t.text for t in root.iter(f"{SVG}text")]
+
+
+@given(points=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20))
+def test_every_point_lies_inside_the_picture(points):
+    root = parsed(Chart("t", "x", "y", {"a": points}))
+    (line,) = root.iter(f"{SVG}polyline")
+    drawn = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
+    assert len(drawn) == len(points)
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in drawn)
+
+
+def test_titles_names_and_axes_are_written_and_escaped():
+    root = parsed(Chart("a < b & c", "steps", "loss", {"train": [(0, 1), (1, 2)], "val": [(0, 3)]}))
+    assert {"a < b & c", "steps", "loss", "train", "val"} <= set(texts(root))
+
+
+def test_charts_stand_side_by_side():
+    one = Chart("one", "x", "y", {"a": [(0, 0), (1, 1)]})
+    root = parsed(one, one)
+    assert root.get("width") == str(2 * WIDTH)
+    assert len(list(root.iter(f"{SVG}polyline"))) == 2
+
+
+def test_what_cannot_be_drawn_is_left_out():
+    root = parsed(
+        Chart("t", "x", "y", {"a": [(0, float("nan")), (1, 2)], "b": [(1, float("inf"))]})
+    )
+    assert len(list(root.iter(f"{SVG}polyline"))) == 1
+    assert "nothing to show" in texts(parsed(Chart("t", "x", "y", {})))
+
+
+def test_a_logarithmic_axis_shows_the_values_themselves():
+    root = parsed(Chart("t", "rate", "y", {"a": [(1e-4, 1), (1e-2, 2), (0, 3)]}, log_x=True))
+    assert "0.001" in texts(root)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 7000), (0.001, 0.0012), (5, 5)])
+def test_ticks_are_round_and_inside(low, high):
+    axis = Axis.around([low, high], 0, 100)
+    ticks = axis.ticks()
+    assert 2 <= len(ticks) <= 11
+    assert all(axis.low <= t <= axis.high for t in ticks)

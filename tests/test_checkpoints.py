@@ -1,0 +1,180 @@
+"""Weights are read from every kind of file, and no file runs code."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from chop.checkpoints import load_model
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(map(torch.equal, a.state_dict().values(), b.state_dict().values()))
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.state_dict())
+
+
+def write_pt(model, folder):
+    torch.save(state(model), folder / "model.pt")
+    return folder / "model.pt"
+
+
+def write_nested_pt(model, folder):
+    torch.save({"state_dict": state(model), "epoch": 3}, folder / "model.pt")
+    return folder / "model.pt"
+
+
+def write_safetensors(model, folder):
+    save_file(state(model), folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def write_pl(model, folder):
+    wrapped = {f"model.{k}": v for k, v in state(model).items()} | {"loss_val.total": torch.ones(1)}
+    torch.save({"state_dict": wrapped, "hyper_parameters": {"lr": 1}}, folder / "best.ckpt")
+    return folder / "best.ckpt"
+
+
+def write_hf(model, folder):
+    write_safetensors(model, folder)
+    return folder
+
+
+def write_sharded_hf(model, folder):
+    weight_map = {}
+    for i, (name, value) in enumerate(state(model).items()):
+        shard = f"model-{i}.safetensors"
+        save_file({name: value}, folder / shard)
+        weight_map[name] = shard
+    index = json.dumps({"weight_map": weight_map})
+    (folder / "model.safetensors.index.json").write_text(index)
+    return folder
+
+
+def write_mz(model, folder):
+    save_file(state(model), folder / "state_dict.safetensors")
+    return folder
+
+
+WRITERS = [
+    (write_pt, "pt", "Loaded pytorch checkpoint from"),
+    (write_nested_pt, "pt", "Loaded pytorch checkpoint from"),
+    (write_safetensors, "pt", "Loaded pytorch checkpoint from"),
+    (write_pl, "pl", "Loaded pytorch lightning checkpoint from"),
+    (write_hf, "hf", "Loaded Hugging Face checkpoint from"),
+    (write_sharded_hf, "hf", "Loaded Hugging Face checkpoint from"),
+    (write_mz, "mz", "Loaded mase checkpoint from"),
+]
+
+
+@pytest.mark.parametrize(("write", "load_type", "message"), WRITERS)
+def test_every_kind_is_loaded(write, load_type, message, tmp_path, caplog):
+    caplog.set_level("INFO", "chop")
+    model = network()
+    path = write(model, tmp_path)
+    loaded = load_model(load_name=str(path), load_type=load_type, model=network())
+    assert same(model, loaded)
+    assert f"{message} {path}" in caplog.text
+
+
+@pytest.mark.parametrize(("write", "load_type", "message"), WRITERS[:5])
+def test_auto_goes_by_the_ending(write, load_type, message, tmp_path):
+    model = network()
+    assert same(model, load_model(write(model, tmp_path), "auto", network()))
+
+
+def test_a_model_inside_a_model_keeps_its_name(tmp_path):
+    model = nn.Module()
+    model.model = nn.Linear(2, 2)
+    path = write_pl(model, tmp_path)
+    again = nn.Module()
+    again.model = nn.Linear(2, 2)
+    assert same(model, load_model(path, "pl", again))
+
+
+@pytest.mark.parametrize("load_type", ["pt", "pl", "mz"])
+def test_a_file_that_would_run_code_is_refused_and_does_not_run(load_type, tmp_path):
+    target = tmp_path / "went-off"
+
+    class Local:
+        def __reduce__(self):
+            return (open, (str(target), "w"))
+
+    file = tmp_path / {"pt": "a.pt", "pl": "a.ckpt", "mz": "graph_module.mz"}[load_type]
+    torch.save({"state_dict": Local()}, file)
+    with pytest.raises(ValueError, match="reading it would run code"):
+        load_model(file, load_type, network())
+    file.write_bytes(pickle.dumps(Local()))
+    with pytest.raises(ValueError, match=r"run code|damaged"):
+        load_model(file, load_type, network())
+    assert not target.exists()
+
+
+def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path):
+    model = network()
+    before = {k: v.clone() for k, v in state(model).items()}
+    wrong = dict(before)
+    wrong["extra.weight"] = wrong.pop("0.bias")
+    wrong["2.weight"] = torch.zeros(9, 9)
+    torch.save(wrong, tmp_path / "w.pt")
+    with pytest.raises(ValueError, match="does not fit") as error:
+        load_model(tmp_path / "w.pt", "pt", model)
+    text = str(error.value)
+    assert "missing 0.bias" in text
+    assert "unexpected extra.weight" in text
+    assert "2.weight [9, 9] for [2, 4]" in text
+    assert all(torch.equal(v, before[k]) for k, v in state(model).items())
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "truncated"])
+@pytest.mark.parametrize("ending", ["pt", "ckpt", "safetensors"])
+def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
+    write = {"pt": write_pt, "ckpt": write_pl, "safetensors": write_safetensors}[ending]
+    file = write(network(), tmp_path)
+    whole = file.read_bytes()
+    broken = {"empty": b"", "text": b"hello world\n" * 20, "truncated": whole[: len(whole) // 2]}
+    file.write_bytes(broken[damage])
+    with pytest.raises(ValueError, match=r"damaged|run code") as error:
+        load_model(file, "auto", network())
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "load_type", "error", "sentence"),
+    [
+        ("nowhere.pt", "pt", FileNotFoundError, "no checkpoint at"),
+        ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add --load-type pl"),
+        ("best.ckpt", "zip", ValueError, "load_type is one of pt, pl, mz, hf or auto, not 'zip'"),
+        ("number.pt", "pt", ValueError, "holds no state_dict, but a int"),
+        ("list.ckpt", "pl", ValueError, "no Lightning checkpoint; try pt"),
+        ("", "hf", FileNotFoundError, "holds none of model.safetensors"),
+    ],
+)
+def test_wrong_names_and_kinds_are_refused(name, load_type, error, sentence, tmp_path):
+    write_pl(network(), tmp_path)
+    torch.save(3, tmp_path / "number.pt")
+    torch.save([1], tmp_path / "list.ckpt")
+    with pytest.raises(error, match=sentence):
+        load_model(tmp_path / name, load_type, network())
+
+
+def test_a_checkpoint_without_a_model_to_fill_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="pass the model to fill"):
+        load_model(write_pt(network(), tmp_path), "pt")
+
+
+def test_another_ending_of_a_lightning_checkpoint_is_remarked(tmp_path, caplog):
+    path = shutil.move(write_pl(network(), tmp_path), tmp_path / "best.bin")
+    load_model(path, "pl", network())
+    assert "does not end in .ckpt" in caplog.text

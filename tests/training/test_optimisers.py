@@ -1,0 +1,90 @@
+"""Learning rates are those of torch's schedulers, as functions of the step."""
+
+import pytest
+import torch
+from torch import nn
+
+from chop.training.optimisers import learning_rate, make_optimizer, set_rate
+from chop.training.options import TrainOptions, precision_named
+
+
+def test_cosine_is_torchs_cosine_annealing_by_the_epoch():
+    options = TrainOptions(max_epochs=12, learning_rate=3e-3, eta_min=1e-6)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=12, eta_min=1e-6)
+    for epoch in range(12):
+        ours = learning_rate(options, epoch=epoch, step=epoch * 100 + 7)
+        assert ours == pytest.approx(schedule.get_last_lr()[0], rel=1e-9)
+        optimizer.step()
+        schedule.step()
+
+
+def test_linear_ends_at_the_floor_and_constant_stays():
+    linear = TrainOptions(max_epochs=10, learning_rate=1.0, eta_min=0.2, schedule="linear")
+    assert learning_rate(linear, epoch=0, step=0) == 1.0
+    assert learning_rate(linear, epoch=5, step=0) == pytest.approx(0.6)
+    assert learning_rate(linear, epoch=10, step=0) == pytest.approx(0.2)
+    constant = TrainOptions(learning_rate=0.3, schedule="constant")
+    assert {learning_rate(constant, epoch=e, step=e) for e in range(20)} == {0.3}
+
+
+def test_warm_up_rises_to_the_rate_in_equal_parts():
+    options = TrainOptions(learning_rate=1.0, schedule="constant", warmup_steps=4)
+    assert [learning_rate(options, epoch=0, step=s) for s in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+
+
+def test_the_rate_never_rises_to_a_floor_above_it():
+    options = TrainOptions(max_epochs=4, learning_rate=1e-8)
+    assert learning_rate(options, epoch=4, step=0) == 1e-8
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_weight_decay_and_rate_reach_the_optimizer(name):
+    options = TrainOptions(optimizer=name, learning_rate=0.5, weight_decay=0.25)
+    optimizer = make_optimizer(nn.Linear(2, 2), options)
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.5, 0.25)
+    set_rate(optimizer, 0.125)
+    assert group["lr"] == 0.125
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate is a positive number, not 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate is a positive number"),
+        ({"accumulate_grad_batches": 0}, "accumulate_grad_batches is at least 1, not 0"),
+        ({"max_epochs": -1}, "max_epochs is not negative"),
+        ({"early_stopping": 0}, "early_stopping is at least 1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TrainOptions(**changes)
+
+
+def test_trainer_args_of_the_labs_are_understood():
+    options = TrainOptions.from_trainer_args(
+        {
+            "max_epochs": 4,
+            "max_steps": -1,
+            "devices": 1,
+            "num_nodes": 1,
+            "accelerator": "auto",
+            "strategy": "auto",
+            "fast_dev_run": False,
+            "precision": "16-mixed",
+            "accumulate_grad_batches": 2,
+            "log_every_n_steps": 50,
+        },
+        learning_rate=0.1,
+    )
+    assert (options.max_epochs, options.max_steps, options.precision) == (4, None, "16-mixed")
+    with pytest.raises(ValueError, match="plt_trainer_args has 'callbacks'"):
+        TrainOptions.from_trainer_args({"callbacks": []})
+
+
+def test_an_unknown_precision_lists_those_there_are():
+    assert precision_named(32) == "32"
+    with pytest.raises(ValueError, match=r"precision is one of 32, .* not '8'"):
+        precision_named("8")

@@ -1,0 +1,152 @@
+"""Checkpoints are complete, atomic, and enough to go on bit for bit."""
+
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chop.checkpoints import load_model
+from chop.training.interruption import Interrupted
+from chop.training.saving import Names, write_atomically
+
+
+def state(model):
+    return model.state_dict()
+
+
+def equal(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_checkpoint_has_the_layout_of_lightning(small, tmp_path):
+    run = small.training(tmp_path, max_epochs=1)
+    run.fit()
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert {"epoch", "global_step", "state_dict", "optimizer_states"} <= saved.keys()
+    assert {"lr_schedulers", "hyper_parameters", "pytorch-lightning_version"} <= saved.keys()
+    assert all(key.startswith("model.") for key in saved["state_dict"])
+    again = load_model(tmp_path / "last.ckpt", "pl", small.network())
+    assert equal(state(again), state(run.model))
+
+
+def test_best_is_the_epoch_of_the_lowest_validation_loss(small, tmp_path):
+    seen = small.Recorder()
+    small.training(tmp_path, visualizers=[seen], max_epochs=6, learning_rate=0.3).fit()
+    losses = seen.values("val_loss_epoch")
+    saved = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    assert saved["mase"]["progress"]["best_epoch"] == losses.index(min(losses))
+    assert saved["epoch"] == losses.index(min(losses)) + 1
+
+
+def interrupted_then_resumed(small, folder, step: int, **changes):
+    """The weights of a run that is stopped at `step` and resumed by a new process' objects."""
+    torch.manual_seed(5)
+    first = small.training(folder, **changes)
+    steps = first._steps
+
+    def stopping():
+        for outcome in steps():
+            if first.progress.step == step:
+                first._save("last")
+                raise Interrupted(signal.SIGTERM)
+            yield outcome
+
+    first._steps = stopping
+    with pytest.raises(Interrupted):
+        first.fit()
+    torch.manual_seed(1234)  # whatever the new process begins with
+    second = small.training(folder, **changes)
+    second.resume(folder / "last.ckpt")
+    assert second.progress.step == step
+    second.fit()
+    return state(second.model)
+
+
+@settings(max_examples=8)
+@given(step=st.integers(1, 47), optimizer=st.sampled_from(["adam", "adamw", "sgd"]))
+def test_a_run_that_was_interrupted_anywhere_ends_as_if_it_had_not_been(
+    small, tmp_path_factory, step, optimizer
+):
+    changes = {"optimizer": optimizer, "max_epochs": 3, "warmup_steps": 10}
+    torch.manual_seed(5)
+    whole = small.training(tmp_path_factory.mktemp("whole"), **changes)
+    whole.fit()
+    halved = interrupted_then_resumed(small, tmp_path_factory.mktemp("half"), step, **changes)
+    assert equal(halved, state(whole.model))
+
+
+def test_a_checkpoint_of_another_tool_cannot_be_resumed(small, tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"not written by this tool; use --load .* --load-type pl"):
+        small.training(tmp_path).resume(tmp_path / "last.ckpt")
+
+
+def test_resuming_with_other_options_says_which(small, tmp_path, caplog):
+    first = small.training(tmp_path, max_epochs=1)
+    first.hyper_parameters = {"batch_size": 64}
+    first.fit()
+    second = small.training(tmp_path)
+    second.hyper_parameters = {"batch_size": 32}
+    second.resume(tmp_path / "last.ckpt")
+    assert "batch_size = 32; the run began with 64" in caplog.text
+
+
+def test_a_complete_run_that_is_resumed_changes_nothing(small, tmp_path):
+    first = small.training(tmp_path, max_epochs=1)
+    first.fit()
+    second = small.training(tmp_path, max_epochs=1)
+    second.resume(tmp_path / "last.ckpt")
+    fitted = second.fit()
+    assert equal(state(first.model), state(second.model))
+    assert fitted.validation is not None
+
+
+def test_a_second_run_in_a_folder_has_names_of_its_own(tmp_path):
+    first = Names.fresh(tmp_path)
+    assert (first.best.name, first.last.name) == ("best.ckpt", "last.ckpt")
+    first.last.touch()
+    second = Names.fresh(tmp_path)
+    assert (second.best.name, second.last.name) == ("best-v1.ckpt", "last-v1.ckpt")
+    second.best.touch()
+    assert Names.fresh(tmp_path).last.name == "last-v2.ckpt"
+    assert Names.latest(tmp_path) == second
+    assert Names.latest(tmp_path / "nowhere") is None
+
+
+FULL_DISK = """
+    import resource, signal, sys
+    from pathlib import Path
+    import torch
+    from chop.training.saving import write_atomically
+
+    file = Path(sys.argv[1])
+    write_atomically({"weights": torch.zeros(10)}, file)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # no file can grow beyond this
+    try:
+        write_atomically({"weights": torch.ones(100_000)}, file)
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path):
+    file = tmp_path / "last.ckpt"
+    script = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(file)]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert "the previous one is untouched" in done.stdout
+    assert torch.equal(torch.load(file, weights_only=True)["weights"], torch.zeros(10))
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "ckpts").write_text("a file where the folder should be")
+    with pytest.raises(OSError, match="cannot write the checkpoint"):
+        write_atomically({}, tmp_path / "ckpts" / "last.ckpt")
