@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from chop.dataset import DATASETS, MaseDataModule, TensorSplit, get_dataset, get_dataset_info
+from chop.dataset import (
+    DATASETS,
+    MaseDataModule,
+    TensorSplit,
+    cifar,
+    get_dataset,
+    get_dataset_info,
+)
 
+IMAGES = runpy.run_path(str(Path(__file__).parents[1] / "dataset" / "image_files.py"))
 LAYOUTS = runpy.run_path(str(Path(__file__).parents[1] / "dataset" / "layouts.py"))
 
 
@@ -41,14 +49,34 @@ def own_tensors(folder: Path) -> dict[str, Any]:
     return {"path": folder / "own.pt"}
 
 
+def mnist_files(folder: Path) -> dict[str, Any]:
+    IMAGES["write_mnist"](folder, IMAGES["some_images"]((28, 28), 10))
+    return {"path": folder}
+
+
+def cifar_archive(num_classes: int) -> Callable[[Path], dict[str, Any]]:
+    def options(folder: Path) -> dict[str, Any]:
+        files = cifar.CIFAR10 if num_classes == 10 else cifar.CIFAR100
+        images = IMAGES["some_images"]((32, 32, 3), num_classes)
+        contents = IMAGES["cifar_files"](images, files)
+        return {"path": IMAGES["write_archive"](folder / files.archive, contents)}
+
+    return options
+
+
 RANDOM = np.random.default_rng(0)
 TWO = np.arange(90) % 2
 
 # a data set without a line here fails the first test
 EXAMPLES = {
+    "cifar10": Example(cifar_archive(10)),
+    "cifar100": Example(cifar_archive(100)),
     "csv": Example(lambda folder: {"path": LAYOUTS["write_csv"](folder / "own.csv", JETS)}),
+    "digits": Example(),
     "jsc": Example(lambda folder: {"path": LAYOUTS["write_cernbox"](folder / "jsc.h5", JETS)}),
     "jsc-openml": Example(lambda folder: {"path": LAYOUTS["write_arff"](folder / "j.arff", JETS)}),
+    "jsc-sim": Example(),
+    "mnist": Example(mnist_files),
     "npz": Example(own_npz),
     "parquet": Example(lambda folder: {"path": LAYOUTS["write_parquet"](folder / "j.pq", JETS)}),
     "tensors": Example(own_tensors),

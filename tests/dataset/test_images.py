@@ -5,11 +5,11 @@ import dataclasses
 import gzip
 import hashlib
 import http.server
-import io
-import tarfile
+import runpy
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +19,9 @@ from chop.dataset import MaseDataModule, cifar, digits, get_dataset, mnist
 from chop.dataset.images import CropAndFlip, Normalize
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-MNIST_FILES = list(mnist.CHECKSUMS)
+WRITERS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("image_files.py"))))
+MNIST_FILES, idx, write_mnist = WRITERS.MNIST_FILES, WRITERS.idx, WRITERS.write_mnist
+cifar_files, write_archive = WRITERS.cifar_files, WRITERS.write_archive
 
 
 def real_or_random(file, shape, num_train, num_test):
@@ -29,12 +31,7 @@ def real_or_random(file, shape, num_train, num_test):
             names = ("x_train", "y_train", "x_test", "y_test")
             sizes = (num_train, num_train, num_test, num_test)
             return [data[name][:size] for name, size in zip(names, sizes, strict=True)]
-    random = np.random.default_rng(0)
-    return [
-        random.integers(0, 256 if dims else 10, (size, *dims), np.uint8)
-        for size in (num_train, num_test)
-        for dims in (shape, ())
-    ]
+    return WRITERS.some_images(shape, 10, num_train, num_test)
 
 
 @pytest.fixture(scope="module")
@@ -45,42 +42,6 @@ def mnist_arrays():
 @pytest.fixture(scope="module")
 def cifar_arrays():
     return real_or_random("cifar10-small.npz", (32, 32, 3), 200, 50)
-
-
-def idx(array):
-    sizes = np.array(array.shape, ">u4").tobytes()
-    return b"\0\0\x08" + bytes([array.ndim]) + sizes + array.tobytes()
-
-
-def write_mnist(folder, arrays, packed=True):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, array in zip(MNIST_FILES, arrays, strict=True):
-        data = gzip.compress(idx(array), 1) if packed else idx(array)
-        (folder / (f"{name}.gz" if packed else name)).write_bytes(data)
-
-
-def cifar_files(arrays, files=cifar.CIFAR10):
-    """The binary files of these arrays, with group 0 before the class in CIFAR-100."""
-    x_train, y_train, x_test, y_test = arrays
-
-    def records(x, y):
-        labels = [np.zeros_like(y)] * (files.num_labels - 1) + [y]
-        pixels = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
-        return np.concatenate([*(label[:, None] for label in labels), pixels], axis=1).tobytes()
-
-    parts = len(files.train)
-    pieces = zip(np.split(x_train, parts), np.split(y_train, parts), strict=True)
-    train = {name: records(*piece) for name, piece in zip(files.train, pieces, strict=True)}
-    return train | {files.test: records(x_test, y_test)}
-
-
-def write_archive(path, contents, folder="cifar-10-batches-bin"):
-    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
-        for name, data in {"batches.meta.txt": b"names", **contents}.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
 
 
 @contextlib.contextmanager
