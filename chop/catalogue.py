@@ -76,12 +76,14 @@ def _statistics() -> list[Row]:
 
 def _models() -> list[Row]:
     from chop.models.base import MODELS
+    from chop.passes.base import written
 
     return [
         {
             "name": name,
             "tasks": spec.info.tasks,
             "type": str(spec.info.task_type),
+            "options": [written(p) for p in spec.options],
             "traceable": spec.info.is_fx_traceable,
             "about": _first_line(spec.build),
         }

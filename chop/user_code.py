@@ -59,5 +59,5 @@ def _where(error: Exception, path: Path) -> str:
 
 
 def _what(error: Exception) -> str:
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

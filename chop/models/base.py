@@ -69,31 +69,44 @@ class ModelSpec:
     ) -> nn.Module:
         """Build the model for `data`; what does not fit is refused before."""
         parameters = inspect.signature(self.build).parameters
-        named = [name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
-        takes_more = len(named) < len(parameters)
-        self._check_options(options, named, takes_more)
+        takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self._check_options(options, takes_more)
         arguments = dict(options)
-        if "pretrained" in named:
+        if "pretrained" in parameters:
             arguments["pretrained"] = pretrained
         elif pretrained:
             raise ValueError(
                 f"no weights of model {self.info.name!r} come with MASE; "
                 f"name a file of them: checkpoint=… or, on the command line, --load"
             )
-        info_name = next((name for name in named if name in INFO_NAMES), None)
+        info_name = next((name for name in INFO_NAMES if name in parameters), None)
         if info_name or takes_more:
             self._check_data(data)
             arguments[info_name or "dataset_info"] = data
         return self.build(**arguments)
 
-    def _check_options(self, options: Mapping[str, Any], named: list[str], more: bool) -> None:
-        mine = [name for name in named if name not in (*INFO_NAMES, "pretrained")]
-        surplus = sorted(options.keys() - set(mine))
-        if surplus and not more:
+    @property
+    def options(self) -> list[inspect.Parameter]:
+        """What users can choose about the model."""
+        parameters = inspect.signature(self.build).parameters
+        return [p for name, p in parameters.items() if name not in (*INFO_NAMES, "pretrained")]
+
+    def _check_options(self, options: Mapping[str, Any], takes_more: bool) -> None:
+        mine = {p.name: p for p in self.options}
+        surplus = sorted(options.keys() - mine.keys())
+        if surplus and not takes_more:
             raise ValueError(
                 f"model {self.info.name!r} has no option {surplus[0]!r}; "
                 f"{'it has ' + ', '.join(mine) if mine else 'it has none'}"
             )
+        types = _types(self.build) if options else {}
+        for name, value in options.items():
+            if name in types and not _is_of_type(value, types[name]):
+                kind = mine[name].annotation
+                shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+                raise ValueError(
+                    f"option {name!r} of model {self.info.name!r} is {shown}, not {value!r}"
+                )
 
     def _check_data(self, data: MaseDatasetInfo | None) -> None:
         me = f"model {self.info.name!r}"
@@ -107,6 +120,26 @@ class ModelSpec:
             raise ValueError(f"{me} takes {wanted}, but data set {data.name!r} has {_input(data)}")
         if "cls" in self.info.tasks and not data.num_classes:
             raise ValueError(f"{me} needs num_classes, but data set {data.name!r} has none")
+
+
+def _types(build: Build) -> dict[str, Any]:
+    """The annotations of the parameters that have one."""
+    try:
+        parameters = inspect.signature(build, eval_str=True).parameters
+    except NameError:  # of something that the user's file imports for type checks only
+        return {}
+    return {name: p.annotation for name, p in parameters.items() if p.annotation is not p.empty}
+
+
+def _is_of_type(value: object, annotation: Any) -> bool:
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        adapter.validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _input(data: MaseDatasetInfo) -> str:
@@ -143,14 +176,9 @@ def model(
 
     `flags` are those of `MaseModelInfo`; without any, the model classifies what its type works on.
     """
-    abilities = ABILITIES.get(ModelTaskType(task_type), ())
-    info = MaseModelInfo(
-        name,
-        model_source,
-        task_type,
-        is_fx_traceable=is_fx_traceable,
-        **(flags or dict.fromkeys(abilities[:1], True)),
-    )
+    classifies = ABILITIES.get(task_type, ())[:1]
+    flags = flags or dict.fromkeys(classifies, True)
+    info = MaseModelInfo(name, model_source, task_type, is_fx_traceable=is_fx_traceable, **flags)
 
     def add(build: B) -> B:
         _file(ModelSpec(info, build), *aliases)
@@ -209,6 +237,8 @@ class ModelFamily(MutableMapping[str, dict[str, Any]]):
                 f"{self._title} {name!r} is written {{'model': builder, 'info': "
                 f"MaseModelInfo(…)}}; got {entry!r}"
             )
+        if not isinstance(entry["info"], MaseModelInfo):
+            raise TypeError(f"the info of {name!r} is MaseModelInfo(…), not {entry['info']!r}")
         # labs copy the info of another model and leave its name in it: ours is the key
         info = replace(entry["info"], name=name)
         if not self._has(info):

@@ -35,7 +35,7 @@ class ModelTaskType(StrEnum):
 
 
 # what a model of a type must be able to do: at least one of these flags is set
-ABILITIES: dict[ModelTaskType, tuple[str, ...]] = {
+ABILITIES: dict[str, tuple[str, ...]] = {
     ModelTaskType.NLP: ("sequence_classification", "seq2seqLM", "causal_LM"),
     ModelTaskType.VISION: (
         "image_classification",

@@ -40,9 +40,8 @@ def mlp(
     dropout: float = 0.0,
 ) -> nn.Module:
     """Layers of the widths `hidden` with ReLUs between; images are flattened."""
-    bad = [width for width in hidden if not isinstance(width, int) or width < 1]
-    if bad:
-        raise ValueError(f"hidden is a list of widths such as [64, 32]; {bad[0]!r} is no width")
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"hidden is a list of widths such as [64, 32], not {hidden!r}")
     inputs = info.num_features or math.prod(info.image_size or ())
     return MLP(
         inputs,

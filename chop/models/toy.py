@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from chop.dataset.base import MaseDatasetInfo
 from chop.models.base import ModelFamily, ModelSource, ModelTaskType, model
+from chop.models.vision.base import image_shape
 
 TOY_MODELS = ModelFamily("toy model", lambda info: info.model_source is ModelSource.TOY)
 toy_model = partial(model, task_type=ModelTaskType.VISION, model_source=ModelSource.TOY)
@@ -52,9 +53,8 @@ class ToyTiny(nn.Module):
 class ToyConvNet(nn.Module):
     """Convolutions over the picture, then over the row of its pixels."""
 
-    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
-        channels = image_size[0]
         self.block_1 = nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU())
         self.maxpool = nn.MaxPool2d(2)
         self.block_2 = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU())
@@ -105,7 +105,7 @@ def get_toy_tiny(info: MaseDatasetInfo) -> nn.Module:
 @toy_model("toy_convnet")
 def get_toy_convnet(info: MaseDatasetInfo) -> nn.Module:
     """Two- and one-dimensional convolutions."""
-    return ToyConvNet(info["image_size"], info["num_classes"])
+    return ToyConvNet(image_shape(info, at_least=2)[0], info["num_classes"])
 
 
 @toy_model("toy_custom_fn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from torch import nn
@@ -16,12 +17,17 @@ vision_model = partial(
 SMALL = 64  # pixels; networks made for 224 shrink images of this size to nothing
 
 
-def image_shape(info: MaseDatasetInfo) -> tuple[int, int, int]:
-    """Channels, height and width of the images."""
+def image_shape(info: MaseDatasetInfo, at_least: int = 1) -> tuple[int, int, int]:
+    """Channels, height and width of the images, whose sides have `at_least` so many pixels."""
     size = tuple(info["image_size"])
     if len(size) != 3:
         raise ValueError(
             f"image_size is (channels, height, width); data set {info.name!r} has {size}"
+        )
+    if min(size[1:]) < at_least:
+        raise ValueError(
+            f"images of data set {info.name!r} are {size[1]} x {size[2]} pixels, "
+            f"and this network needs {at_least} x {at_least} or more"
         )
     return size
 
@@ -32,10 +38,11 @@ def is_small(info: MaseDatasetInfo) -> bool:
 
 
 def init_conv_net(net: nn.Module) -> None:
-    """He's normal weights for convolutions, fan-out, as the papers of these networks train from."""
+    """Normal weights for convolutions, by He et al. (2015): gradients keep their size backwards."""
     for module in net.modules():
         if not isinstance(module, nn.Conv2d):
             continue
-        nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        fan_out = module.out_channels // module.groups * math.prod(module.kernel_size)
+        nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
         if module.bias is not None:
             nn.init.zeros_(module.bias)

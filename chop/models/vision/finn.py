@@ -78,7 +78,4 @@ def get_lfc(info: MaseDatasetInfo) -> nn.Module:
 @vision_model("cnv")
 def get_cnv(info: MaseDatasetInfo) -> nn.Module:
     """Six convolutions and three linear layers for CIFAR, made to be binarised."""
-    image_size = image_shape(info)
-    if min(map(CNV.pixels_left, image_size[1:])) < 1:
-        raise ValueError(f"cnv needs images of at least 32 x 32; {info.name!r} has {image_size}")
-    return CNV(image_size, info["num_classes"])
+    return CNV(image_shape(info, at_least=32), info["num_classes"])

@@ -48,7 +48,4 @@ class VGG7(nn.Module):
 @vision_model("vgg7")
 def get_vgg7(info: MaseDatasetInfo) -> nn.Module:
     """Six convolutions and three linear layers for small images: 14 million parameters."""
-    image_size = image_shape(info)
-    if min(image_size[1:]) < 8:
-        raise ValueError(f"vgg7 needs images of at least 8 x 8; {info.name!r} has {image_size}")
-    return VGG7(image_size, info["num_classes"])
+    return VGG7(image_shape(info, at_least=8), info["num_classes"])

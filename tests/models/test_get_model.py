@@ -1,0 +1,163 @@
+"""`get_model` in both its shapes, and what it refuses before it builds."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from chop.dataset import MaseDatasetInfo
+from chop.models import MODELS, get_model, get_model_info, get_tokenizer, register_mase_model
+from chop.models.physical import JSC_Tiny
+
+PHYSICAL = {
+    "model_source": "physical",
+    "task_type": "physical",
+    "physical_data_point_classification": True,
+}
+
+
+class TestCallShapes:
+    def test_the_labs_call_by_name_and_task(self, jets):
+        built = get_model("jsc-tiny", task="cls", dataset_info=jets, pretrained=False)
+        assert isinstance(built, JSC_Tiny)
+        assert isinstance(get_model("jsc-tiny", "classification", jets, False), JSC_Tiny)
+
+    def test_later_labs_call_the_name_checkpoint(self, jets):
+        checkpoint = "jsc-tiny"
+        assert isinstance(get_model(checkpoint, pretrained=False, dataset_info=jets), JSC_Tiny)
+        assert isinstance(get_model(checkpoint=checkpoint, dataset_info=jets), JSC_Tiny)
+
+    def test_a_builder_that_asks_for_no_data_set_needs_none(self):
+        @register_mase_model("fixed", model_source="nerf", task_type="nerf")
+        def fixed():
+            return nn.Identity()
+
+        with pytest.raises(ValueError, match="model 'fixed' does none, not cls"):
+            get_model("fixed")
+        assert isinstance(MODELS["fixed"].make(None, pretrained=False, options={}), nn.Identity)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("error", [KeyError, ValueError])
+    def test_an_unknown_name_is_told_with_the_nearest(self, error, jets):
+        with pytest.raises(error, match="unknown model 'jsc_tiny'; did you mean 'jsc-tiny'"):
+            get_model("jsc_tiny", dataset_info=jets)
+        with pytest.raises(error, match="unknown model 'resnet19'"):
+            get_model_info("resnet19")
+        with pytest.raises(error, match="unknown model None"):
+            get_model(dataset_info=jets)
+
+    def test_data_that_does_not_fit(self, jets, pictures):
+        with pytest.raises(
+            ValueError,
+            match=r"'jsc-tiny' takes rows of features \(num_features\), but data set 'cifar10' "
+            r"has images of 3 x 32 x 32",
+        ):
+            get_model("jsc-tiny", dataset_info=pictures)
+        with pytest.raises(ValueError, match=r"'vgg7' takes images .*'jsc' has 16 features"):
+            get_model("vgg7", dataset_info=jets)
+        with pytest.raises(ValueError, match="needs num_classes, but data set 'raw' has none"):
+            get_model("jsc-s", dataset_info=MaseDatasetInfo(name="raw", num_features=16))
+        for nothing in (None, {"num_features": 16}):
+            with pytest.raises(TypeError, match="'jsc-s' needs dataset_info, such as"):
+                get_model("jsc-s", dataset_info=nothing)
+
+    @pytest.mark.parametrize(
+        ("name", "image_size", "message"),
+        [
+            ("cnv", (1, 28, 28), "'p' are 28 x 28 pixels, and this network needs 32 x 32 or more"),
+            ("vgg7", (1, 2, 2), "needs 8 x 8 or more"),
+            ("deit_tiny_patch16_224", (3, 28, 28), "28 x 28, which patches of 16 x 16 do not fill"),
+            ("resnet18", (28, 28), r"image_size is \(channels, height, width\); data set 'p' has"),
+            ("toy_convnet", (1, 1, 1), "needs 2 x 2 or more"),
+        ],
+    )
+    def test_images_of_a_size_that_a_network_cannot_take(self, name, image_size, message):
+        info = MaseDatasetInfo(name="p", image_size=image_size, num_classes=2)
+        with pytest.raises(ValueError, match=message):
+            get_model(name, dataset_info=info)
+
+    def test_a_task_that_the_model_cannot_do(self, jets):
+        with pytest.raises(ValueError, match="model 'jsc-tiny' does cls, not lm"):
+            get_model("jsc-tiny", task="lm", dataset_info=jets)
+        with pytest.raises(ValueError, match="unknown task 'clss'; did you mean 'cls'"):
+            get_model("jsc-tiny", task="clss", dataset_info=jets)
+
+    def test_options_that_the_model_has_not(self, jets):
+        with pytest.raises(ValueError, match="'jsc-tiny' has no option 'depth'; it has none"):
+            get_model("jsc-tiny", dataset_info=jets, depth=3)
+        with pytest.raises(ValueError, match="'mlp' has no option 'width'; it has hidden, batch"):
+            get_model("mlp", dataset_info=jets, width=3)
+        with pytest.raises(ValueError, match="has no option 'quant_config'"):
+            get_model("jsc-tiny", dataset_info=jets, quant_config={"default": {}})
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"dropout": "0.5"}, "option 'dropout' of model 'mlp' is float, not '0.5'"),
+            ({"batch_norm": "no"}, "option 'batch_norm' of model 'mlp' is bool, not 'no'"),
+            ({"hidden": [64, "32"]}, r"is Sequence\[int\], not \[64, '32'\]"),
+        ],
+    )
+    def test_options_of_another_type(self, options, message, jets):
+        with pytest.raises(ValueError, match=message):
+            get_model("mlp", dataset_info=jets, **options)
+
+    def test_options_without_a_readable_type_are_left_to_the_builder(self, jets):
+        @register_mase_model("free", **PHYSICAL)
+        def free(info, *, width, layer: "nn.Module", kind: "Unheard" = None):  # noqa: F821
+            return layer
+
+        layer = nn.Identity()
+        assert get_model("free", dataset_info=jets, width="w", layer=layer, kind=1) is layer
+
+    def test_weights_that_nobody_has(self, jets):
+        with pytest.raises(
+            ValueError, match=r"no weights of model 'jsc-s' .*checkpoint=… .*--load"
+        ):
+            get_model("jsc-s", dataset_info=jets, pretrained=True)
+
+    def test_tokenizers_are_for_language_models(self):
+        with pytest.raises(ValueError, match="'vgg7' works on vision data: it has no tokenizer"):
+            get_tokenizer("vgg7")
+
+    def test_a_tokenizer_names_the_package_that_it_needs(self, monkeypatch):
+        @register_mase_model(
+            "gpt", model_source="hf_transformers", task_type="nlp", causal_LM=True
+        )  # fmt: skip
+        def gpt(info):
+            return nn.Identity()
+
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        with pytest.raises(ImportError, match=r'pip install "mase\[hf\]"'):
+            get_tokenizer("gpt")
+
+
+class TestCheckpoints:
+    def test_safetensors_are_read_too(self, jets, tmp_path):
+        model = get_model("jsc-toy", dataset_info=jets)
+        save_file(model.state_dict(), tmp_path / "toy.safetensors")
+        again = get_model("jsc-toy", dataset_info=jets, checkpoint=tmp_path / "toy.safetensors")
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(again.state_dict()[key], tensor)
+
+    def test_pretrained_beside_a_file_is_ignored_aloud(self, jets, tmp_path, caplog):
+        torch.save(get_model("jsc-tiny", dataset_info=jets).state_dict(), tmp_path / "a.pt")
+        with caplog.at_level("WARNING", logger="chop"):
+            get_model("jsc-tiny", "cls", jets, pretrained=True, checkpoint=tmp_path / "a.pt")
+        assert "pretrained is ignored" in caplog.text
+
+    def test_weights_of_another_model_are_refused(self, jets, tmp_path):
+        torch.save(get_model("jsc-tiny", dataset_info=jets).state_dict(), tmp_path / "tiny.pt")
+        with pytest.raises(ValueError, match=r"tiny\.pt does not fit"):
+            get_model("jsc-toy", dataset_info=jets, checkpoint=tmp_path / "tiny.pt")
+
+
+def test_importing_models_stays_light():
+    code = "import chop.models, sys; chop.models.get_model_info('vgg7'); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert not loaded & {"lightning_fabric", "lightning", "transformers", "tensorboard", "optuna"}
