@@ -123,7 +123,7 @@ def _split(
 ) -> TensorSplit:
     folder = cache / info.name
     if path:
-        sources = _found(files, Path(path))
+        sources = _found(files, Path(path).expanduser())
     else:
         archive = folder / files.archive
         sources = [download(URL + files.archive, archive, checksum=files.checksum)]

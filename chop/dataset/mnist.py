@@ -46,7 +46,10 @@ def mnist(
     all 60,000 and validates on the test images, as the labs do.
     """
     folder = cache / INFO.name
-    files = [_found(Path(path), name) if path else _fetched(folder, name) for name in CHECKSUMS]
+    files = [
+        _found(Path(path).expanduser(), name) if path else _fetched(folder, name)
+        for name in CHECKSUMS
+    ]
     return image_split(
         split,
         folder,
@@ -82,7 +85,7 @@ def _read(files: list[Path]) -> tuple[Images, Images]:
 
 def _labelled(images: Path, labels: Path) -> Images:
     x, y = read_idx(images), read_idx(labels)
-    if x.shape[1:] != SIZE[1:]:
+    if x.shape[1:] != SIZE[1:] or not len(x):
         raise corrupt(images, f"holds an array {x.shape} where images (N, 28, 28) should be")
     if y.shape != x.shape[:1]:
         raise corrupt(labels, f"holds an array {y.shape} of labels for {len(x)} images")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.models.info import TASK_NAMES, MaseModelInfo
 from chop.registry import unknown
 
 __all__ = ["InputGenerator", "get_cf_args", "get_dummy_input"]
@@ -18,12 +19,9 @@ TEXT = ("input_ids", "attention_mask", "token_type_ids", "labels")
 # what a language model of each task is given; what a sample has not is left out
 TEXT_INPUTS = {
     "cls": TEXT,
-    "classification": TEXT,
     "lm": TEXT,
-    "language_modeling": TEXT,
     "tran": ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
 }
-TEXT_INPUTS["translation"] = TEXT_INPUTS["tran"]
 
 
 class InputGenerator:
@@ -31,7 +29,7 @@ class InputGenerator:
 
     def __init__(
         self,
-        model_info: Any,
+        model_info: MaseModelInfo | None,
         data_module: Any,
         task: str,
         which_dataloader: str,
@@ -41,8 +39,8 @@ class InputGenerator:
             raise ValueError(unknown("dataloader", which_dataloader, LOADERS))
         if max_batches is not None and max_batches < 1:
             raise ValueError(f"max_batches is at least 1, or None for all, not {max_batches}")
-        _check_task(model_info, task)
-        self.model_info, self.task, self.max_batches = model_info, task, max_batches
+        self.model_info, self.task = model_info, _checked(task, model_info)
+        self.max_batches = max_batches
         self.batch_size = data_module.batch_size
         self.dataloader = getattr(data_module, f"{which_dataloader}_dataloader")()
         self.current_batch = 0
@@ -64,14 +62,17 @@ class InputGenerator:
 
 
 def get_dummy_input(
-    model_info: Any, data_module: Any, task: str, device: str | torch.device = "meta"
+    model_info: MaseModelInfo | None,
+    data_module: Any,
+    task: str,
+    device: str | torch.device = "meta",
 ) -> dict[str, Tensor]:
     """The first training batch (of text: one sample) on `device`, as arguments of the model.
 
     On the default device, `meta`, tensors have shapes but no values; `"cpu"` gives the values.
     """
     assert data_module.train_dataset is not None, "call data_module.setup() first"
-    _check_task(model_info, task)
+    task = _checked(task, model_info)
     if _is_text(model_info):
         sample = _inputs(model_info, task, data_module.train_dataset[0])
         inputs = {name: torch.as_tensor(value)[None] for name, value in sample.items()}
@@ -80,33 +81,36 @@ def get_dummy_input(
     return {name: x.to(device) for name, x in inputs.items()}
 
 
-def get_cf_args(model_info: Any, task: str, model: nn.Module) -> dict[str, Any]:
+def get_cf_args(model_info: MaseModelInfo | None, task: str, model: nn.Module) -> dict[str, Any]:
     """The arguments of `forward` that tracing fixes to constants, as it cannot branch on them."""
     patched = getattr(model, "patched_nodes", None)
     if patched:
         return dict(patched["concrete_forward_args"])
     if not _is_text(model_info):
         return {}
-    _check_task(model_info, task)
+    given = TEXT_INPUTS[_checked(task, model_info)]
     return {
         name: parameter.default
         for name, parameter in inspect.signature(model.forward).parameters.items()
-        if name not in TEXT_INPUTS[task] and parameter.default is not inspect.Parameter.empty
+        if name not in given and parameter.default is not inspect.Parameter.empty
     }
 
 
-def _is_text(model_info: Any) -> bool:
+def _is_text(model_info: MaseModelInfo | None) -> bool:
     """Whether the model reads text; a model nobody described takes pictures or features."""
-    return model_info is not None and bool(model_info.is_nlp_model)
+    return model_info is not None and model_info.is_nlp_model
 
 
-def _check_task(model_info: Any, task: str) -> None:
-    known = TEXT_INPUTS if _is_text(model_info) else ("cls", "classification")
-    if task not in known:
+def _checked(task: str, model_info: MaseModelInfo | None) -> str:
+    """The short name of a task that such a model can have."""
+    known = [*TEXT_INPUTS] if _is_text(model_info) else ["cls"]
+    short = TASK_NAMES.get(task, task)
+    if short not in known:
         raise ValueError(unknown("task", task, known))
+    return short
 
 
-def _inputs(model_info: Any, task: str, batch: Any) -> dict[str, Any]:
+def _inputs(model_info: MaseModelInfo | None, task: str, batch: Any) -> dict[str, Any]:
     if not _is_text(model_info):
         return {"x": batch[0]}
     assert isinstance(batch, Mapping)

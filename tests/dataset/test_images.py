@@ -164,6 +164,7 @@ def test_mnist_files_that_do_not_fit_together_are_refused(tmp_path, mnist_arrays
     for arrays, reason in [
         ((x_train, y_train[1:], x_test, y_test), r"an array \(199,\) of labels for 200 images"),
         ((x_train, y_train + np.uint8(1), x_test, y_test), "holds the label 10; digits are 0 to 9"),
+        ((x_train, y_train, x_test[:0], y_test[:0]), r"an array \(0, 28, 28\) where images"),
         ((x_train, y_train, x_test[:, 1:], y_test), r"an array \(50, 27, 28\) where images"),
     ]:
         write_mnist(tmp_path, arrays)

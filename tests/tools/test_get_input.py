@@ -1,17 +1,16 @@
 """Inputs as the labs ask for them."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from chop.dataset import MaseDataModule
+from chop.models import MaseModelInfo
 from chop.tools.get_input import InputGenerator, get_cf_args, get_dummy_input
 
-VISION = SimpleNamespace(is_nlp_model=False, is_vision_model=True, is_physical_model=False)
-TEXT = SimpleNamespace(is_nlp_model=True, is_vision_model=False, is_physical_model=False)
+VISION = MaseModelInfo("net", "toy", "vision", image_classification=True)
+TEXT = MaseModelInfo("reader", "manual", "nlp", sequence_classification=True)
 
 
 @pytest.fixture
@@ -122,7 +121,10 @@ def test_text_comes_by_the_names_that_the_task_knows():
         "attention_mask": (1, 5),
         "labels": (1, 1),
     }
-    assert get_dummy_input(TEXT, Sentences(), "tran").keys() == {"input_ids", "attention_mask"}
+    assert get_dummy_input(TEXT, Sentences(), "translation").keys() == {
+        "input_ids",
+        "attention_mask",
+    }
 
 
 def test_cf_args_fix_what_the_task_does_not_give():
