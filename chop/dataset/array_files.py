@@ -5,25 +5,33 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from chop.dataset.tabular import Given, Table, coded
 
 PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
 PARTS = {None: "train", "train": "train", "test": "test"}  # anything else is validation
+BROKEN = (OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+WRITE = "write it with numpy.savez(file, x=x, y=y)"
 NAMES = "x and y, or x_train, y_train, x_test, y_test (and x_val, y_val)"
 
 
 def read_npz(file: Path) -> tuple[Table, Given]:
     """Arrays that `numpy.savez` wrote; pickled objects among them are refused."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return _table(file, {name: arrays[name] for name in arrays.files})
-    except (OSError, zipfile.BadZipFile, EOFError, AttributeError) as error:
-        raise ValueError(f"{file} cannot be read as npz ({error}); write it again") from error
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except ValueError as error:  # what numpy says about pickles is no advice of ours
+        raise ValueError(f"{file} is no npz file of plain arrays; {WRITE}") from error
+    except BROKEN as error:
+        raise ValueError(f"{file} cannot be read as npz ({error}); {WRITE}") from error
+    return _table(file, found)
 
 
 def read_tensors(file: Path) -> tuple[Table, Given]:
@@ -37,7 +45,7 @@ def _safetensors(file: Path) -> dict[str, np.ndarray]:
     from safetensors.torch import load_file
 
     try:
-        return {name: tensor.numpy() for name, tensor in load_file(file).items()}
+        return {name: _array(tensor) for name, tensor in load_file(file).items()}
     except SafetensorError as error:
         raise ValueError(
             f"{file} cannot be read as safetensors ({error}); write it again"
@@ -45,8 +53,6 @@ def _safetensors(file: Path) -> dict[str, np.ndarray]:
 
 
 def _pt(file: Path) -> dict[str, np.ndarray]:
-    import torch
-
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:
@@ -59,7 +65,12 @@ def _pt(file: Path) -> dict[str, np.ndarray]:
         found = dict(zip("xy", found, strict=True))
     if not isinstance(found, Mapping) or not all(torch.is_tensor(t) for t in found.values()):
         raise ValueError(f"{file} holds no dictionary of tensors; it should have {NAMES}")
-    return {str(name): tensor.numpy() for name, tensor in found.items()}
+    return {str(name): _array(tensor) for name, tensor in found.items()}
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """The values of a tensor; those of a type that numpy has not, as single precision."""
+    return tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[Table, Given]:

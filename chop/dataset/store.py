@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,13 @@ def _key(sources: Sequence[Path], options: str) -> str:
     return hashlib.sha256(json.dumps([*names, options]).encode()).hexdigest()[:12]
 
 
-def _seal(recipe: dict[str, str]) -> int:
+def _seal_time(recipe: dict[str, str]) -> int:
     """The time that a prepared file bears: that of its source, until somebody touches it."""
     return int(json.loads(recipe["sources"])[0][1])
+
+
+def _seal(file: Path, recipe: dict[str, str]) -> None:
+    os.utime(file, ns=(_seal_time(recipe), _seal_time(recipe)))
 
 
 def _write(file: Path, data: Prepared, recipe: dict[str, str]) -> None:
@@ -138,7 +142,7 @@ def _write(file: Path, data: Prepared, recipe: dict[str, str]) -> None:
                 raise OSError(str(error)) from error
             with new.open("rb+") as written:
                 os.fsync(written.fileno())
-            os.utime(new, ns=(_seal(recipe), _seal(recipe)))
+            _seal(new, recipe)
             new.replace(file)
     finally:
         new.unlink(missing_ok=True)
@@ -174,11 +178,13 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
 
 def _sound(file: Path, data: Prepared, recipe: dict[str, str]) -> bool:
     """Whether the content is what was written: read in full only if somebody touched the file."""
-    if file.stat().st_mtime_ns == _seal(recipe):
+    if file.stat().st_mtime_ns == _seal_time(recipe):
         return True
     if data.computed_fingerprints() != data.fingerprints:
         logger.warning("%s is damaged and will be made anew", file)
         return False
+    with suppress(OSError):  # somebody else's file is read in full every time
+        _seal(file, recipe)
     return True
 
 

@@ -183,7 +183,7 @@ def prepare(
     x = table.x[order]
     if standardize_by is not None:
         x = standardize(x, standardize_by)
-    elif x.dtype != np.uint8:  # bytes of pictures stay bytes
+    elif x.dtype != np.uint8 or x.ndim == 2:  # bytes of pictures stay bytes
         x = x.astype(np.float32)
     return Prepared(
         torch.from_numpy(x),

@@ -7,6 +7,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -36,7 +37,7 @@ class _Text:
 
 def read_csv(file: Path, label: str | None = None) -> Table:
     """A CSV file: a line of names (or none), numbers, and one column of labels."""
-    with file.open(encoding="utf-8-sig", newline="") as lines:
+    with _opened(file) as lines:
         first = lines.readline()
         delimiter = max(",;\t", key=first.count)
         names = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
@@ -51,7 +52,7 @@ def read_csv(file: Path, label: str | None = None) -> Table:
 def read_arff(file: Path, label: str | None = None) -> Table:
     """An ARFF file, as OpenML has them: attributes, then rows separated by commas."""
     names: list[str] = []
-    with file.open(encoding="utf-8-sig") as lines:
+    with _opened(file) as lines:
         for number, line in enumerate(lines, 1):
             if match := ATTRIBUTE.match(line.strip()):
                 names.append(match[1].strip("'\""))
@@ -59,6 +60,16 @@ def read_arff(file: Path, label: str | None = None) -> Table:
                 label = label_column(file, names, label)
                 return _read(_Text(file, names, label, number + 1, comment="%"), lines)
     raise ValueError(f"{file} is no ARFF file: it has no line @DATA; fetch it again")
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """The file as text; one that is no text is refused."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            yield lines
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{file} is no text in UTF-8 ({error}); write it again") from error
 
 
 def label_column(file: Path, names: Sequence[str], label: str | None) -> str:

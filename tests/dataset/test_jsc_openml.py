@@ -1,0 +1,176 @@
+"""OpenML's jets: ARFF, CSV and Parquet give the same data, from a path or over the network."""
+
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from chop.dataset import get_dataset, get_dataset_info
+from chop.dataset import jsc_openml as module
+from chop.dataset.text_tables import read_arff
+
+WRITERS = {".arff": "write_arff", ".csv": "write_csv", ".parquet": "write_parquet"}
+
+
+@pytest.fixture(scope="module")
+def files(layouts, jets, tmp_path_factory):
+    """The same jets in every kind of file."""
+    folder = tmp_path_factory.mktemp("openml")
+    return {
+        kind: getattr(layouts, write)(folder / f"jets{kind}", jets)
+        for kind, write in WRITERS.items()
+    }
+
+
+def test_every_kind_of_file_gives_the_same_jets(files, cache):
+    splits = {kind: get_dataset("jsc-openml", "train", path=file) for kind, file in files.items()}
+    for split in splits.values():
+        torch.testing.assert_close(split.x, splits[".arff"].x, rtol=1e-6, atol=1e-6)
+        assert torch.equal(split.y, splits[".arff"].y)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_columns_may_come_in_any_order(layouts, jets, files, tmp_path, cache, kind):
+    columns = ["class", *reversed(layouts.FEATURES)]
+    other = getattr(layouts, WRITERS[kind])(tmp_path / f"other{kind}", jets, columns=columns)
+    one, two = (get_dataset("jsc-openml", "test", path=path) for path in (files[kind], other))
+    assert torch.equal(one.x, two.x)
+    assert torch.equal(one.y, two.y)
+
+
+def test_it_is_the_same_jets_as_jsc_in_another_order_of_classes(layouts, jets, tmp_path, cache):
+    hdf5 = layouts.write_cernbox(tmp_path / "jets.h5", jets)
+    arff = layouts.write_arff(tmp_path / "jets.arff", jets)
+    jsc, openml = (
+        get_dataset("jsc", "test", path=hdf5),
+        get_dataset("jsc_openml", "test", path=arff),
+    )
+    torch.testing.assert_close(jsc.x, openml.x, rtol=1e-5, atol=1e-5)
+    names = get_dataset_info("jsc").class_names, get_dataset_info("jsc-openml").class_names
+    assert names == (tuple("gqwzt"), tuple("gqtwz"))
+    assert [names[0][c] for c in jsc.y] == [names[1][c] for c in openml.y]
+
+
+def test_genuine_rows_are_read_to_the_last_bit(layouts, jets, files):
+    if not jets.genuine:
+        pytest.skip(f"the genuine rows are not at {layouts.GENUINE}")
+    table = module.read_openml(files[".arff"])
+    assert np.array_equal(table.x.astype(np.float32), jets.x)
+    assert np.array_equal(table.y, jets.y)
+
+
+def test_legacy_val_is_that_of_jsc(files, cache):
+    file = files[".arff"]
+    train, val = (
+        get_dataset("jsc-openml", s, path=file, legacy_val=True) for s in ("train", "validation")
+    )
+    assert torch.equal(train.x, val.x)
+    assert len(train) == 800
+
+
+def test_arff_may_be_written_in_many_ways(tmp_path):
+    file = tmp_path / "odd.arff"
+    file.write_text(
+        "% a comment\r\n@relation x\r\n@ATTRIBUTE \"b c\" numeric\r\n@attribute 'a'   REAL\r\n"
+        "@Attribute class {'g', 'q'}\r\n\r\n@DATA\r\n% another\r\n1, 2, 'g'\r\n\r\n-1e-3,+4,q\r\n"
+    )
+    table = read_arff(file, "class")
+    assert table.features == ("b c", "a")
+    assert table.x.tolist() == [[1, 2], [-0.001, 4]]
+    assert table.y.tolist() == [0, 1]
+    assert table.classes == ("g", "q")
+
+
+class TestDownload:
+    """OpenML says where the file is and what its checksum is."""
+
+    @pytest.fixture
+    def openml(self, files, monkeypatch):
+        content = files[".arff"].read_bytes()
+        facts = {"url": "http://there/x.arff", "md5_checksum": hashlib.md5(content).hexdigest()}
+        asked: dict[str, str | None] = {}
+
+        def fetch(url, target, *, checksum=None):
+            asked[url] = checksum
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if url == module.ABOUT:
+                target.write_text(json.dumps({"data_set_description": facts}))
+            else:
+                shutil.copy(files[".arff"], target)
+            return target
+
+        monkeypatch.setattr(module, "download", fetch)
+        return asked, facts
+
+    def test_the_file_comes_from_where_openml_says(self, openml, cache):
+        asked, facts = openml
+        for split in ("train", "test"):
+            assert len(get_dataset("jsc-openml", split)) > 0
+        assert asked == {module.ABOUT: None, facts["url"]: f"md5:{facts['md5_checksum']}"}
+        assert (cache / "jsc-openml" / module.FILE).exists()
+
+    def test_an_answer_without_an_address_is_refused(self, openml, cache):
+        openml[1].pop("url")
+        with pytest.raises(ValueError, match=r"does not say where the data lies.*save it as"):
+            get_dataset("jsc-openml", "train")
+        assert not list((cache / "jsc-openml").glob("about*"))
+
+
+class TestRefusals:
+    """Whatever is wrong with a file is said in one sentence, with the path and the fix."""
+
+    def refused(self, path):
+        with pytest.raises((ValueError, FileNotFoundError)) as refusal:
+            get_dataset("jsc-openml", "train", path=path)
+        message = str(refusal.value)
+        assert path.name in message
+        assert "\n" not in message
+        return message
+
+    def altered(self, files, tmp_path, old, new, kind=".arff"):
+        text = files[kind].read_text()
+        assert old in text
+        file = tmp_path / f"altered{kind}"
+        file.write_text(text.replace(old, new, 1))
+        return file
+
+    def test_another_kind_of_file(self, tmp_path, cache):
+        (tmp_path / "jets.xls").write_text("x")
+        assert "is none of .arff, .csv, .parquet" in self.refused(tmp_path / "jets.xls")
+
+    def test_two_files_in_a_folder(self, files, cache):
+        assert "has 3 such files" in self.refused(files[".csv"].parent)
+
+    def test_a_missing_column(self, files, tmp_path, cache):
+        file = self.altered(files, tmp_path, "zlogz", "zlog")
+        assert "lacks the columns zlogz; it has zlog, c1" in self.refused(file)
+
+    def test_no_class(self, files, tmp_path, cache):
+        file = self.altered(files, tmp_path, "'class'", "'clas'")
+        assert "no column 'class' of labels; did you mean 'clas'?" in self.refused(file)
+
+    def test_an_unknown_class(self, files, tmp_path, cache):
+        file = self.altered(files, tmp_path, ",g\n", ",h\n")
+        assert "'h' is no class of jets; they are g, q, t, w, z" in self.refused(file)
+
+    def test_no_data(self, files, tmp_path, cache):
+        assert "no line @DATA" in self.refused(self.altered(files, tmp_path, "@DATA", "DATA"))
+
+    def test_a_missing_value(self, files, tmp_path, cache):
+        file = self.altered(files, tmp_path, "@DATA\n", "@DATA\n?")
+        assert "line 23: '?" in self.refused(file)
+        assert "in column 'zlogz' is no number" in self.refused(file)
+
+    def test_a_truncated_file(self, files, tmp_path, cache):
+        content = files[".arff"].read_text()
+        (tmp_path / "cut.arff").write_text(content[: len(content) // 2])
+        assert "instead of 17; the file is damaged or was cut" in self.refused(
+            tmp_path / "cut.arff"
+        )
+
+    def test_a_truncated_parquet_file(self, files, tmp_path, cache):
+        (tmp_path / "cut.parquet").write_bytes(files[".parquet"].read_bytes()[:5000])
+        assert "cannot be read as Parquet" in self.refused(tmp_path / "cut.parquet")

@@ -1,0 +1,349 @@
+"""Users bring their own tables and arrays; what cannot be learned from is refused with the fix."""
+
+import builtins
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+from safetensors.torch import save_file
+
+from chop.dataset import MaseDataModule, get_dataset, get_dataset_info
+
+ROWS = 60
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((ROWS, 3)) * [1, 10, 100] + 5
+WORDS = np.array(["cat", "dog", "eel"])[np.arange(ROWS) % 3]
+CODES = np.arange(ROWS) % 3
+PICTURES = RANDOM.integers(0, 256, (ROWS, 3, 8, 6), np.uint8)
+
+
+def write_csv(file, *, names=("a", "b", "c", "label"), delimiter=",", labels=WORDS, x=X):
+    lines = [delimiter.join(names)] if names else []
+    rows = zip(x.tolist(), labels, strict=True)
+    lines += [delimiter.join([*map(repr, row), label]) for row, label in rows]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def write_parquet(file, **columns):
+    parquet.write_table(pyarrow.table(columns), file)
+    return file
+
+
+def write_npz(file, **arrays):
+    np.savez(file, **arrays)
+    return file
+
+
+def write_tensors(file, **arrays):
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    save_file(tensors, file) if file.suffix == ".safetensors" else torch.save(tensors, file)
+    return file
+
+
+def everything(name, path, **options):
+    """All samples of all splits."""
+    splits = [get_dataset(name, s, path=path, **options) for s in ("train", "validation", "test")]
+    return torch.cat([s.x for s in splits]), torch.cat([s.y for s in splits])
+
+
+@pytest.fixture
+def files(tmp_path, cache):
+    """The same table in every kind of file."""
+    columns = {"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "label": WORDS}
+    return {
+        "csv": write_csv(tmp_path / "own.csv"),
+        "parquet": write_parquet(tmp_path / "own.parquet", **columns),
+        "npz": write_npz(tmp_path / "own.npz", X=X, Y=WORDS),
+        "tensors": write_tensors(tmp_path / "own.safetensors", x=X, y=CODES),
+    }
+
+
+def test_every_kind_of_file_gives_the_same_samples(files):
+    found = {name: everything(name, file) for name, file in files.items()}
+    for x, y in found.values():
+        assert torch.equal(x, found["csv"][0])
+        assert torch.equal(y, found["csv"][1])
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+def test_the_info_comes_from_the_file(files, name):
+    info = get_dataset_info(name, path=files[name])
+    assert (info.name, info.num_features, info.num_classes) == (name, 3, 3)
+    words = ("0", "1", "2") if name == "tensors" else ("cat", "dog", "eel")
+    assert info.class_names == words
+    assert info.feature_names == (
+        ("a", "b", "c") if name in ("csv", "parquet") else ("x0", "x1", "x2")
+    )
+    assert info.available_splits == ("train", "validation", "test", "pred")
+
+
+def test_training_samples_are_standardised_unless_the_user_says_no(files):
+    train = get_dataset("csv", "train", path=files["csv"])
+    assert train.x.mean(0).abs().max() < 1e-6
+    assert (train.x.std(0, correction=0) - 1).abs().max() < 1e-6
+    raw, codes = everything("csv", files["csv"], standardize=False)
+    order = np.lexsort(raw.numpy().T), np.lexsort(X.T)
+    assert np.array_equal(raw.numpy()[order[0]], X[order[1]].astype(np.float32))
+    assert np.array_equal(codes[torch.from_numpy(order[0])], CODES[order[1]])
+
+
+def test_shares_and_seed_are_the_users(files):
+    options = {"test": 0.5, "validation": 0.0, "seed": 7}
+    info = get_dataset_info("csv", path=files["csv"], **options)
+    assert info.available_splits == ("train", "test", "pred")
+    train = get_dataset("csv", "train", path=files["csv"], **options)
+    assert len(train) == 30
+    other = get_dataset("csv", "train", path=files["csv"], **options | {"seed": 8})
+    assert not torch.equal(train.x, other.x)
+    with pytest.raises(ValueError, match="data set 'csv' has no split 'validation'"):
+        get_dataset("csv", "validation", path=files["csv"], **options)
+
+
+def test_the_data_module_takes_it_whole(files):
+    data = MaseDataModule("csv", batch_size=16, custom_path=files["csv"], label="label")
+    data.prepare_data()
+    data.setup()
+    assert data.dataset_info.num_features == 3
+    assert next(iter(data.train_dataloader()))[0].shape == (16, 3)
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet"])
+def test_a_column_of_any_name_may_be_the_label(files, name):
+    options = {"path": files[name], "label": "label"}
+    assert get_dataset_info(name, **options).class_names == ("cat", "dog", "eel")
+    with pytest.raises(ValueError, match="no column 'lable' of labels; did you mean 'label'"):
+        get_dataset(name, "train", path=files[name], label="lable")
+    with pytest.raises(ValueError, match="no column 'size' of labels; it has a, b, c, label"):
+        get_dataset(name, "train", path=files[name], label="size")
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (("a", "Class", "b", "c"), "Class"),
+        (("a", "target", "b", "c"), "target"),
+        (("a", "b", "c", "kind"), "kind"),
+    ],
+)
+def test_the_label_is_found_by_its_usual_name_or_is_the_last(tmp_path, cache, names, label):
+    columns = iter(X.T)
+    table = {name: CODES if name == label else next(columns) for name in names}
+    info = get_dataset_info("parquet", path=write_parquet(tmp_path / "own.parquet", **table))
+    assert info.feature_names == tuple(name for name in names if name != label)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("named", [True, False])
+def test_csv_may_be_written_in_many_ways(tmp_path, files, delimiter, named):
+    names, labels = (("a", "b", "c", "label"), WORDS) if named else ((), CODES.astype(str))
+    file = write_csv(tmp_path / "other.csv", names=names, delimiter=delimiter, labels=labels)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\r\n")
+    x, y = everything("csv", file)
+    assert torch.equal(x, everything("csv", files["csv"])[0])
+    assert torch.equal(y, everything("csv", files["csv"])[1])
+
+
+def test_quoted_cells_are_read(tmp_path, cache):
+    file = tmp_path / "own.csv"
+    rows = [f'{i}.5,"{i}","a, {"b" if i % 2 else "c"}"' for i in range(20)]
+    file.write_text("\n".join(['"x, y",z,"the label"', *rows]))
+    info = get_dataset_info("csv", path=file, label="the label")
+    assert info.feature_names == ("x, y", "z")
+    assert info.class_names == ("a, b", "a, c")
+
+
+def test_a_csv_of_many_blocks_is_one_table(tmp_path, files, monkeypatch):
+    monkeypatch.setattr("chop.dataset.text_tables.BLOCK", 7)
+    x, _ = everything("csv", files["csv"], renew=True)
+    assert torch.equal(x, everything("npz", files["npz"])[0])
+
+
+class TestArrays:
+    """npz and tensors: tables or pictures, divided by the user or by us."""
+
+    def test_splits_of_the_user_are_kept(self, tmp_path, cache):
+        arrays = {"x_train": X[:40], "y_train": CODES[:40], "X_test": X[40:], "y_test": CODES[40:]}
+        file = write_npz(tmp_path / "own.npz", **arrays)
+        test = get_dataset("npz", "test", path=file, standardize=False)
+        assert np.array_equal(test.x, X[40:].astype(np.float32))
+        assert len(get_dataset("npz", "train", path=file)) == 36
+        arrays |= {"x_val": X[:5], "y_val": CODES[:5]}
+        file = write_npz(tmp_path / "three.npz", **arrays)
+        assert len(get_dataset("npz", "train", path=file)) == 40
+        assert len(get_dataset("npz", "validation", path=file)) == 5
+
+    def test_pictures_as_bytes_are_numbers_from_0_to_1(self, tmp_path, cache):
+        file = write_npz(tmp_path / "own.npz", x=PICTURES, y=CODES)
+        info = get_dataset_info("npz", path=file)
+        assert info.image_classification
+        assert info.image_size == (3, 8, 6)
+        assert info.num_features is None
+        test = get_dataset("npz", "test", path=file)
+        assert test.x.dtype == torch.uint8
+        assert torch.equal(test[:4][0], test.x[:4].float() / 255)
+
+    def test_pictures_as_floats_stay_as_they_are(self, tmp_path, cache):
+        floats = (PICTURES / 255).astype(np.float32)
+        file = write_tensors(tmp_path / "own.pt", x=floats, y=CODES)
+        x, _ = everything("tensors", file)
+        assert torch.equal(
+            x.sum((1, 2, 3)).sort().values, torch.tensor(floats).sum((1, 2, 3)).sort().values
+        )
+
+    def test_a_pair_of_tensors_serves(self, tmp_path, files):
+        torch.save((torch.from_numpy(X), torch.from_numpy(CODES)), tmp_path / "pair.pt")
+        x, _ = everything("tensors", tmp_path / "pair.pt")
+        assert torch.equal(x, everything("npz", files["npz"])[0])
+
+    def test_bfloat16_and_labels_in_a_column_serve(self, tmp_path, cache):
+        tensors = {"x": torch.from_numpy(X).bfloat16(), "y": torch.from_numpy(CODES)[:, None]}
+        save_file(tensors, tmp_path / "half.safetensors")
+        assert get_dataset("tensors", "train", path=tmp_path / "half.safetensors").x.shape[1] == 3
+
+    def test_integers_and_booleans_are_features(self, tmp_path, cache):
+        for dtype in (np.int64, np.uint8, bool):
+            file = write_npz(tmp_path / f"{dtype.__name__}.npz", x=(X > 5).astype(dtype), y=CODES)
+            assert get_dataset("npz", "train", path=file)[:][0].mean().abs() < 1e-6
+            plain = get_dataset("npz", "train", path=file, standardize=False)[:][0]
+            assert plain.unique().tolist() == [0, 1]
+
+
+class TestRefusals:
+    """One sentence with the path, the reason and the fix."""
+
+    def refused(self, name, path, **options):
+        with pytest.raises((ValueError, FileNotFoundError)) as refusal:
+            get_dataset(name, "train", path=path, **options)
+        message = str(refusal.value)
+        assert "\n" not in message
+        if path:
+            assert path.name in message
+        return message
+
+    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    def test_no_path(self, name, cache):
+        message = self.refused(name, None)
+        assert f"data set '{name}' needs your file: give --data-path (path=) a ." in message
+
+    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    def test_no_such_file(self, name, tmp_path, cache):
+        assert "does not exist" in self.refused(name, tmp_path / "none.x")
+
+    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    def test_an_empty_file(self, name, tmp_path, cache):
+        (tmp_path / "own.x").touch()
+        assert "is empty" in self.refused(name, tmp_path / "own.x")
+
+    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    @pytest.mark.parametrize("content", [b"nonsense", bytes(range(256)), b"PK\x03\x04 broken zip"])
+    def test_another_kind_of_file(self, name, content, tmp_path, cache):
+        (tmp_path / "own.x").write_bytes(content)
+        self.refused(name, tmp_path / "own.x")
+        (tmp_path / "own.safetensors").write_bytes(content)
+        self.refused("tensors", tmp_path / "own.safetensors")
+
+    def test_words_among_the_features(self, files, tmp_path):
+        text = files["csv"].read_text().splitlines()
+        text[4] = "1.0,red,2.0,cat"
+        (tmp_path / "words.csv").write_text("\n".join(text))
+        message = self.refused("csv", tmp_path / "words.csv")
+        assert "line 5: 'red' in column 'b' is no number" in message
+        assert "labels is 'label'" in message
+        file = write_parquet(tmp_path / "words.parquet", a=X[:, 0], b=WORDS, label=CODES)
+        assert "column 'b' holds string, no numbers" in self.refused("parquet", file)
+
+    def test_rows_of_another_length(self, files, tmp_path):
+        (tmp_path / "cut.csv").write_text(files["csv"].read_text()[:-12])
+        assert "3 cells instead of 4" in self.refused("csv", tmp_path / "cut.csv")
+
+    def test_names_without_rows(self, tmp_path, cache):
+        assert "has no rows" in self.refused(
+            "csv", write_csv(tmp_path / "own.csv", x=X[:0], labels=[])
+        )
+
+    def test_one_column(self, tmp_path, cache):
+        (tmp_path / "own.csv").write_text("label\na\nb\n")
+        assert "has 1 columns" in self.refused("csv", tmp_path / "own.csv")
+
+    def test_sentences_as_labels(self, tmp_path, cache):
+        labels = [f"a long sentence that describes sample {i} in all detail" for i in range(ROWS)]
+        file = write_csv(tmp_path / "own.csv", labels=labels)
+        assert "are longer than 39 characters" in self.refused("csv", file)
+
+    def test_missing_values(self, tmp_path, cache):
+        x = X.copy()
+        x[3:5, 1] = np.nan
+        message = "2 values are NaN, infinite or too large, in "
+        assert message + "b" in self.refused("csv", write_csv(tmp_path / "own.csv", x=x))
+        assert message + "x1" in self.refused("npz", write_npz(tmp_path / "o.npz", x=x, y=CODES))
+        holes = pyarrow.array([None, *X[1:, 0]])
+        file = write_parquet(tmp_path / "own.parquet", a=holes, label=CODES)
+        assert "1 values of column 'a' are missing" in self.refused("parquet", file)
+
+    def test_one_class(self, tmp_path, cache):
+        file = write_csv(tmp_path / "own.csv", labels=["cat"] * ROWS)
+        assert "all labels are cat; two classes are the least" in self.refused("csv", file)
+
+    @pytest.mark.parametrize(
+        ("arrays", "reason"),
+        [
+            ({"x": X, "y": CODES[:-1]}, "60 samples but 59 labels for train"),
+            ({"x": X}, "has the arrays x; it needs x and y"),
+            ({"samples": X, "labels": CODES}, "has the arrays samples, labels; it needs x and y"),
+            ({"x_test": X, "y_test": CODES}, "it needs x and y"),
+            ({"x": X, "y": np.eye(3)[CODES]}, r"y.argmax(1) makes that of one-hot labels"),
+            ({"x": X, "y": X[:, 0]}, "are no classes"),
+            ({"x": X[:, 0], "y": CODES}, "neither a table (N, features) nor pictures"),
+            ({"x": X[:0], "y": CODES[:0]}, "has no samples for train"),
+            ({"x": X.astype(str), "y": CODES}, "are no numbers"),
+            ({"x_train": X, "y_train": CODES, "x_test": X[:, 1:], "y_test": CODES}, "of shapes"),
+        ],
+    )
+    def test_arrays_that_are_no_samples_and_labels(self, tmp_path, cache, arrays, reason):
+        assert reason in self.refused("npz", write_npz(tmp_path / "own.npz", **arrays))
+
+    def test_pickled_objects(self, tmp_path, cache):
+        file = tmp_path / "own.npz"
+        np.savez(file, x=X, y=np.array([{}] * ROWS, dtype=object))
+        assert "is no npz file of plain arrays; write it with" in self.refused("npz", file)
+        torch.save({"x": torch.ones(3), "y": Exploit()}, tmp_path / "own.pt")
+        assert "cannot be read as tensors" in self.refused("tensors", tmp_path / "own.pt")
+
+    def test_tensors_without_names(self, tmp_path, cache):
+        torch.save([torch.ones(3)] * 3, tmp_path / "own.pt")
+        assert "no dictionary of tensors" in self.refused("tensors", tmp_path / "own.pt")
+
+    def test_standardised_pictures(self, tmp_path, cache):
+        file = write_npz(tmp_path / "own.npz", x=PICTURES, y=CODES)
+        assert "holds pictures" in self.refused("npz", file, standardize=True)
+
+    def test_nothing_left_for_training(self, tmp_path, cache):
+        file = write_npz(tmp_path / "own.npz", x=X[:2], y=CODES[:2])
+        assert "none of its 2 samples is left" in self.refused(
+            "npz", file, test=0.5, validation=0.9
+        )
+
+    def test_a_share_beyond_one(self, files):
+        with pytest.raises(ValueError, match="test is a share"):
+            get_dataset("csv", "train", path=files["csv"], test=20)
+
+    def test_parquet_without_pyarrow(self, files, monkeypatch):
+        def absent(name, *args, **more):
+            if name.startswith("pyarrow"):
+                raise ImportError(name)
+            return imported(name, *args, **more)
+
+        imported = builtins.__import__
+        monkeypatch.setattr(builtins, "__import__", absent)
+        with pytest.raises(ImportError, match=r'pip install "mase\[tables\]"'):
+            get_dataset("parquet", "train", path=files["parquet"])
+
+
+class Exploit:
+    """Would run code of the file's author if it were unpickled."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("unpickled",))
