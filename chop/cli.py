@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
+import logging
 import signal
 import sys
-from typing import Annotated, Any
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from chop.catalogue import KINDS, Row
+from chop.actions.base import ACTIONS, Action
+from chop.actions.command import (
+    ActionCommand,
+    ActionGroup,
+    command_function,
+    info_option,
+    with_info_kinds,
+)
+from chop.actions.config import ConfigError, Group
+from chop.actions.info import info
+from chop.actions.listing import print_rows
+from chop.actions.run import import_files, is_first_process, prepare
+from chop.catalogue import KINDS
 from chop.registry import UnknownName
+from chop.training.interruption import Interrupted
 from chop.version import __version__
 
+logger = logging.getLogger(__name__)
+
+TERMINATED = 128 + signal.SIGTERM
 app = typer.Typer(
     name="ch",
+    cls=ActionGroup,
     help="MASE: read a PyTorch model as a graph, analyse it, and make it fit real hardware.",
-    epilog="Start with `ch list passes`. Each command has a --help of its own.",
+    epilog="`ch train jsc-tiny jsc-sim` trains a small network; `ch --info` lists what there is.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,16 +53,47 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_info(kind: str | None) -> None:
+    if kind is not None:
+        print(info(kind))
+        raise typer.Exit
+
+
 @app.callback()
 def common(
+    listed: Annotated[str | None, info_option(callback=_show_info, is_eager=True)] = None,
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", help="Print the version.", callback=_show_version, is_eager=True
+            "--version",
+            "-V",
+            metavar="",
+            help="Print the version.",
+            rich_help_panel=Group.INFORMATION,
+            callback=_show_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:
     pass
+
+
+def _run(action: Action, given: dict[str, Any]) -> None:
+    """Check, show the options, act."""
+    if "info" in given:
+        import_files([Path(file) for file in given.get("imports", [])])
+        _show_info(given["info"])
+    run = prepare(action, given)
+    if is_first_process():
+        print(f"Seed set to {run.config.seed}")
+        print(run.table, flush=True)
+    run()
+
+
+for _action in ACTIONS.values():
+    app.command(_action.name, cls=ActionCommand, help=_action.about)(
+        command_function(_action.name, functools.partial(_run, _action))
+    )
 
 
 @app.command("list")
@@ -60,6 +112,8 @@ def list_command(
 
     `ch list` counts each kind, `ch list passes` shows one, `ch list passes --json` is for programs.
     """
+    if hasattr(signal, "SIGPIPE"):  # `ch list ops | head` ends quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if kind is not None and kind not in KINDS:
         raise UnknownName("kind", kind, list(KINDS))
     if kind is not None:
@@ -69,68 +123,46 @@ def list_command(
     if as_json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        _print_rows(rows)
+        print_rows(rows)
     else:
         print(f"no {kind} are registered yet")
 
 
-def _print_rows(rows: list[Row]) -> None:
-    """A table; things with options take a paragraph each, as options are long."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width to wrap at
-        console = Console(width=int(os.environ.get("COLUMNS", "200")))
-    if "options" in rows[0]:
-        for row in rows:
-            console.print(_paragraph(row))
-    else:
-        console.print(_table(rows))
-
-
-def _paragraph(row: Row) -> Any:
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    facts = [str(row["kind"])] if "kind" in row else []
-    facts += [f"needs {_cell(row['needs'])}"] if row.get("needs") else []
-    title = Text(row["name"], style="bold")
-    title.append(f"  ({'; '.join(facts)})" if facts else "", style="not bold dim")
-    body = Text("\n".join([row["about"], *row["options"]]))
-    return Group(title, Padding(body, (0, 0, 1, 4)))
-
-
-def _table(rows: list[Row]) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(rows[0]):
-        table.add_column(column, style="bold" if i == 0 else "", overflow="fold", no_wrap=i == 0)
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    return table
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Run one command; what the user got wrong is one sentence and exit code 2."""
-    if hasattr(signal, "SIGPIPE"):  # `ch list ops | head` ends quietly
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    """Run one command; what went wrong as it may is one sentence and an exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        app(args=argv, prog_name="ch", standalone_mode=True)
-    except UnknownName as error:
-        print(f"ch: {error}", file=sys.stderr)
-        sys.exit(2)
+        app(args=with_info_kinds(words), prog_name="ch", standalone_mode=True)
+    except (ConfigError, UnknownName) as error:
+        _fail(error, 2)
+    except (ValueError, OSError, ImportError, ArithmeticError) as error:
+        _fail(error, 1)
+    except Interrupted as stop:
+        _fail(stop, stop.exit_code)
+
+
+def _fail(error: BaseException, code: int) -> NoReturn:
+    """Say why on stderr; where, for those who debug."""
+    logger.debug("the error was raised here", exc_info=error)
+    print(f"ch: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+class ChopCLI:
+    """The command line for scripts: `ChopCLI(["train", "jsc-tiny", "jsc"]).run()`."""
+
+    def __init__(self, argv: Sequence[str] | None = None) -> None:
+        self.argv = list(sys.argv[1:] if argv is None else argv)
+
+    def run(self) -> None:
+        """Do it; a failure is a SystemExit with the exit code."""
+        try:
+            main(self.argv)
+        except SystemExit as end:
+            if end.code:
+                raise
 
 
 if __name__ == "__main__":

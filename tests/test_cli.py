@@ -1,17 +1,46 @@
 """`ch` as users type it: real processes, exit codes, one-sentence errors."""
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from chop import cli
+from chop.actions.base import ACTIONS
+from chop.actions.command import command_function, with_info_kinds
+from chop.actions.config import OPTIONS, ConfigError, Group
 from chop.catalogue import KINDS
 from chop.version import __version__
 
 
 def ch(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "chop", *args], capture_output=True, text=True)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path, capsys):
+    """`here("train", …)` runs the command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    changed = (signal.SIGTERM, signal.SIGPIPE)
+    before = {number: signal.getsignal(number) for number in changed}
+
+    def run(*args):
+        try:
+            cli.main(list(args))
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_version_is_one_line():
@@ -50,9 +79,9 @@ def test_a_pipe_that_closes_early_is_no_error_message():
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_json_has_the_rows_of_the_registry(kind):
-    run = ch("list", kind, "--json")
-    assert json.loads(run.stdout) == json.loads(json.dumps(KINDS[kind].rows()))
+def test_json_has_the_rows_of_the_registry(here, kind):
+    _, out, _ = here("list", kind, "--json")
+    assert json.loads(out) == json.loads(json.dumps(KINDS[kind].rows()))
 
 
 def test_every_row_says_what_it_is():
@@ -80,3 +109,269 @@ def test_wrong_usage_exits_with_2_and_names_the_fix(args, message):
 def test_no_command_shows_the_help():
     run = ch()
     assert "Usage: ch" in run.stdout + run.stderr
+
+
+# ------------------------------------------------------------------ actions, in this process
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """What `ch train` was called with; it raises what is put into `error`."""
+    calls = {"error": None}
+
+    def run_train(config, project):
+        calls.update(config=config, project=project)
+        if calls["error"]:
+            raise calls["error"]
+
+    monkeypatch.setattr("chop.actions.train.run_train", run_train)
+    return calls
+
+
+TOY = ("train", "toy", "toy_tiny")
+
+
+def test_a_run_prints_its_seed_and_the_table_and_acts(here, trained):
+    code, out, _ = here(*TOY, "--max-epochs", "3", "--cpu=0", "--max-steps", "-1", "--seed", "4")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "Seed set to 4"
+    assert lines[2].split("|")[1:-1] != []
+    assert "Manual Override" in lines[2]
+    config = trained["config"]
+    assert (config.max_epochs, config.num_workers, config.max_steps) == (3, 0, -1)
+    assert trained["project"].name == config.project
+
+
+def test_words_and_options_mix(here, trained):
+    assert here("train", "--max-epochs", "3", "toy", "--debug", "toy_tiny")[0] == 0
+    config = trained["config"]
+    assert (config.model, config.dataset, config.max_epochs) == ("toy", "toy_tiny", 3)
+    assert config.to_debug
+
+
+def test_a_flag_that_equals_the_default_still_overrides_the_file(here, trained, tmp_path):
+    (tmp_path / "run.toml").write_text("max_epochs = 5\nlegacy_val = true\n", encoding="utf-8")
+    assert here(*TOY, "--config", "run.toml", "--max-epochs", "20")[0] == 0
+    assert trained["config"].max_epochs == 20
+    assert trained["config"].legacy_val
+
+
+def test_import_may_be_repeated(here, trained, tmp_path):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    assert here(*TOY, "--import", "a.py", "--import", "b.py")[0] == 0
+    assert [path.name for path in trained["config"].imports] == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["train"], "ch: No model and/or dataset provided! These are required."),
+        (["train", "toy"], "ch: No model and/or dataset provided! These are required."),
+        (["train", "tooy", "toy_tiny"], "ch: unknown model 'tooy'; did you mean 'toy'?"),
+        (
+            ["train", "toy", "toy_tinny"],
+            "ch: unknown data set 'toy_tinny'; did you mean 'toy_tiny'",
+        ),
+        (
+            [*TOY, "--batch-size", "0"],
+            "ch: --batch-size: should be greater than or equal to 1, not",
+        ),
+        ([*TOY, "--learning-rate", "-1"], "ch: --learning-rate: should be greater than or equal"),
+        ([*TOY, "--learning-rate", "nan"], "ch: --learning-rate: should be a finite number, not"),
+        ([*TOY, "--load", "gone"], "ch: --load: there is no file or folder "),
+        ([*TOY, "--config", "run.yaml"], "ch: expected .toml configuration file, got run.yaml"),
+        ([*TOY, "--config", "gone.toml"], "ch: --config: there is no file 'gone.toml'"),
+        ([*TOY, "--config", "bad.toml"], "ch: bad.toml: this is no TOML: "),
+        ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
+        ([*TOY, "--import", "bad.toml"], "ch: --import: "),
+        ([*TOY, "--resume"], "ch: --resume: there is no training checkpoint in "),
+        ([*TOY, "--project-dir", "bad.toml"], "bad.toml is no folder"),
+        (["test", "toy", "toy_tiny"], "ch: expected checkpoint via --load, got None"),
+        ([*TOY, "--info=modl"], "ch: unknown kind 'modl'; did you mean 'model'?"),
+        ([*TOY, "--batch-sise", "3"], "No such option: --batch-sise"),
+        ([*TOY, "--batch-size"], "requires an argument"),
+        ([*TOY, "more"], "Got unexpected extra argument"),
+        (["transform"], "No such command 'transform'"),
+    ],
+)
+def test_wrong_usage_of_an_action_is_one_sentence(here, trained, tmp_path, args, sentence):
+    (tmp_path / "bad.toml").write_text("seed 3", encoding="utf-8")
+    (tmp_path / "key.toml").write_text("sed = 3", encoding="utf-8")
+    code, out, err = here(*args)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "config" not in trained, "nothing may start"
+    if sentence.startswith("ch: "):
+        assert err.startswith(sentence)
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("the loss is nan"), 1),
+        (FileNotFoundError("no such thing"), 1),
+        (ImportError('pip install "mase[onnx]"'), 1),
+        (FloatingPointError("the loss is nan"), 1),
+        (ConfigError("model_args: no such keyword"), 2),
+    ],
+)
+def test_a_failure_is_a_sentence_without_a_traceback(here, trained, error, code):
+    trained["error"] = error
+    got, _, err = here(*TOY)
+    assert got == code
+    assert err == f"ch: {error}\n"
+
+
+@pytest.mark.parametrize("option", [["--debug"], ["--log-level", "debug"]])
+def test_those_who_debug_see_where_it_failed(here, trained, option):
+    trained["error"] = ValueError("bad luck")
+    code, _, err = here(*TOY, *option)
+    assert code == 1
+    assert "Traceback" in err
+    assert err.endswith("ch: bad luck\n")
+
+
+def test_a_bug_keeps_its_traceback(here, trained):
+    trained["error"] = AssertionError("ours")
+    with pytest.raises(AssertionError, match="ours"):
+        here(*TOY)
+
+
+def test_interruptions_have_the_exit_codes_of_shells(here, trained):
+    from chop.training.interruption import Interrupted
+
+    trained["error"] = KeyboardInterrupt()
+    assert here(*TOY)[0] == 130
+    trained["error"] = Interrupted(signal.SIGTERM)
+    code, _, err = here(*TOY)
+    assert (code, err) == (143, "ch: stopped by SIGTERM\n")
+
+
+def test_the_class_of_scripts_runs_the_command(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cli.ChopCLI([*TOY, "--seed", "2"]).run()
+    assert trained["config"].seed == 2
+    with pytest.raises(SystemExit, match="2"):
+        cli.ChopCLI(["train"]).run()
+
+
+# ------------------------------------------------------------------ help and information
+
+
+def test_the_help_of_train(golden):
+    run = subprocess.run(
+        [sys.executable, "-m", "chop", "train", "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    golden("help_train.txt", re.sub(r" +$", "", run.stdout, flags=re.MULTILINE))
+
+
+def test_ch_help_shows_the_groups_in_their_order_and_every_option(here):
+    code, out, _ = here("--help")
+    assert code == 0
+    groups = [value for name, value in vars(Group).items() if name.isupper() and name != "FILE"]
+    found = [group for group in re.findall(r"─ ([A-Z][\w ]+?) ─", out) if group in groups]
+    assert found[-len(groups) :] == groups
+    for option in OPTIONS.values():
+        if not option.opt.only:
+            assert all(f"{flag}" in out for flag in option.flags), option.name
+    for action in ACTIONS:
+        assert action in out
+
+
+def test_a_flag_of_some_actions_is_no_flag_of_others():
+    def flags(action):
+        return command_function(action, print).__signature__.parameters.keys()
+
+    assert "skip_build" in flags("simulate")
+    assert "skip_build" not in flags("train")
+
+
+@pytest.mark.parametrize("before", [[], ["train"], [*TOY]])
+@pytest.mark.parametrize(
+    ("kind", "titles"),
+    [
+        ([], ["Supported Models", "Supported Datasets"]),
+        (["all"], ["Supported Models", "Supported Datasets"]),
+        (["model"], ["Supported Models"]),
+        (["dataset"], ["Supported Datasets"]),
+    ],
+)
+def test_info_lists_the_registries(here, before, kind, titles):
+    code, out, err = here(*before, "--info", *kind)
+    assert (code, err) == (0, "")
+    assert re.findall("Supported .*", out) == titles
+    assert "toy_tiny" in out
+
+
+def test_info_fills_columns_downwards():
+    from chop.actions.info import _titled
+
+    assert _titled("Supported Models", "abcd", columns=3) == (
+        "Supported Models\n+---+---+--+\n| a | c |  |\n| b | d |  |\n+---+---+--+"
+    )
+
+
+def test_info_lists_what_a_file_of_the_user_adds(here, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from chop.models.base import MODELS\nMODELS.register('of-a-test-of-info')(None)\n",
+        encoding="utf-8",
+    )
+    try:
+        assert "of-a-test-of-info" in here("train", "--import", "mine.py", "--info", "model")[1]
+    finally:
+        from chop.models.base import MODELS
+
+        MODELS._items.pop("of-a-test-of-info")
+
+
+def test_info_alone_means_all():
+    assert with_info_kinds(["--info", "model"]) == ["--info", "model"]
+    assert with_info_kinds(["train", "--info"]) == ["train", "--info=all"]
+
+
+# ------------------------------------------------------------------ real processes
+
+
+def test_a_new_action_is_a_function_and_a_line(tmp_path):
+    """As an action would be added: a file with a function, a line in the table."""
+    (tmp_path / "my_action.py").write_text(
+        "def run(config, project):\n    print('acted on', config.model)\n", encoding="utf-8"
+    )
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from chop.actions.base import ACTIONS, Action\n"
+        "ACTIONS['act'] = Action('act', 'Act.', 'my_action:run')\n"
+        "from chop.cli import main\n"
+        "main(['act', 'toy', 'toy_tiny'])\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.endswith("acted on toy\n")
+
+
+def test_sigterm_before_training_ends_with_143(tmp_path):
+    (tmp_path / "wait.py").write_text(
+        "import time\nprint('waiting', flush=True)\ntime.sleep(60)\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "chop", *TOY, "--import", "wait.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+
+
+def test_a_refusal_does_not_wait_for_torch():
+    code = (
+        "import sys, chop.cli\n"
+        "try: chop.cli.main(['train', 'toy', 'toy_tiny', '--batch-size', '0'])\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "2 False\n"

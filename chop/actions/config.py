@@ -80,7 +80,12 @@ class RunConfig:
     ] = "classification"
     load_name: Annotated[
         str | None,
-        General("Checkpoint to start from: a file or a folder.", flags=("--load",), exists=True),
+        General(
+            "Checkpoint to start from: a file or a folder.",
+            flags=("--load",),
+            metavar="PATH",
+            exists=True,
+        ),
     ] = None
     load_type: Annotated[
         Literal["pt", "pl", "mz", "hf"],
@@ -137,6 +142,7 @@ class RunConfig:
         Runtime(
             "Processes that prepare data; 0 does it in the main one.",
             flags=("--cpu", "--num-workers"),
+            default="one per core",
         ),
     ] = field(default_factory=default_num_workers)
     num_devices: Annotated[
@@ -182,7 +188,8 @@ class RunConfig:
     max_token_len: Annotated[Count, Language("Longest text in tokens; the rest is cut off.")] = 512
 
     project_dir: Annotated[
-        Path, InProject("Folder for the folders of all runs.", metavar="DIR")
+        Path,
+        InProject("Folder for the folders of all runs.", metavar="DIR", default="mase_output"),
     ] = field(default_factory=default_project_dir)
     project: Annotated[
         str | None,

@@ -43,6 +43,7 @@ class Opt:
     row: Row = "always"
     only: tuple[str, ...] = ()  # the actions that have the flag; (): all of them
     exists: bool = False  # a path that has to be there before anything starts
+    default: str | None = None  # the default in words, where it depends on the machine
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ class Option:
         """The default of this machine."""
         factory = self.field.default_factory
         return self.field.default if factory is MISSING else factory()
+
+    @property
+    def shown_default(self) -> str:
+        """The default as the help and the documentation show it; empty where there is none."""
+        if self.opt.default is not None:
+            return self.opt.default
+        nothing = self.default is False or self.default in (None, (), {})
+        return "" if nothing else str(self.default)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -102,7 +111,12 @@ class Option:
 
     def from_flag(self, value: Any) -> Any:
         """The typed value of what was written on the command line."""
-        return value if self.is_switch else self._checked(self._adapter.validate_strings, value)
+        if self.is_switch:
+            return value
+        adapter = self._adapter
+        return self._checked(
+            adapter.validate_python if self.is_list else adapter.validate_strings, value
+        )
 
     def from_file(self, value: Any) -> Any:
         """The typed value of what stands in a TOML file, whose types are taken at their word."""
@@ -143,7 +157,8 @@ class Option:
             return "switch"
         if self.is_table:
             return "table"
-        return KINDS[self._plain][1] + self._bounds
+        kind = Path if self.opt.exists and not self.is_list else self._plain
+        return KINDS[kind][1] + self._bounds
 
     @property
     def _core(self) -> Any:

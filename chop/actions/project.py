@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.training.interruption import is_requeued
 
 __all__ = ["Project", "find_project_to_resume"]
 
@@ -26,11 +28,15 @@ class Project:
     @classmethod
     def of(cls, config: RunConfig) -> Project:
         """The folder that the options name, or derive; with `resume`, one that can be resumed."""
-        if config.project is None and config.resume:
-            return find_project_to_resume(config) or _nothing_to_resume(config, _stem(config) + "*")
-        project = cls(config.project_dir / (config.project or _derived_name(config)))
+        goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
+        earlier = find_project_to_resume(config) if goes_on and config.project is None else None
+        project = earlier or cls(config.project_dir / (config.project or _derived_name(config)))
+        _check_writable(project.folder)
         if config.resume and not project.checkpoints():
-            return _nothing_to_resume(config, project.name)
+            raise ConfigError(
+                f"--resume: there is no training checkpoint in {project.training_ckpts}; "
+                f"start the run without --resume, or name its folder with --project"
+            )
         return project
 
     @property
@@ -74,15 +80,17 @@ def find_project_to_resume(config: RunConfig) -> Project | None:
 
 def _stem(config: RunConfig) -> str:
     """`jsc-tiny_classification_jsc_`, to which the date is added."""
-    return f"{str(config.model).replace('/', '-')}_{config.task_in_full}_{config.dataset}_"
+    model, dataset = (str(name).replace("/", "-") for name in (config.model, config.dataset))
+    return f"{model}_{config.task_in_full}_{dataset}_"
 
 
 def _derived_name(config: RunConfig) -> str:
     return _stem(config) + datetime.date.today().isoformat()
 
 
-def _nothing_to_resume(config: RunConfig, name: str) -> Project:
-    raise ConfigError(
-        f"--resume: no training checkpoint in {config.project_dir / name}; "
-        f"start the run without --resume, or name its folder with --project"
-    )
+def _check_writable(folder: Path) -> None:
+    """Refuse at the start what would fail at the end of a long run."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "is no folder" if not there.is_dir() else "cannot be written to"
+        raise ConfigError(f"--project-dir: {there} {what}")

@@ -10,7 +10,6 @@ from typing import Any
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.options import Option
 from chop.registry import nearest
-from chop.tools.config_load import load_config, option_table
 
 __all__ = ["Resolved", "resolve"]
 
@@ -27,9 +26,11 @@ class Resolved:
 
     def table(self) -> str:
         """The labs' table: their rows always, the others where they were given."""
+        from chop.tools.config_load import option_table
+
         given = self.flags.keys() | (self.file or {}).keys()
         shown = [name for name, option in OPTIONS.items() if option.has_row(name in given)]
-        return option_table(shown, _defaults(), self.file, self.flags)
+        return option_table(shown, _defaults(), self.file, self.flags, vars(self.config))
 
 
 def resolve(flags: Mapping[str, Any]) -> Resolved:
@@ -85,6 +86,8 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
     if not path.is_file():
         problems.append(f"--config: there is no file {str(path)!r}")
         return None
+    from chop.tools.config_load import load_config
+
     try:
         written = load_config(path)
     except ValueError as error:
@@ -97,6 +100,8 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
 
 
 def _unknown(key: str, keys: list[str]) -> str:
+    if key == "config":
+        return "a configuration file cannot name another in 'config'"
     near = nearest(key, keys)
     fix = f"did you mean {near!r}?" if near else "docs/command_line.md lists the keys"
     return f"unknown key {key!r}; {fix}"

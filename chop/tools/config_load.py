@@ -82,9 +82,10 @@ def post_parse_load_config(
     file = load_config(given["config"]) if given.get("config") else None
     manual = {key: value for key, value in given.items() if value != defaults.get(key)}
     names = [name for name in defaults if name != "config"]
-    print(option_table(names, defaults, file, manual))  # noqa: T201 -- the labs' helper prints
     known = {key: value for key, value in (file or {}).items() if key in names}
-    return argparse.Namespace(**{**defaults, **given, **known, **manual})
+    effective = {**defaults, **given, **known, **manual}
+    print(option_table(names, defaults, file, manual, effective))  # noqa: T201 -- the labs' helper
+    return argparse.Namespace(**effective)
 
 
 def option_table(
@@ -92,12 +93,14 @@ def option_table(
     defaults: Mapping[str, Any],
     file: Mapping[str, Any] | None,
     manual: Mapping[str, Any],
+    effective: Mapping[str, Any],
 ) -> str:
     """A row per option: default < file < manual override; what lost is gray on a terminal."""
     from tabulate import tabulate
 
     lost = GRAY if _in_colour() else "{}"
-    rows = [_cells(name, defaults[name], file or {}, manual, lost) for name in names]
+    sources = (defaults, file or {}, manual, effective)
+    rows = [_cells(name, *sources, lost=lost) for name in names]
     headers = list(HEADERS)
     if file is None:
         column = headers.index("Config. File")
@@ -113,22 +116,27 @@ def option_table(
 
 
 def _cells(
-    name: str, default: Any, file: Mapping[str, Any], manual: Mapping[str, Any], lost: str
+    name: str,
+    defaults: Mapping[str, Any],
+    file: Mapping[str, Any],
+    manual: Mapping[str, Any],
+    effective: Mapping[str, Any],
+    lost: str,
 ) -> list[str]:
     in_file, overridden = name in file, name in manual
-    effective = manual[name] if overridden else file.get(name, default)
     return [
         _cell(name),
-        _cell(default, lost if in_file or overridden else "{}"),
+        _cell(defaults[name], lost if in_file or overridden else "{}"),
         _cell(file[name], lost if overridden else "{}") if in_file else "",
         _cell(manual[name]) if overridden else "",
-        _cell(effective),
+        _cell(effective[name]),
     ]
 
 
 def _cell(value: Any, style: str = "{}") -> str:
     """At most so wide; tabulate's own wrapping would turn the text False into True."""
-    return "\n".join(style.format(line) for line in textwrap.wrap(str(value), MAX_WIDTH))
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return "\n".join(style.format(line) for line in textwrap.wrap(text, MAX_WIDTH))
 
 
 def _in_colour() -> bool:

@@ -1,0 +1,57 @@
+"""The actions of `ch`: a new one is a file beside this one, and a line in `ACTIONS`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from chop.actions.config import ConfigError, RunConfig
+from chop.actions.project import Project
+
+__all__ = ["ACTIONS", "Action", "needs_checkpoint", "needs_config"]
+
+Requirement = Callable[[RunConfig], None]
+
+
+def needs_checkpoint(config: RunConfig) -> None:
+    """There has to be something to start from."""
+    if config.load_name is None and not config.is_pretrained:
+        raise ConfigError("expected checkpoint via --load, got None")
+
+
+def needs_config(config: RunConfig) -> None:
+    """There has to be a file that says what to do."""
+    if config.config is None:
+        raise ConfigError("expected configuration via --config, got None")
+
+
+@dataclass(frozen=True)
+class Action:
+    """A command: what it does, the function that does it, and what it cannot do without."""
+
+    name: str
+    about: str
+    function: str  # "module:function", imported when the action runs
+    requirements: tuple[Requirement, ...] = ()
+
+    def run(self, config: RunConfig, project: Project) -> None:
+        """Do it."""
+        module, _, name = self.function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        cast(Callable[[RunConfig, Project], None], function)(config, project)
+
+
+ACTIONS: dict[str, Action] = {
+    action.name: action
+    for action in (
+        Action("train", "Train a model on a data set.", "chop.actions.train:run_train"),
+        Action(
+            "test",
+            "Test a trained model on the test split of a data set.",
+            "chop.actions.test:run_test",
+            requirements=(needs_checkpoint,),
+        ),
+    )
+}

@@ -1,0 +1,133 @@
+"""The command line of an action, made from the fields of `RunConfig`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from chop.actions.config import OPTIONS, Group
+from chop.actions.info import KINDS
+from chop.actions.options import Option
+
+__all__ = ["ActionCommand", "ActionGroup", "command_function", "info_option", "with_info_kinds"]
+
+
+NOT_GIVEN: tuple[Any, ...] = (None, False, [])
+
+
+def info_option(**more: Any) -> Any:
+    """`--info`, for an action and for `ch` itself."""
+    return typer.Option(
+        "--info",
+        metavar=f"[{'|'.join(KINDS)}]",
+        help="List the models and data sets there are.",
+        rich_help_panel=Group.INFORMATION,
+        **more,
+    )
+
+
+class _HelpLast:
+    """Shows `--help` among the information, where the labs look for it."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.rich_help_panel, option.metavar = Group.INFORMATION, ""
+        return option
+
+
+class ActionCommand(_HelpLast, TyperCommand):
+    """The command of an action."""
+
+
+class ActionGroup(_HelpLast, TyperGroup):
+    """Help that goes on with the options, as all actions share them."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        command = _any_action()
+        command.format_help(command.context_class(command, ctx, "ACTION"), formatter)
+
+
+def _any_action() -> Any:
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    help = "The options of every action."
+    app.command("ACTION", cls=ActionCommand, help=help)(command_function("ACTION", print))
+    return typer.main.get_command(app)
+
+
+def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Callable[..., None]:
+    """A function whose parameters are the options; it calls `run` with those that were given."""
+
+    def command(**values: Any) -> None:
+        run({name: value for name, value in values.items() if value not in NOT_GIVEN})
+
+    parameters = list(_parameters(action))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _parameters(action: str) -> Iterator[inspect.Parameter]:
+    for name in ("model", "dataset"):
+        yield _parameter(name, Annotated[str | None, _argument(OPTIONS[name])])
+    for group in vars(Group).values():
+        for name, option in OPTIONS.items():
+            available = not option.opt.only or action in option.opt.only
+            if option.opt.group == group and option.flags and available:
+                yield _parameter(name, Annotated[_parsed_as(option), _option(option)])
+    yield _parameter("info", Annotated[str | None, info_option()])
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+
+
+def _parsed_as(option: Option) -> Any:
+    """Text: what it means is for `Option.from_flag` to say, in one voice with the file."""
+    if option.is_switch:
+        return bool | None
+    return list[str] | None if option.is_list else str | None
+
+
+def _argument(option: Option) -> Any:
+    return typer.Argument(
+        metavar=option.name.upper(),
+        help=option.opt.help,
+        rich_help_panel=option.opt.group,
+        show_default=False,
+    )
+
+
+def _option(option: Option) -> Any:
+    return typer.Option(
+        *option.flags,
+        metavar="" if option.is_switch else option.metavar,
+        help=_help(option),
+        rich_help_panel=option.opt.group,
+        show_default=False,
+    )
+
+
+def _help(option: Option) -> str:
+    """What it is for, what can be given, and what holds without it."""
+    notes = [" | ".join(option.choices)] if option.choices else []
+    notes += [f"default: {option.shown_default}"] if option.shown_default else []
+    return option.opt.help + "".join(rf" [dim]\[{note}][/dim]" for note in notes)
+
+
+def with_info_kinds(argv: list[str]) -> list[str]:
+    """`--info` alone means `--info all`: options of typer always take their value.
+
+    >>> with_info_kinds(["train", "--info", "jsc-tiny", "jsc"])
+    ['train', '--info=all', 'jsc-tiny', 'jsc']
+    """
+    return [
+        "--info=all" if word == "--info" and after not in KINDS else word
+        for word, after in zip_longest(argv, argv[1:])
+    ]

@@ -1,0 +1,142 @@
+"""From what was typed to a finished action: check, set up, run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chop.actions.base import Action
+from chop.actions.config import ConfigError, RunConfig
+from chop.actions.project import Project
+from chop.actions.resolve import resolve
+from chop.log import show_logs
+
+__all__ = ["Run", "import_files", "is_first_process", "prepare"]
+
+logger = logging.getLogger(__name__)
+
+# other people's loggers that follow --log-level; at "info" they are told to be quieter
+LIBRARIES = ("transformers", "datasets", "optuna")
+# each launcher counts processes in a variable of its own
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+PROFILE_LINES = 60
+
+
+@dataclass(frozen=True)
+class Run:
+    """An action that is ready to go: everything that can be wrong beforehand has been checked."""
+
+    action: Action
+    config: RunConfig
+    project: Project
+    table: str
+
+    def __call__(self) -> None:
+        """Seed, then act; `profile` and `to_debug` look on."""
+        config = self.config
+        seed_everything(config.seed)
+        if config.no_warnings:
+            warnings.simplefilter("ignore")
+        with _debugged(config.to_debug), _profiled(config.profile):
+            self.action.run(config, self.project)
+
+
+def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
+    """Resolve the options of `action`, and refuse what cannot work before anything heavy starts."""
+    resolved = resolve(flags)
+    config = resolved.config
+    set_up_logging(config)
+    for require in action.requirements:
+        require(config)
+    project = Project.of(config)
+    import_files(config.imports)
+    _check_names(config)
+    named = replace(config, project=config.project or project.name)
+    return Run(action, named, project, resolved.table())
+
+
+def import_files(files: Sequence[Path]) -> None:
+    """Run the user's files, which register models, data sets and passes."""
+    from chop.user_code import UserCodeError, import_user_file
+
+    try:
+        for file in files:
+            import_user_file(file)
+    except UserCodeError as error:
+        raise ConfigError(f"--import: {error}") from error
+
+
+def _check_names(config: RunConfig) -> None:
+    from chop.dataset.base import DATASETS
+    from chop.models.base import get_model_info
+
+    get_model_info(str(config.model))
+    _ = DATASETS[str(config.dataset)]
+
+
+def set_up_logging(config: RunConfig) -> None:
+    """Show messages of the chosen level; of several processes, only the first is chatty."""
+    level = "debug" if config.to_debug else config.log_level
+    show_logs(level if is_first_process() else "warning")
+    for library in LIBRARIES:
+        quieter = "warning" if level == "info" else level
+        logging.getLogger(library).setLevel(quieter.upper())
+    if config.to_debug:
+        logger.debug("Enabled debug mode.")
+
+
+def is_first_process() -> bool:
+    """Whether this process, of those that a launcher started, is the one to print."""
+    return all(os.environ.get(variable, "0") == "0" for variable in RANKS)
+
+
+def seed_everything(seed: int) -> None:
+    """Python, NumPy and torch start from `seed`."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def _profiled(wanted: bool) -> Iterator[None]:
+    """Print afterwards which functions took longest, their callees included."""
+    if not wanted:
+        yield
+        return
+    import cProfile
+    import pstats
+
+    profiler = cProfile.Profile()
+    try:
+        with profiler:
+            yield
+    finally:
+        pstats.Stats(profiler).sort_stats("cumulative").print_stats(PROFILE_LINES)
+
+
+@contextlib.contextmanager
+def _debugged(wanted: bool) -> Iterator[None]:
+    """Open a debugger where it failed, if somebody is there to use it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise  # the message says it all
+    except Exception:
+        if wanted and sys.stdin.isatty():
+            import pdb
+            import traceback
+
+            traceback.print_exc()
+            pdb.post_mortem()
+        raise

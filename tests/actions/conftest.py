@@ -1,0 +1,40 @@
+"""`ch` in processes of its own, in an empty folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """One thread a process, and a cache of its own."""
+    return os.environ | {"MASE_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def ch(tmp_path, environment):
+    """`ch("train", …)` runs the command to its end; its project folders are in `tmp_path/out`."""
+
+    def run(*arguments, check=0, timeout=120):
+        command = [sys.executable, "-m", "chop", *map(str, arguments)]
+        command += ["--project-dir", str(tmp_path / "out")]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=timeout
+        )
+        assert done.returncode == check, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def shared():
+    """The folder with real data beside the clone, for the tests that compare with it."""
+    if not SHARED.is_dir():
+        pytest.skip("the genuine rows and checkpoints are not beside this clone")
+    return SHARED

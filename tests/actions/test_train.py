@@ -1,0 +1,231 @@
+"""`ch train` and `ch test` from the outside, and their functions as the labs call them."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from datetime import date
+
+import numpy as np
+import pytest
+import torch
+
+from chop.actions import test as test_action
+from chop.actions import train, validate
+from chop.dataset import MaseDataModule
+from chop.models import get_model, get_model_info
+
+RUN = ("train", "jsc-tiny", "jsc-sim", "--batch-size", "256", "--learning-rate", "0.01")
+
+
+def software(tmp_path):
+    (project,) = (tmp_path / "out").iterdir()
+    return project / "software"
+
+
+def weights(file):
+    return torch.load(file, weights_only=True)["state_dict"]
+
+
+def equal(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_network_is_trained_and_tested_by_two_commands(ch, tmp_path):
+    done = ch(*RUN, "--max-epochs", "2")
+    for line in (
+        "Initialising model 'jsc-tiny'...",
+        "Initialising dataset 'jsc-sim'...",
+        "Project will be created at",
+        "Training model 'jsc-tiny'...",
+        "117 trainable parameters",
+        "jsc-sim (simulated)",
+        "##### WEIGHT DECAY ##### 0",
+        "Training is completed",
+    ):
+        assert line in done.stderr
+    folder = software(tmp_path)
+    assert folder.parent.name == f"jsc-tiny_classification_jsc-sim_{date.today().isoformat()}"
+    assert (folder.parent / "hardware").is_dir()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["dataset"]["simulated"] is True
+    assert summary["dataset"]["fingerprints"]["train"].startswith("sha256:")
+    assert summary["progress"]["epoch"] == 2
+    assert summary["config"]["batch_size"] == 256
+    assert 0.4 < summary["metrics"]["val_acc_epoch"] < 0.8
+    assert ET.parse(folder / "curves.svg").getroot().tag.endswith("svg")
+    assert list((folder / "tensorboard/lightning_logs/version_0").glob("events.*"))
+
+    best = folder / "training_ckpts" / "best.ckpt"
+    done = ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl")
+    for text in ("Testing model 'jsc-tiny'...", "test_acc_epoch", "test_loss_epoch", "(simulated)"):
+        assert text in done.stderr
+    scores = json.loads((folder / "checkpoints" / "test_metrics.json").read_text())
+    assert 0.4 < scores["metrics"]["test_acc_epoch"] < 0.8
+    assert set(scores["class_accuracy"]) == set("gqtwz")
+
+
+def test_a_second_run_on_the_same_day_keeps_the_first(ch, tmp_path):
+    ch(*RUN, "--max-steps", "5")
+    folder = software(tmp_path)
+    first = (folder / "training_ckpts" / "best.ckpt").read_bytes()
+    done = ch(*RUN, "--max-steps", "9", "--seed", "1")
+    assert "An earlier run is in this folder: this one saves best-v1.ckpt" in done.stderr
+    assert (folder / "training_ckpts" / "best.ckpt").read_bytes() == first
+    assert {p.name for p in (folder / "training_ckpts").iterdir()} == {
+        "best.ckpt",
+        "last.ckpt",
+        "best-v1.ckpt",
+        "last-v1.ckpt",
+    }
+    assert json.loads((folder / "summary-v1.json").read_text())["progress"]["step"] == 9
+    assert {"metrics.csv", "metrics-v1.csv", "curves-v1.svg"} <= {p.name for p in folder.iterdir()}
+
+
+LONG = (*RUN, "--max-epochs", "4", "--checkpoint-every", "37", "--warmup-steps", "100")
+
+
+def killed(tmp_path, environment, number, *, after):
+    """Start a long run, send it signal `number` after it has saved `after` times."""
+    command = [sys.executable, "-m", "chop", *LONG, "--project-dir", str(tmp_path / "out")]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
+    seen = set()
+    while len(seen) < after and process.poll() is None:
+        for file in (tmp_path / "out").glob("*/software/training_ckpts/last.ckpt"):
+            seen.add(file.stat().st_mtime_ns)
+        time.sleep(0.001)
+    process.send_signal(number)
+    _, log = process.communicate(timeout=60)
+    return process.returncode, log.decode()
+
+
+@pytest.fixture
+def whole(tmp_path_factory, environment):
+    """The weights that the long run ends with when nothing happens to it."""
+    out = tmp_path_factory.mktemp("whole")
+    command = [sys.executable, "-m", "chop", *LONG, "--project-dir", str(out)]
+    subprocess.run(command, cwd=out, env=environment, check=True, capture_output=True)
+    (last,) = out.glob("*/software/training_ckpts/last.ckpt")
+    return weights(last)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_and_resumed_ends_bit_for_bit_as_if_it_had_not_been(
+    ch, tmp_path, environment, whole
+):
+    code, _ = killed(tmp_path, environment, signal.SIGKILL, after=5)
+    assert code == -signal.SIGKILL
+    done = ch(*LONG, "--resume")
+    assert "Resumed from" in done.stderr
+    folder = software(tmp_path)
+    assert equal(weights(folder / "training_ckpts" / "last.ckpt"), whole)
+    rows = (folder / "metrics.csv").read_text().splitlines()[1:]
+    steps = [int(row.split(",")[1]) for row in rows if row.split(",")[3]]
+    assert steps == sorted(set(steps))
+    assert steps == list(range(50, 936 + 1, 50))
+
+
+def test_sigterm_saves_and_the_exit_code_says_so(ch, tmp_path, environment):
+    code, log = killed(tmp_path, environment, signal.SIGTERM, after=1)
+    assert code == 128 + signal.SIGTERM, log
+    assert "SIGTERM: finishing this step and saving" in log
+    assert "Traceback" not in log
+    saved = torch.load(software(tmp_path) / "training_ckpts" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] >= 37
+
+
+def test_nothing_to_resume_is_said_before_anything_starts(ch):
+    done = ch(*RUN, "--resume", check=2)
+    assert "--resume: no training checkpoint" in done.stderr
+
+
+def test_a_loss_that_is_no_number_is_one_sentence_and_exit_code_1(ch):
+    done = ch(
+        "train", "mlp", "jsc-sim", "--learning-rate", "1e30", "--training-optimizer", "sgd", check=1
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ch: the loss is nan at step")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_network(ch, tmp_path):
+    done = ch(*RUN, "--max-epochs", "2", "--accelerator", "cpu", "--gpu", "2", "--strategy", "ddp")
+    folder = software(tmp_path)
+    assert done.stderr.count("Training is completed") == 1
+    assert done.stdout.count("Effective") == 1
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["progress"]["step"] == 2 * 114  # half of 58,217 samples in batches of 256
+    assert summary["metrics"]["val_acc_epoch"] > 0.4
+    best = folder / "training_ckpts" / "best.ckpt"
+    done = ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", "--gpu", "2")
+    scores = json.loads((folder / "checkpoints" / "test_metrics.json").read_text())
+    assert scores["samples"] == len(simulated_test_jets())
+
+
+def simulated_test_jets():
+    data = MaseDataModule("jsc-sim")
+    data.setup("test")
+    return data.test_dataset
+
+
+def lab(model, data, **changes):
+    """The keyword arguments of the labs' notebooks."""
+    return {
+        "model": model,
+        "model_info": get_model_info("jsc-tiny"),
+        "data_module": data,
+        "dataset_info": data.dataset_info,
+        "task": "cls",
+        "optimizer": "adam",
+        "learning_rate": 1e-2,
+        "weight_decay": 0,
+        "plt_trainer_args": {
+            "max_epochs": 1,
+            "devices": 1,
+            "accelerator": "cpu",
+            "precision": "32",
+        },
+        "auto_requeue": False,
+        "save_path": None,
+        "visualizer": None,
+        "load_name": None,
+        "load_type": None,
+    } | changes
+
+
+def test_the_functions_take_the_arguments_of_the_labs(tmp_path):
+    data = MaseDataModule(name="jsc-sim", batch_size=512, num_workers=0)
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
+    scheduler = {"t_max": 20, "eta_min": 1e-6}
+    train(**lab(model, data, save_path=tmp_path / "ckpts", scheduler_args=scheduler))
+    assert {p.name for p in (tmp_path / "ckpts").iterdir()} == {"best.ckpt", "last.ckpt"}
+    fresh = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
+    loaded = {"load_name": str(tmp_path / "ckpts" / "best.ckpt"), "load_type": "pl"}
+    metrics = test_action(**lab(fresh, data, **loaded))
+    assert metrics.keys() == {"test_acc_epoch", "test_loss_epoch"}
+    arguments = lab(fresh, data)
+    del arguments["weight_decay"]
+    assert validate(**arguments).keys() == {"val_acc_epoch", "val_loss_epoch"}
+    assert all(map(torch.equal, fresh.state_dict().values(), model.state_dict().values()))
+
+
+def test_the_predecessors_checkpoint_scores_its_72_percent_on_the_genuine_rows(
+    shared, ch, tmp_path
+):
+    """Standardised rows as the user's own npz file, classes in the order of that checkpoint."""
+    genuine = np.load(shared / "jsc-openml-1k.npz")
+    order = [list(genuine["classes"]).index(c) for c in "gqwzt"]
+    x, y = genuine["X_std"], np.argsort(order)[genuine["y"]]
+    np.savez(tmp_path / "genuine.npz", x_test=x, y_test=y, x_train=x, y_train=y)
+    checkpoint = shared / "checkpoints" / "mase-jsc-tiny-best.ckpt"
+    (tmp_path / "run.toml").write_text("[dataset_args]\nstandardize = false\n")
+    ch(
+        *("test", "jsc-tiny", "npz", "--config", tmp_path / "run.toml"),
+        *("--data-path", tmp_path / "genuine.npz", "--load", checkpoint, "--load-type", "pl"),
+    )
+    scores = json.loads((software(tmp_path) / "checkpoints" / "test_metrics.json").read_text())
+    assert scores["samples"] == 1000
+    assert scores["metrics"]["test_acc_epoch"] == pytest.approx(0.723)

@@ -1,0 +1,62 @@
+"""TOML with "NA" for None, and the helper of the labs that merges and prints."""
+
+import argparse
+
+import pytest
+
+from chop.tools.config_load import (
+    convert_none_to_str_na,
+    convert_str_na_to_none,
+    load_config,
+    post_parse_load_config,
+    save_config,
+)
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    config = {"name": None, "widths": [8, None], "table": {"deep": {"x": None, "y": 1.5}}}
+    save_config(config, tmp_path / "new" / "a.toml")
+    assert load_config(tmp_path / "new" / "a.toml") == config
+    assert 'name = "NA"' in (tmp_path / "new" / "a.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("convert", [convert_none_to_str_na, convert_str_na_to_none])
+def test_converting_leaves_the_callers_data_alone(convert):
+    given = {"a": [None, "NA", {"b": ("NA", None)}]}
+    convert(given)
+    assert given == {"a": [None, "NA", {"b": ("NA", None)}]}
+
+
+def test_only_the_whole_text_na_is_none():
+    assert convert_str_na_to_none({"a": ["NA", "NAN", "na", 0, False]}) == {
+        "a": [None, "NAN", "na", 0, False]
+    }
+
+
+@pytest.mark.parametrize("content", [b"a = \n", b"a = 1\na = 2\n", b"\xff\xfe"])
+def test_a_broken_file_is_refused_with_its_name(tmp_path, content):
+    (tmp_path / "broken.toml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"broken\.toml: this is no TOML: "):
+        load_config(tmp_path / "broken.toml")
+
+
+def test_the_labs_helper_merges_and_prints(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text("max_epochs = 5\nseed = 3\n", encoding="utf-8")
+    defaults = {"max_epochs": 20, "seed": 0, "batch_size": 128, "config": None}
+    args = argparse.Namespace(
+        max_epochs=20, seed=7, batch_size=128, config=str(tmp_path / "run.toml")
+    )
+    merged = post_parse_load_config(args, defaults)
+    assert (merged.max_epochs, merged.seed, merged.batch_size) == (5, 7, 128)
+    printed = capsys.readouterr().out
+    assert "| max_epochs |   20    |      5       |                 |     5     |" in printed
+    assert "config " not in printed
+
+
+def test_a_parser_that_suppresses_defaults_tells_the_helper_what_was_not_given(capsys):
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--config")
+    merged = post_parse_load_config(parser.parse_args([]), {"seed": 4})
+    assert merged.seed == 4
+    assert "Config. File" not in capsys.readouterr().out
