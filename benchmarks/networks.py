@@ -1,161 +1,35 @@
-"""ResNet-18, ViT and BERT as their authors write them, in plain torch: something real to trace.
+"""ResNet-18 and ViT of the package in any size, and BERT in plain torch: something real to trace.
 
 B batch, C channels, H height, W width, L tokens, D features, N heads, E features of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.models.vision.resnet import BasicBlock, ResNet
+from chop.models.vision.vit import VisionTransformer
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around which the input is added back."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(after)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(after)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or before != after:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.BatchNorm2d(after)
-            )
+class ImageResNet(ResNet):
+    """Takes its input by a name that says its shape."""
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        identity = x_BCHW
-        out = self.relu(self.bn1(self.conv1(x_BCHW)))
-        out = self.bn2(self.conv2(out))
-        if self.downsample is not None:
-            identity = self.downsample(x_BCHW)
-        out += identity
-        return self.relu(out)
+        return super().forward(x_BCHW)
 
 
-class ResNet(nn.Module):
-    """A stem, four stages of basic blocks, and a linear classifier."""
-
-    def __init__(self, blocks: Sequence[int], width: int, num_classes: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._stage(width, width, blocks[0], stride=1)
-        self.layer2 = self._stage(width, 2 * width, blocks[1], stride=2)
-        self.layer3 = self._stage(2 * width, 4 * width, blocks[2], stride=2)
-        self.layer4 = self._stage(4 * width, 8 * width, blocks[3], stride=2)
-        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
-        self.fc = nn.Linear(8 * width, num_classes)
-
-    @staticmethod
-    def _stage(before: int, after: int, num_blocks: int, stride: int) -> nn.Sequential:
-        first = BasicBlock(before, after, stride)
-        return nn.Sequential(first, *(BasicBlock(after, after, 1) for _ in range(num_blocks - 1)))
+class ImageTransformer(VisionTransformer):
+    """Takes its input by a name that says its shape."""
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x_BCHW))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        x = torch.flatten(self.avgpool(x), 1)
-        return self.fc(x)
+        return super().forward(x_BCHW)
 
 
 def resnet18(width: int = 64, num_classes: int = 1000) -> ResNet:
     """11.7 million parameters at the default width; takes [B, 3, 224, 224]."""
-    return ResNet((2, 2, 2, 2), width, num_classes)
-
-
-class PatchEmbedding(nn.Module):
-    def __init__(self, image_size: int, patch_size: int, dim: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(3, dim, patch_size, stride=patch_size)
-        self.num_patches = (image_size // patch_size) ** 2
-
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        return self.proj(x_BCHW).flatten(2).transpose(1, 2)
-
-
-class VisionAttention(nn.Module):
-    """All heads from one projection; `fused` leaves the rest to torch's own attention."""
-
-    def __init__(self, dim: int, num_heads: int, dropout: float, fused: bool) -> None:
-        super().__init__()
-        self.num_heads, self.fused = num_heads, fused
-        self.scale = (dim // num_heads) ** -0.5
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.attn_drop = nn.Dropout(dropout)
-        self.proj = nn.Linear(dim, dim)
-        self.proj_drop = nn.Dropout(dropout)
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        B, L, D = x_BLD.shape
-        qkv = self.qkv(x_BLD).reshape(B, L, 3, self.num_heads, D // self.num_heads)
-        q_BNLE, k_BNLE, v_BNLE = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        if self.fused:
-            dropout = self.attn_drop.p if self.training else 0.0
-            x = F.scaled_dot_product_attention(q_BNLE, k_BNLE, v_BNLE, dropout_p=dropout)
-        else:
-            scores_BNLL = torch.matmul(q_BNLE * self.scale, k_BNLE.transpose(-2, -1))
-            x = torch.matmul(self.attn_drop(scores_BNLL.softmax(dim=-1)), v_BNLE)
-        x = x.transpose(1, 2).reshape(B, L, D)
-        return self.proj_drop(self.proj(x))
-
-
-class VisionBlock(nn.Module):
-    def __init__(self, dim: int, num_heads: int, dropout: float, fused: bool) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = VisionAttention(dim, num_heads, dropout, fused)
-        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
-        self.mlp = nn.Sequential(
-            nn.Linear(dim, 4 * dim),
-            nn.GELU(),
-            nn.Dropout(dropout),
-            nn.Linear(4 * dim, dim),
-            nn.Dropout(dropout),
-        )
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        x_BLD = x_BLD + self.attn(self.norm1(x_BLD))
-        return x_BLD + self.mlp(self.norm2(x_BLD))
-
-
-class VisionTransformer(nn.Module):
-    def __init__(
-        self,
-        *,
-        image_size: int,
-        patch_size: int,
-        dim: int,
-        depth: int,
-        num_heads: int,
-        num_classes: int,
-        dropout: float,
-        fused: bool,
-    ) -> None:
-        super().__init__()
-        self.patch_embed = PatchEmbedding(image_size, patch_size, dim)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
-        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, self.patch_embed.num_patches + 1, dim))
-        self.pos_drop = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(
-            *(VisionBlock(dim, num_heads, dropout, fused) for _ in range(depth))
-        )
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self.head = nn.Linear(dim, num_classes)
-
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        x_BLD = self.patch_embed(x_BCHW)
-        cls_token = self.cls_token.expand(x_BLD.shape[0], -1, -1)
-        x_BLD = torch.cat((cls_token, x_BLD), dim=1) + self.pos_embed
-        x_BLD = self.norm(self.blocks(self.pos_drop(x_BLD)))
-        return self.head(x_BLD[:, 0])
+    return ImageResNet(BasicBlock, (2, 2, 2, 2), width=width, num_classes=num_classes)
 
 
 def vit_small(
@@ -170,8 +44,8 @@ def vit_small(
     fused: bool = True,
 ) -> VisionTransformer:
     """22 million parameters at the default sizes; takes [B, 3, image_size, image_size]."""
-    return VisionTransformer(
-        image_size=image_size,
+    return ImageTransformer(
+        image_size=(3, image_size, image_size),
         patch_size=patch_size,
         dim=dim,
         depth=depth,
