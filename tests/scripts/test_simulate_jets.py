@@ -320,7 +320,7 @@ def test_processes_do_not_change_the_jets(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
 def test_an_interrupted_run_keeps_its_shards_and_goes_on(tmp_path):
     out, shards = tmp_path / "jets.npz", tmp_path / "jets.npz.shards"
-    run = [*command(tmp_path, seconds=0.1), str(out), "--jets", "4", "--shard-size", "1"]
+    run = [*command(tmp_path, seconds=0.05), str(out), "--jets", "4", "--shard-size", "1"]
     with subprocess.Popen([*run, "--processes", "2"], stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not list(shards.glob("*.npy")) and time.monotonic() < deadline:
@@ -377,14 +377,14 @@ def test_real_jets_look_like_the_shipped_ones(tmp_path):
     from chop.dataset import jsc_sim
 
     out = tmp_path / "jets.npz"
-    run = [sys.executable, SCRIPT, out, "--jets", "12", "--processes", "1"]
+    run = [sys.executable, SCRIPT, out, "--jets", "8", "--processes", "2"]
     subprocess.run(run, check=True, capture_output=True)
     with np.load(out) as mine, np.load(jsc_sim.FILE) as shipped:
-        assert np.bincount(mine["y"]).tolist() == [12] * 5
+        assert np.bincount(mine["y"]).tolist() == [8] * 5
         assert np.isfinite(mine["X"]).all()
         low, high = shipped["X"].min(0), shipped["X"].max(0)
         inside = (mine["X"] >= low) & (mine["X"] <= high)
         assert inside.mean() > 0.99
-        # of 60 jets, the mean of a feature is known to its deviation / √60
+        # of 40 jets, the mean of a feature is known to its deviation / √40
         off = (mine["X"].mean(0) - shipped["scaler_mean"]) / shipped["scaler_scale"]
-        assert np.abs(off).max() < 5 / np.sqrt(60)
+        assert np.abs(off).max() < 5 / np.sqrt(40)
