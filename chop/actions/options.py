@@ -120,6 +120,8 @@ class Option:
 
     def from_file(self, value: Any) -> Any:
         """The typed value of what stands in a TOML file, whose types are taken at their word."""
+        if self.is_table and isinstance(value, dict):
+            return value  # checked by the action that reads it
         if self.choices and type(value) in (int, float):
             value = str(value)  # trainer_precision = 32
         # as JSON: a path is a string and a tuple is a list there, yet "128" is no number

@@ -1,6 +1,7 @@
 """Options: types, precedence, the printed table, and what is refused."""
 
 import dataclasses
+import datetime
 import re
 from pathlib import Path
 
@@ -145,6 +146,8 @@ def test_tables_are_handed_on_as_they_are(toml):
     widths = [16, 8]
     [dataset_args]
     fold = 3
+    since = 2024-01-01
+    limit = inf
     [cf_args]
     causal = true
     """
@@ -153,7 +156,8 @@ def test_tables_are_handed_on_as_they_are(toml):
     assert config.search == {"strategy": {"name": "optuna"}}
     assert config.transform == {"style": "graph"}
     assert config.model_args == {"widths": [16, 8]}
-    assert config.dataset_args == {"fold": 3}
+    since = datetime.date(2024, 1, 1)
+    assert config.dataset_args == {"fold": 3, "since": since, "limit": float("inf")}
     assert config.cf_args == {"causal": True}
 
 
