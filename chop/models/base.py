@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
@@ -70,8 +71,7 @@ class ModelSpec:
         """Build the model for `data`; what does not fit is refused before."""
         parameters = inspect.signature(self.build).parameters
         takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self._check_options(options, takes_more)
-        arguments = dict(options)
+        arguments = self._checked(options, takes_more)
         if "pretrained" in parameters:
             arguments["pretrained"] = pretrained
         elif pretrained:
@@ -91,7 +91,7 @@ class ModelSpec:
         parameters = inspect.signature(self.build).parameters
         return [p for name, p in parameters.items() if name not in (*INFO_NAMES, "pretrained")]
 
-    def _check_options(self, options: Mapping[str, Any], takes_more: bool) -> None:
+    def _checked(self, options: Mapping[str, Any], takes_more: bool) -> dict[str, Any]:
         mine = {p.name: p for p in self.options}
         surplus = sorted(options.keys() - mine.keys())
         if surplus and not takes_more:
@@ -100,13 +100,17 @@ class ModelSpec:
                 f"{'it has ' + ', '.join(mine) if mine else 'it has none'}"
             )
         types = _types(self.build) if options else {}
-        for name, value in options.items():
-            if name in types and not _is_of_type(value, types[name]):
+        checked = dict(options)
+        for name in options.keys() & types.keys():
+            try:
+                checked[name] = _as_type(types[name], options[name])
+            except ValueError as error:
                 kind = mine[name].annotation
                 shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
                 raise ValueError(
-                    f"option {name!r} of model {self.info.name!r} is {shown}, not {value!r}"
-                )
+                    f"option {name!r} of model {self.info.name!r} is {shown}, not {options[name]!r}"
+                ) from error
+        return checked
 
     def _check_data(self, data: MaseDatasetInfo | None) -> None:
         me = f"model {self.info.name!r}"
@@ -131,15 +135,18 @@ def _types(build: Build) -> dict[str, Any]:
     return {name: p.annotation for name, p in parameters.items() if p.annotation is not p.empty}
 
 
-def _is_of_type(value: object, annotation: Any) -> bool:
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+def _as_type(annotation: Any, value: object) -> Any:
+    """`value` as `annotation` says; it may come from TOML, which has no tuples, paths or enums."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-    adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
     try:
-        adapter.validate_python(value, strict=True)
+        adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticUserError:  # a type that brings rules of its own
+        adapter = TypeAdapter(annotation)
+    try:
+        return adapter.validate_python(value, strict=True)
     except ValidationError:
-        return False
-    return True
+        return adapter.validate_json(json.dumps(value, default=repr), strict=True)
 
 
 def _input(data: MaseDatasetInfo) -> str:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +11,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from chop.dataset import MaseDatasetInfo
-from chop.models import MODELS, get_model, get_model_info, get_tokenizer, register_mase_model
+from chop.models import (
+    MODELS,
+    ModelTaskType,
+    get_model,
+    get_model_info,
+    get_tokenizer,
+    register_mase_model,
+)
 from chop.models.physical import JSC_Tiny
 
 PHYSICAL = {
@@ -17,6 +26,11 @@ PHYSICAL = {
     "task_type": "physical",
     "physical_data_point_classification": True,
 }
+
+
+@dataclass
+class Box:
+    width: int
 
 
 class TestCallShapes:
@@ -105,6 +119,20 @@ class TestRefusals:
     def test_options_of_another_type(self, options, message, jets):
         with pytest.raises(ValueError, match=message):
             get_model("mlp", dataset_info=jets, **options)
+
+    def test_options_from_toml_become_what_the_builder_declares(self, jets):
+        @register_mase_model("typed", **PHYSICAL)
+        def typed(info, *, sizes: tuple[int, int], file: Path, kind: ModelTaskType, box: Box):
+            assert (sizes, file, kind) == ((1, 2), Path("a.pt"), ModelTaskType.NLP)
+            assert box == Box(3)
+            return nn.Identity()
+
+        options = {"sizes": [1, 2], "file": "a.pt", "kind": "nlp", "box": {"width": 3}}
+        assert get_model("typed", dataset_info=jets, **options)
+        with pytest.raises(ValueError, match=r"option 'sizes' .* is tuple\[int, int\], not \[1\]"):
+            get_model("typed", dataset_info=jets, **{**options, "sizes": [1]})
+        with pytest.raises(ValueError, match=r"option 'box' of model 'typed' is .*Box, not Ident"):
+            get_model("typed", dataset_info=jets, **{**options, "box": nn.Identity()})
 
     def test_options_without_a_readable_type_are_left_to_the_builder(self, jets):
         @register_mase_model("free", **PHYSICAL)
