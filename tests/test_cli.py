@@ -186,7 +186,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--config", "bad.toml"], "ch: bad.toml: this is no TOML: "),
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
-        ([*TOY, "--resume"], "ch: --resume: there is no training checkpoint in "),
+        ([*TOY, "--resume"], "ch: --resume: no training checkpoint in "),
         ([*TOY, "--project-dir", "bad.toml"], "bad.toml is no folder"),
         (["test", "toy", "toy_tiny"], "ch: expected checkpoint via --load, got None"),
         ([*TOY, "--info=modl"], "ch: unknown kind 'modl'; did you mean 'model'?"),

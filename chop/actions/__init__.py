@@ -14,8 +14,15 @@ from typing import Any
 class _CallableFile(ModuleType):
     """A file `train.py` that can be called like its function `train`."""
 
+    __test__ = False  # for pytest, which would collect `from chop.actions import test`
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The function, whose signature is then this file's."""
+        return getattr(self, self.__name__.rpartition(".")[2])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+        return self.__wrapped__(*args, **kwargs)
 
 
 class _Actions(ModuleType):

@@ -34,7 +34,7 @@ class Project:
         _check_writable(project.folder)
         if config.resume and not project.checkpoints():
             raise ConfigError(
-                f"--resume: there is no training checkpoint in {project.training_ckpts}; "
+                f"--resume: no training checkpoint in {project.training_ckpts}; "
                 f"start the run without --resume, or name its folder with --project"
             )
         return project

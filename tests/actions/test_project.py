@@ -91,7 +91,7 @@ def test_a_job_that_slurm_runs_again_goes_on_in_its_folder(config, earlier, monk
 @pytest.mark.parametrize("project", [None, "mine"])
 def test_resuming_what_never_ran_is_refused(config, tmp_path, project):
     assert find_project_to_resume(config(project_dir=tmp_path / "gone")) is None
-    with pytest.raises(ConfigError, match=r"--resume: there is no training checkpoint in .*ckpts;"):
+    with pytest.raises(ConfigError, match=r"--resume: no training checkpoint in .*ckpts;"):
         Project.of(config(resume=True, project=project))
 
 

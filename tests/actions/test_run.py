@@ -1,6 +1,7 @@
 """What stands between the options and the action: set-up, checks, seeds, profiles."""
 
 import importlib
+import inspect
 import logging
 import random
 import warnings
@@ -177,3 +178,10 @@ def test_an_action_can_be_called_as_the_labs_import_it(monkeypatch):
     monkeypatch.setattr("chop.actions.train.train", lambda *args, **options: (args, options))
     assert train(1, a=2) == ((1,), {"a": 2})
     assert callable(train.run_train)
+
+
+@pytest.mark.parametrize("name", ["train", "test", "validate"])
+def test_both_ways_of_importing_an_action_give_the_same_function(name):
+    file = importlib.import_module(f"chop.actions.{name}")
+    assert getattr(chop.actions, name) is file
+    assert inspect.signature(file) == inspect.signature(getattr(file, name))
