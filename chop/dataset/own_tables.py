@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,15 @@ KINDS = {
 }
 
 Read = Callable[[Path], tuple[Table, Given]]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is to be done to a file; data that was prepared otherwise does not serve."""
+
+    cut: Cut
+    standardize: bool | None  # None: tables are, pictures are not
+    label: str | None = None
 
 
 def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
@@ -76,14 +85,12 @@ def csv(
     standardize: bool = True,
     test: float = 0.2,
     validation: float = 0.1,
-    seed: int = 42,
+    split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
     """Your own table as CSV: columns of numbers, and one of labels."""
-    read = _table_reader(read_csv, label)
-    return _prepared(
-        "csv", read, path, cache, standardize, Cut(test, validation, seed), label, renew
-    )
+    wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
+    return _prepared("csv", _undivided(read_csv, label), wishes, path, cache, renew)
 
 
 @own
@@ -95,13 +102,12 @@ def parquet(
     standardize: bool = True,
     test: float = 0.2,
     validation: float = 0.1,
-    seed: int = 42,
+    split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
     """Your own table as Parquet: columns of numbers, and one of labels."""
-    read = _table_reader(read_parquet, label)
-    cut = Cut(test, validation, seed)
-    return _prepared("parquet", read, path, cache, standardize, cut, label, renew)
+    wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
+    return _prepared("parquet", _undivided(read_parquet, label), wishes, path, cache, renew)
 
 
 @own
@@ -112,12 +118,12 @@ def npz(
     standardize: bool | None = None,
     test: float = 0.2,
     validation: float = 0.1,
-    seed: int = 42,
+    split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
     """Your own arrays as numpy.savez writes them: x and y, for each split or for all."""
-    cut = Cut(test, validation, seed)
-    return _prepared("npz", read_npz, path, cache, standardize, cut, None, renew)
+    wishes = Wishes(Cut(test, validation, split_seed), standardize)
+    return _prepared("npz", read_npz, wishes, path, cache, renew)
 
 
 @own
@@ -128,15 +134,17 @@ def tensors(
     standardize: bool | None = None,
     test: float = 0.2,
     validation: float = 0.1,
-    seed: int = 42,
+    split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
     """Your own tensors (pt, safetensors): x and y, for each split or for all."""
-    cut = Cut(test, validation, seed)
-    return _prepared("tensors", read_tensors, path, cache, standardize, cut, None, renew)
+    wishes = Wishes(Cut(test, validation, split_seed), standardize)
+    return _prepared("tensors", read_tensors, wishes, path, cache, renew)
 
 
-def _table_reader(read: Callable[[Path, str | None], Table], label: str | None) -> Read:
+def _undivided(read: Callable[[Path, str | None], Table], label: str | None) -> Read:
+    """A reader of tables, which say nothing about what a row is for."""
+
     def whole(file: Path) -> tuple[Table, Given]:
         table = read(file, label)
         return table, {"train": len(table.y)}
@@ -145,14 +153,7 @@ def _table_reader(read: Callable[[Path, str | None], Table], label: str | None) 
 
 
 def _prepared(
-    name: str,
-    read: Read,
-    path: Path | None,
-    cache: Path | None,
-    standardize: bool | None,
-    cut: Cut,
-    label: str | None,
-    renew: bool,
+    name: str, read: Read, wishes: Wishes, path: Path | None, cache: Path | None, renew: bool
 ) -> Prepared:
     """The user's file as tensors, from the cache if it was prepared with the same options."""
     if path is None:
@@ -164,15 +165,14 @@ def _prepared(
         table, given = read(file)
         check_finite(file, table.x, table.features)
         check_classes(file, table.y, table.classes)
-        order, rows = cut.order(given)
+        order, rows = wishes.cut.order(given)
         if not rows["train"]:
             raise ValueError(f"{file}: none of its {len(order)} samples is left for training")
-        by = rows["train"] if _standardizes(file, table, standardize) else None
+        by = rows["train"] if _standardizes(file, table, wishes.standardize) else None
         return prepare(table, order, rows, standardize_by=by)
 
-    options = {"label": label, "standardize": standardize, "cut": asdict(cut)}
     folder = (cache or cache_folder()) / name
-    return prepared(folder, file, build, version=VERSION, options=options, renew=renew)
+    return prepared(folder, file, build, version=VERSION, options=asdict(wishes), renew=renew)
 
 
 def _standardizes(file: Path, table: Table, wish: bool | None) -> bool:

@@ -88,23 +88,33 @@ def label_column(file: Path, names: Sequence[str], label: str | None) -> str:
 
 def _read(text: _Text, lines: TextIO) -> Table:
     """All rows of `text`: numbers, except for the labels."""
-    kinds = [(f"f{i}", "U40" if n == text.label else "f8") for i, n in enumerate(text.names)]
-    features = [i for i, name in enumerate(text.names) if name != text.label]
-    xs, labels = [], []
+    label = text.names.index(text.label)
+    features = [i for i in range(len(text.names)) if i != label]
+    kinds = [(f"f{i}", f"U{LONGEST_LABEL}" if i == label else "f8") for i in range(len(text.names))]
+    xs, codes, words = [], [], dict[str, int]()
     for start, block in _blocks(lines):
         records = _parsed(text, block, text.line + start, np.dtype(kinds))
         xs.append(np.column_stack([records[f"f{i}"] for i in features]))
-        labels.append(records[f"f{text.names.index(text.label)}"])
-    if not sum(map(len, xs)):
+        codes.append(_numbered(text, records[f"f{label}"], words))
+    if not words:
         raise ValueError(f"{text.file} has no rows; fetch or write it again")
-    words = np.strings.strip(np.concatenate(labels), " '\"")
-    if np.strings.str_len(words).max() >= LONGEST_LABEL:
+    ranks, classes = coded(np.array(list(words)), text.file)
+    names = tuple(text.names[i] for i in features)
+    return Table(np.concatenate(xs), ranks[np.concatenate(codes)], classes, names)
+
+
+def _numbered(text: _Text, labels: np.ndarray, words: dict[str, int]) -> np.ndarray:
+    """Numbers for labels: those that `words` has, and new ones for new words."""
+    labels = np.strings.strip(labels, " '\"")
+    longest = np.strings.str_len(labels).max(initial=1)
+    if longest == LONGEST_LABEL:
         raise ValueError(
             f"{text.file}: labels in column {text.label!r} are longer than {LONGEST_LABEL - 1} "
             f"characters; give the name of the column of classes, or shorten them"
         )
-    codes, classes = coded(words, text.file)
-    return Table(np.concatenate(xs), codes, classes, tuple(text.names[i] for i in features))
+    found, places = np.unique(labels.astype(f"U{longest}"), return_inverse=True)
+    numbers = [words.setdefault(word, len(words)) for word in found.tolist()]
+    return np.array(numbers, dtype=np.int64)[places]
 
 
 def _blocks(lines: TextIO) -> Iterator[tuple[int, list[str]]]:

@@ -91,12 +91,12 @@ def test_training_samples_are_standardised_unless_the_user_says_no(files):
 
 
 def test_shares_and_seed_are_the_users(files):
-    options = {"test": 0.5, "validation": 0.0, "seed": 7}
+    options = {"test": 0.5, "validation": 0.0, "split_seed": 7}
     info = get_dataset_info("csv", path=files["csv"], **options)
     assert info.available_splits == ("train", "test", "pred")
     train = get_dataset("csv", "train", path=files["csv"], **options)
     assert len(train) == 30
-    other = get_dataset("csv", "train", path=files["csv"], **options | {"seed": 8})
+    other = get_dataset("csv", "train", path=files["csv"], **options | {"split_seed": 8})
     assert not torch.equal(train.x, other.x)
     with pytest.raises(ValueError, match="data set 'csv' has no split 'validation'"):
         get_dataset("csv", "validation", path=files["csv"], **options)
