@@ -64,7 +64,8 @@ def _fetch_whole(
         before = part.size
         try:
             _fetch(url, part, size=size, timeout=timeout)
-            return _verify(url, part, checksum=checksum, size=size)
+            _verify(url, part, checksum=checksum, size=size)
+            return
         except _Changed as change:
             logger.warning("%s: %s; starting again", url, change)
             part.drop()

@@ -161,18 +161,17 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
                 logger.info("%s was made of other data or in another way", file)
                 return None
             facts = json.loads(header["facts"])
-            x, y = tensors.get_tensor("x"), tensors.get_tensor("y")
+            data = Prepared(
+                tensors.get_tensor("x"),
+                tensors.get_tensor("y"),
+                facts["rows"],
+                features=tuple(facts["features"]),
+                classes=tuple(facts["classes"]),
+                fingerprints=facts["fingerprints"],
+            )
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         logger.warning("%s is damaged (%s) and will be made anew", file, error)
         return None
-    data = Prepared(
-        x,
-        y,
-        facts["rows"],
-        features=tuple(facts["features"]),
-        classes=tuple(facts["classes"]),
-        fingerprints=facts["fingerprints"],
-    )
     return data if _sound(file, data, recipe) else None
 
 
