@@ -54,7 +54,7 @@ def read_cernbox(file: Path) -> Table:
     except (OSError, RuntimeError) as error:
         raise ValueError(
             f"{file} cannot be read as HDF5 ({error}); it is damaged or another kind of file: "
-            f"delete it and fetch it again"
+            f"fetch it again (delete it if it lies in the cache), or name the right one"
         ) from error
     unclear = np.flatnonzero(((one_hot != 0).sum(1) != 1) | (one_hot.max(1) != 1))
     if len(unclear):
