@@ -25,8 +25,9 @@ from chop.actions.command import (
 from chop.actions.config import ConfigError, Group
 from chop.actions.info import info
 from chop.actions.listing import print_rows
-from chop.actions.run import import_files, is_first_process, prepare
+from chop.actions.run import import_files, prepare
 from chop.catalogue import KINDS
+from chop.processes import is_first_process
 from chop.registry import UnknownName
 from chop.training.interruption import Interrupted
 from chop.version import __version__

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
+    """What a run works on, announced in the labs' order; the data are not loaded yet."""
+    logger.info("Initialising model '%s'...", config.model)
+    logger.info("Initialising dataset '%s'...", config.dataset)
+    data_module = data_module_for(config)
+    model, info = model_for(config, data_module.dataset_info)
+    return model, info, data_module
+
+
 def data_module_for(config: RunConfig) -> MaseDataModule:
     """The data set that the options name, not loaded yet."""
     from chop.dataset import MaseDataModule
@@ -23,7 +32,6 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
     options: dict[str, Any] = dict(config.dataset_args)
     if config.legacy_val:
         options["legacy_val"] = True
-    logger.info("Initialising dataset '%s'...", config.dataset)
     return MaseDataModule(
         name=str(config.dataset),
         batch_size=config.batch_size,
@@ -38,10 +46,9 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
 
 
 def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, MaseModelInfo]:
-    """The model that the options name, built for the data set; `hf` weights are loaded here."""
+    """The model that the options name, built for the data set."""
     from chop.models import get_model, get_model_info
 
-    logger.info("Initialising model '%s'...", config.model)
     name = str(config.model)
     model = get_model(
         name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import sys
 import warnings
@@ -18,15 +17,14 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.project import Project
 from chop.actions.resolve import resolve
 from chop.log import show_logs
+from chop.processes import is_first_process
 
-__all__ = ["Run", "import_files", "is_first_process", "prepare"]
+__all__ = ["Run", "import_files", "prepare"]
 
 logger = logging.getLogger(__name__)
 
 # other people's loggers that follow --log-level; at "info" they are told to be quieter
 LIBRARIES = ("transformers", "datasets", "optuna")
-# each launcher counts processes in a variable of its own
-RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
 PROFILE_LINES = 60
 
 
@@ -91,11 +89,6 @@ def set_up_logging(config: RunConfig) -> None:
         logging.getLogger(library).setLevel(quieter.upper())
     if config.to_debug:
         logger.debug("Enabled debug mode.")
-
-
-def is_first_process() -> bool:
-    """Whether this process, of those that a launcher started, is the one to print."""
-    return all(os.environ.get(variable, "0") == "0" for variable in RANKS)
 
 
 def seed_everything(seed: int) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.config import ConfigError, RunConfig
-from chop.actions.prepare import data_module_for, model_for
+from chop.actions.config import RunConfig
+from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.files import write_text
+from chop.processes import is_first_process
 
 if TYPE_CHECKING:
     from torch import nn
@@ -149,10 +150,9 @@ def _report(
     save_path: str | Path | None,
 ) -> None:
     """Log the table, and leave the numbers in `save_path`."""
-    from chop.training.devices import leads
     from chop.training.display import metric_table
 
-    if not leads():
+    if not is_first_process():
         return
     info = data_module.dataset_info
     names = info.class_names or tuple(map(str, range(len(score.class_accuracy))))
@@ -178,12 +178,9 @@ def _report(
 
 def run_test(config: RunConfig, project: Project) -> None:
     """`ch test`."""
-    if config.load_name is None and not config.is_pretrained:
-        raise ConfigError("expected checkpoint via --load, got None")
     from chop.actions.train import options_of
 
-    data_module = data_module_for(config)
-    model, model_info = model_for(config, data_module.dataset_info)
+    model, model_info, data_module = model_and_data(config)
     project.create()
     logger.info("Testing model '%s'...", config.model)
     options = options_of(config)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import RunConfig
-from chop.actions.prepare import data_module_for, model_for
+from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.processes import is_first_process
 
 if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
     from torch import nn
@@ -110,8 +111,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     from chop.training.report import draw_curves, write_summary
     from chop.training.saving import Names
 
-    data_module = data_module_for(config)
-    model, _ = model_for(config, data_module.dataset_info)
+    model, _, data_module = model_and_data(config)
     folder = project.create().training_ckpts
     resume = config.resume or (config.is_to_auto_requeue and is_requeued())
     found = Names.latest(folder) if resume else None
@@ -174,11 +174,10 @@ def options_of(config: RunConfig) -> TrainOptions:
 def open_curves(config: RunConfig, project: Project, names: Names, *, resumed: bool) -> list[Any]:
     """Where the numbers of this run go while it lasts; nothing for the trial of one batch."""
     from chop.checkpoints import read_torch_file
-    from chop.training.devices import leads
     from chop.training.saving import Names
     from chop.training.scalars import CsvCurves, TensorBoardCurves, WandbCurves
 
-    if config.to_debug or not leads():
+    if config.to_debug or not is_first_process():
         return []
     at = read_torch_file(names.last)["global_step"] if resumed and names.last.exists() else None
     curves: list[Any] = [

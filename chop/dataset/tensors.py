@@ -93,7 +93,7 @@ def _mixed(*numbers: int) -> int:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over the samples in an order of its own: `rank` of `world` processes takes its share.
+    """One pass over the samples in an order of its own, shared by `world` processes.
 
     Nothing has to be remembered to return to any batch of it: order and augmentation follow from
     `seed`, `epoch` and the number of the batch.
@@ -125,7 +125,7 @@ def batches(
     first: int = 0,
     device: torch.device | str | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The split in batches on `device`, from batch `first` on; shuffled and augmented in a `Pass`."""
+    """The split in batches on `device`, from batch `first` on; a `Pass` shuffles and augments."""
     device = torch.device(device) if device else split.x.device
     order = shuffled.order(len(split)) if shuffled else None
     if order is not None and order.device != split.x.device:

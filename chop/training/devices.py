@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,17 +53,8 @@ class Place:
             self.fabric.barrier()
 
 
-def leads() -> bool:
-    """Whether this process is the first of its run, known before and after the others start."""
-    node = os.environ.get("NODE_RANK") or os.environ.get("SLURM_NODEID") or "0"
-    local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
-    return int(os.environ.get("RANK", "0")) == int(node) == int(local) == 0
-
-
 def take_place(options: TrainOptions) -> Place:
     """Start the processes that `options` ask for, and find this one's device."""
-    from lightning_fabric import Fabric
-
     alone = options.devices == 1 and options.num_nodes == 1
     kind = options.accelerator.partition(":")[0]
     if kind in ("gpu", "cuda") and not torch.cuda.is_available():
@@ -75,6 +65,8 @@ def take_place(options: TrainOptions) -> Place:
             raise ValueError(f"--gpu {options.devices}: this machine has {found}")
     if alone and options.strategy == "auto":
         return Place(_device(options.accelerator))
+    from lightning_fabric import Fabric
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about machines that nobody asked about
         fabric = Fabric(

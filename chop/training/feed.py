@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from chop.dataset.tensors import Pass, TensorSplit, batches
 
 RESIDENT_SHARE = 0.5  # of the free memory of a device that a data set may take
+SCORED_BYTES = 1 << 20  # small samples are scored in larger batches than they are learnt from
 
 
 class Feed:
@@ -62,16 +63,14 @@ class Feed:
 
     def every(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The samples of this process once, in their order."""
-        if isinstance(self.split, TensorSplit) and self.world == 1:
-            return batches(self.split, self.batch_size, device=self.device)
-        if isinstance(self.split, TensorSplit):
-            share = TensorSplit(
-                self.split.x[self.rank :: self.world],
-                self.split.y[self.rank :: self.world],
-                prepare=self.split.prepare,
-            )
-            return batches(share, self.batch_size, device=self.device)
-        return self._loaded(list(range(self.rank, self.samples, self.world)))
+        split = self.split
+        if not isinstance(split, TensorSplit):
+            return self._loaded(list(range(self.rank, self.samples, self.world)))
+        size = max(self.batch_size, SCORED_BYTES * len(split) // split.nbytes)
+        if self.world > 1:
+            mine = slice(self.rank, None, self.world)
+            split = TensorSplit(split.x[mine], split.y[mine], prepare=split.prepare)
+        return batches(split, size, device=self.device)
 
     def _loaded(self, order: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(

@@ -11,7 +11,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 logger = logging.getLogger(__name__)
-REQUEUE = getattr(signal, "SIGUSR1", None)  # what SLURM sends before the time limit
+REQUEUE: signal.Signals | None = getattr(
+    signal, "SIGUSR1", None
+)  # what SLURM sends before the time limit
 
 
 class Interrupted(BaseException):
@@ -31,12 +33,14 @@ class Interruption:
 
     def __init__(self, *, requeue: bool = False) -> None:
         self.received: int | None = None
-        self.requeue = requeue and REQUEUE is not None
+        self.requeue = requeue
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            wanted = [signal.SIGINT, signal.SIGTERM] + ([REQUEUE] if self.requeue else [])
+            wanted = [signal.SIGINT, signal.SIGTERM]
+            if self.requeue and REQUEUE is not None:
+                wanted.append(REQUEUE)
             self._before = {number: signal.signal(number, self._note) for number in wanted}
         return self
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from chop.training.optimisers import learning_rate, make_optimizer
 from chop.training.options import TrainOptions
 from chop.training.saving import Names, Progress, checkpoint, restore, write_atomically
 from chop.training.scalars import Visualizer
-from chop.training.steps import CapturedRun, EagerRun, Mixed, Outcome, Run, Step
+from chop.training.steps import CapturedRun, EagerRun, Mixed, Outcome, Reading, Run, Step
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,20 @@ class Fitted:
     validation: Score | None
     samples_per_second: float
     place: Place = field(repr=False)
+
+
+@dataclass
+class _Sent:
+    """A step whose numbers are logged when they have arrived."""
+
+    step: int
+    epoch: int
+    rate: float
+    outcome: Outcome
+    reading: Reading = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reading = self.outcome.reading()
 
 
 class Training:
@@ -73,6 +87,7 @@ class Training:
         self.validation: Score | None = None
         self.samples_per_second = 0.0
         self._rate_at, self._rate_now = (-1, -1), 0.0
+        self._sent: _Sent | None = None
 
     def _feed(self, split: Any, data_module: Any) -> Feed:
         if self.options.precision == "64" and isinstance(split, TensorSplit):
@@ -181,6 +196,7 @@ class Training:
                 self._measure_speed(done, time.perf_counter() - began)
                 self._log_step(outcome, bar)
             if self._asked_to_stop(interruption):
+                self._write_step(bar)
                 self._save("last")
                 interruption.stop()
             every = self.options.checkpoint_every
@@ -188,6 +204,7 @@ class Training:
                 self._save("last")
             if self.progress.step >= self.total_steps:
                 break
+        self._write_step(bar)
         self._measure_speed(self.progress.step_in_epoch - first, time.perf_counter() - began)
         self._end_epoch(outcome)
 
@@ -205,8 +222,8 @@ class Training:
         for outcome in self.run(progress.epoch, progress.step_in_epoch):
             progress.step += 1
             progress.step_in_epoch += 1
-            if on_cpu and not math.isfinite(outcome.loss.item()):
-                self._refuse(outcome)
+            if on_cpu and not math.isfinite(loss := outcome.loss.item()):
+                self._refuse(outcome, loss, progress.step)
             yield outcome
 
     def _measure_speed(self, steps: int, seconds: float) -> None:
@@ -215,29 +232,39 @@ class Training:
         self.samples_per_second = samples / max(seconds, 1e-9)
 
     def _log_step(self, outcome: Outcome, bar: Bar | NoBar) -> None:
-        loss = outcome.loss.item()
+        """Send this step's numbers on their way, and write down those that have arrived."""
+        self._write_step(bar)
+        self._sent = _Sent(self.progress.step, self.progress.epoch, self._rate(), outcome)
+        if self.place.device.type == "cpu":
+            self._write_step(bar)
+
+    def _write_step(self, bar: Bar | NoBar) -> None:
+        if self._sent is None:
+            return
+        sent, self._sent = self._sent, None
+        loss, accuracy = sent.reading.values()
         if not math.isfinite(loss):
-            self._refuse(outcome)
-        accuracy = outcome.accuracy()
-        metrics = {"train_loss_step": loss, "train_acc_step": accuracy, "lr": self._rate()}
-        self._log(metrics | {"samples_per_second": self.samples_per_second})
-        note = f"epoch {self.progress.epoch + 1}  loss {loss:.4f}  acc {accuracy:.3f}"
-        bar.show(self.progress.step, note, self.samples_per_second)
+            self._refuse(sent.outcome, loss, sent.step)
+        metrics = {"train_loss_step": loss, "train_acc_step": accuracy, "lr": sent.rate}
+        metrics |= {"samples_per_second": self.samples_per_second}
+        self._log(metrics, epoch=sent.epoch, step=sent.step)
+        note = f"epoch {sent.epoch + 1}  loss {loss:.4f}  acc {accuracy:.3f}"
+        bar.show(sent.step, note, self.samples_per_second)
 
-    def _log(self, metrics: dict[str, float]) -> None:
+    def _log(self, metrics: dict[str, float], *, epoch: int, step: int) -> None:
         for visualizer in self.visualizers:
-            visualizer.log_metrics(metrics | {"epoch": self.progress.epoch}, self.progress.step)
+            visualizer.log_metrics(metrics | {"epoch": epoch}, step)
 
-    def _refuse(self, outcome: Outcome) -> None:
+    def _refuse(self, outcome: Outcome, loss: float, step: int) -> None:
         raise FloatingPointError(
-            f"the loss is {outcome.loss.item()} at step {self.progress.step} "
-            f"(epoch {self.progress.epoch + 1}): {cause(self.model, outcome.inputs)}"
+            f"the loss is {loss} at step {step} (epoch {self.progress.epoch + 1}): "
+            f"{cause(self.model, outcome.inputs)}"
         )
 
     def _end_epoch(self, outcome: Outcome | None) -> None:
         loss = outcome.loss.item() if outcome else math.inf
         if outcome and not math.isfinite(loss):
-            self._refuse(outcome)
+            self._refuse(outcome, loss, self.progress.step)
         progress = self.progress
         whole = progress.step_in_epoch >= self.steps_per_epoch
         self.validation = self._validate()
@@ -260,7 +287,8 @@ class Training:
             reduce=self.place.total,
             limit=1 if self.options.fast_dev_run else None,
         )
-        self._log({"val_loss_epoch": score.loss, "val_acc_epoch": score.accuracy})
+        metrics = {"val_loss_epoch": score.loss, "val_acc_epoch": score.accuracy}
+        self._log(metrics, epoch=self.progress.epoch, step=self.progress.step)
         if self.place.leads:
             logger.info(
                 "Epoch %d/%d  val_loss_epoch %.4f  val_acc_epoch %.4f  %s samples/s",
@@ -289,8 +317,3 @@ def in_float64(split: TensorSplit) -> TensorSplit:
     return TensorSplit(
         split.x, split.y, prepare=lambda x: prepare(x).double(), augment=split.augment
     )
-
-
-def options_as_saved(options: TrainOptions) -> dict[str, Any]:
-    """The options as plain values, for checkpoints and summaries."""
-    return asdict(options)

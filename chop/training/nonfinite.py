@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +31,7 @@ def first_overflow(model: nn.Module, x: Tensor) -> str | None:
     """The first layer whose output on `x` is not finite."""
     found: list[str] = []
 
-    def look(name: str) -> object:
+    def look(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: object, output: object) -> None:
             if isinstance(output, Tensor) and not torch.isfinite(output).all():
                 found.append(name)
@@ -37,7 +39,7 @@ def first_overflow(model: nn.Module, x: Tensor) -> str | None:
         return hook
 
     leaves = [(n, m) for n, m in model.named_modules() if not any(m.children())]
-    handles = [m.register_forward_hook(look(n or "the model")) for n, m in leaves]  # type: ignore[arg-type]
+    handles = [m.register_forward_hook(look(n or "the model")) for n, m in leaves]
     was_training = model.training
     try:
         model.eval()  # running statistics stay as they are

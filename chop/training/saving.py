@@ -130,7 +130,7 @@ def restore(
 ) -> Progress:
     """Bring a run back to where `saved` was written."""
     model.load_state_dict({k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()})
-    optimizer.load_state_dict(saved["optimizer_states"][0])
+    _restore_moments(optimizer, saved["optimizer_states"][0])
     ours = saved["mase"]
     if scaler is not None and ours["scaler"]:
         scaler.load_state_dict(ours["scaler"])
@@ -138,3 +138,11 @@ def restore(
     if torch.cuda.is_available() and "cuda" in ours["random"]:
         torch.cuda.set_rng_state(ours["random"]["cuda"])
     return Progress(**ours["progress"])
+
+
+def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Take over what the optimiser has learnt; how it works here is this run's own affair."""
+    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(saved)
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)

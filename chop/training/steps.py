@@ -21,6 +21,26 @@ logger = logging.getLogger(__name__)
 WARM_UP = 3  # steps that CUDA libraries need to settle before a capture
 
 
+class Reading:
+    """Numbers on their way from the device."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        if numbers.is_cuda:
+            there = torch.empty(numbers.shape, pin_memory=True)
+            numbers = there.copy_(numbers, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        self._numbers = numbers
+
+    def values(self) -> list[float]:
+        """Wait for these numbers, not for the work that was queued behind them."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        values: list[float] = self._numbers.tolist()
+        return values
+
+
 @dataclass
 class Outcome:
     """What is left of one optimiser step: tensors on the device, read only when they are logged."""
@@ -30,8 +50,10 @@ class Outcome:
     inputs: Tensor
     labels: Tensor
 
-    def accuracy(self) -> float:
-        return (self.logits.argmax(-1) == self.labels).float().mean().item()
+    def reading(self) -> Reading:
+        """Loss and accuracy as they are now; a GPU goes on while they travel."""
+        accuracy = (self.logits.argmax(-1) == self.labels).float().mean()
+        return Reading(torch.stack([self.loss.float(), accuracy]))
 
 
 class Mixed:
@@ -87,7 +109,9 @@ class Step:
             with self.mixed.autocast():
                 loss, logits = loss_of(x, y)
         total = loss if parts == 1 else loss / parts
-        (total if self.mixed.scaler is None else self.mixed.scaler.scale(total)).backward()
+        if self.mixed.scaler is not None:
+            total = self.mixed.scaler.scale(total)
+        torch.autograd.backward(total)
         return Outcome(loss.detach(), logits.detach(), x, y)
 
     def update(self) -> None:
@@ -160,7 +184,7 @@ class CapturedRun:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = 0
         self.outcome: Outcome | None = None
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)
 
     def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
         self.order.copy_(self.pass_of(epoch).order(len(self.split)))

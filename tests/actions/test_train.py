@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from chop.actions import test as test_action
+from chop.actions import test as score_on_test_split
 from chop.actions import train, validate
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
@@ -157,7 +157,7 @@ def test_two_processes_train_one_network(ch, tmp_path):
     assert done.stderr.count("Training is completed") == 1
     assert done.stdout.count("Effective") == 1
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["progress"]["step"] == 2 * 114  # half of 58,217 samples in batches of 256
+    assert summary["progress"]["step"] == 2 * 117  # half of 59,880 jets in batches of 256
     assert summary["metrics"]["val_acc_epoch"] > 0.4
     best = folder / "training_ckpts" / "best.ckpt"
     done = ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", "--gpu", "2")
@@ -204,7 +204,7 @@ def test_the_functions_take_the_arguments_of_the_labs(tmp_path):
     assert {p.name for p in (tmp_path / "ckpts").iterdir()} == {"best.ckpt", "last.ckpt"}
     fresh = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
     loaded = {"load_name": str(tmp_path / "ckpts" / "best.ckpt"), "load_type": "pl"}
-    metrics = test_action(**lab(fresh, data, **loaded))
+    metrics = score_on_test_split(**lab(fresh, data, **loaded))
     assert metrics.keys() == {"test_acc_epoch", "test_loss_epoch"}
     arguments = lab(fresh, data)
     del arguments["weight_decay"]
