@@ -1,5 +1,6 @@
 """`ch` as users type it: real processes, exit codes, one-sentence errors."""
 
+import importlib
 import json
 import os
 import re
@@ -124,7 +125,7 @@ def trained(monkeypatch):
         if calls["error"]:
             raise calls["error"]
 
-    monkeypatch.setattr("chop.actions.train.run_train", run_train)
+    monkeypatch.setattr(importlib.import_module("chop.actions.train"), "run_train", run_train)
     return calls
 
 

@@ -1,7 +1,6 @@
 """What stands between the options and the action: set-up, checks, seeds, profiles."""
 
 import importlib
-import inspect
 import logging
 import random
 import warnings
@@ -171,17 +170,9 @@ def test_every_action_names_a_function_that_is_there():
         assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_an_action_can_be_called_as_the_labs_import_it(monkeypatch):
-    from chop.actions import train
-
-    assert train is chop.actions.train
-    monkeypatch.setattr("chop.actions.train.train", lambda *args, **options: (args, options))
-    assert train(1, a=2) == ((1,), {"a": 2})
-    assert callable(train.run_train)
-
-
-@pytest.mark.parametrize("name", ["train", "test", "validate"])
-def test_both_ways_of_importing_an_action_give_the_same_function(name):
-    file = importlib.import_module(f"chop.actions.{name}")
-    assert getattr(chop.actions, name) is file
-    assert inspect.signature(file) == inspect.signature(getattr(file, name))
+@pytest.mark.parametrize(
+    ("name", "file"), [("train", "train"), ("test", "test"), ("validate", "test")]
+)
+def test_the_labs_import_an_action_as_a_function(name, file):
+    module = importlib.import_module(f"chop.actions.{file}")
+    assert getattr(chop.actions, name) is getattr(module, name)
