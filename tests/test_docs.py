@@ -48,12 +48,16 @@ def test_the_reference_is_what_the_registries_say():
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SMALL = {"lab1_sweep.py": ["--epochs", "1", "--seeds", "1"]}  # so that nobody waits for minutes
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_in_an_empty_folder(example, tmp_path):
     run = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-W", "error", str(example), *SMALL.get(example.name, [])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 0, run.stderr
 

@@ -1,6 +1,30 @@
 """Tools at the import paths that the labs use."""
 
-from chop.tools.logger import get_logger, root_logger, set_logging_verbosity
-from chop.tools.utils import deepgetattr, deepsetattr
+from __future__ import annotations
 
-__all__ = ["deepgetattr", "deepsetattr", "get_logger", "root_logger", "set_logging_verbosity"]
+import importlib
+from typing import Any
+
+# name -> file; imported when asked for, since some of them bring torch
+HOMES = {
+    "InputGenerator": "get_input",
+    "deepgetattr": "utils",
+    "deepsetattr": "utils",
+    "get_cf_args": "get_input",
+    "get_dummy_input": "get_input",
+    "get_logger": "logger",
+    "load_config": "config_load",
+    "load_model": "checkpoint_load",
+    "parse_accelerator": "utils",
+    "post_parse_load_config": "config_load",
+    "root_logger": "logger",
+    "save_config": "config_load",
+    "set_logging_verbosity": "logger",
+}
+__all__ = list(HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
