@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
+WRAPPERS = ("state_dict", "model")  # keys under which people put a state_dict
 State = Mapping[str, Tensor]
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
@@ -42,8 +43,9 @@ def _pt(file: Path) -> State:
     if file.suffix == ".safetensors":
         return _safetensors(file)
     content = read_torch_file(file)
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
+    for wrapper in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
     return _tensors(content, file)
 
 

@@ -34,6 +34,11 @@ def write_nested_pt(model, folder):
     return folder / "model.pt"
 
 
+def write_published_pt(model, folder):
+    torch.save({"model": state(model)}, folder / "model.pth")
+    return folder / "model.pth"
+
+
 def write_safetensors(model, folder):
     save_file(state(model), folder / "model.safetensors")
     return folder / "model.safetensors"
@@ -69,6 +74,7 @@ def write_mz(model, folder):
 WRITERS = [
     (write_pt, "pt", "Loaded pytorch checkpoint from"),
     (write_nested_pt, "pt", "Loaded pytorch checkpoint from"),
+    (write_published_pt, "pt", "Loaded pytorch checkpoint from"),
     (write_safetensors, "pt", "Loaded pytorch checkpoint from"),
     (write_pl, "pl", "Loaded pytorch lightning checkpoint from"),
     (write_hf, "hf", "Loaded Hugging Face checkpoint from"),
@@ -87,7 +93,7 @@ def test_every_kind_is_loaded(write, load_type, message, tmp_path, caplog):
     assert f"{message} {path}" in caplog.text
 
 
-@pytest.mark.parametrize(("write", "load_type", "message"), WRITERS[:5])
+@pytest.mark.parametrize(("write", "load_type", "message"), WRITERS[:6])
 def test_auto_goes_by_the_ending(write, load_type, message, tmp_path):
     model = network()
     assert same(model, load_model(write(model, tmp_path), "auto", network()))

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import RunConfig
+from chop.tools.config_load import load_config
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,11 +51,13 @@ def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, Mase
     from chop.models import get_model, get_model_info
 
     name = str(config.model)
+    quant_config = load_config(config.quant_config) if config.quant_config else None
     model = get_model(
         name,
         task=config.task,
         dataset_info=info,
         pretrained=config.is_pretrained,
+        quant_config=quant_config,
         **config.model_args,
     )
     return model, get_model_info(name)

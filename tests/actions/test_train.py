@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -163,6 +164,32 @@ def test_two_processes_train_one_network(ch, tmp_path):
     done = ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", "--gpu", "2")
     scores = json.loads((folder / "checkpoints" / "test_metrics.json").read_text())
     assert scores["samples"] == len(simulated_test_jets())
+
+
+@pytest.mark.slow
+def test_two_machines_train_one_network(tmp_path, environment):
+    """Two nodes of one process each, which find each other by the usual variables."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command = [sys.executable, "-m", "chop", *RUN, "--max-epochs", "1", "--accelerator", "cpu"]
+    command += ["--nodes", "2", "--project-dir", str(tmp_path / "out")]
+    nodes = [
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=environment | address | {"NODE_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    logs = [node.communicate(timeout=120)[1].decode() for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], logs
+    assert "Training is completed" in logs[0]
+    assert "Training is completed" not in logs[1]
+    summary = json.loads((software(tmp_path) / "summary.json").read_text())
+    assert summary["progress"]["step"] == 117
 
 
 def simulated_test_jets():
