@@ -1,6 +1,9 @@
 """`ch train` and `ch test` from the outside, and their functions as the labs call them."""
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -88,9 +91,10 @@ def test_a_second_run_on_the_same_day_keeps_the_first(ch, tmp_path):
 LONG = (*RUN, "--max-epochs", "4", "--checkpoint-every", "37", "--warmup-steps", "100")
 
 
-def killed(tmp_path, environment, number, *, after):
+def killed(tmp_path, environment, number, *, after, more=()):
     """Start a long run, send it signal `number` after it has saved `after` times."""
-    command = [sys.executable, "-m", "chop", *LONG, "--project-dir", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "chop", *LONG, *more]
+    command += ["--project-dir", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
     seen = set()
     while len(seen) < after and process.poll() is None:
@@ -135,6 +139,45 @@ def test_sigterm_saves_and_the_exit_code_says_so(ch, tmp_path, environment):
     assert "Traceback" not in log
     saved = torch.load(software(tmp_path) / "training_ckpts" / "last.ckpt", weights_only=True)
     assert saved["global_step"] >= 37
+
+
+@pytest.mark.slow
+def test_a_slurm_job_is_queued_again_and_goes_on_by_itself(ch, tmp_path, environment):
+    tool = tmp_path / "scontrol"
+    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    tool.chmod(0o755)
+    environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "SLURM_JOB_ID": "42"}
+    code, log = killed(tmp_path, environment, signal.SIGUSR1, after=1, more=["--auto-requeue"])
+    assert code == 128 + signal.SIGUSR1, log
+    assert (tmp_path / "asked").read_text() == "requeue 42\n"
+    environment["SLURM_RESTART_COUNT"] = "1"
+    done = ch(*LONG, "--auto-requeue")
+    assert "Resumed from" in done.stderr
+    assert "Training is completed" in done.stderr
+
+
+def test_a_terminal_shows_a_bar_with_speed_and_a_log_does_not(tmp_path, environment):
+    command = [sys.executable, "-m", "chop", *RUN, "--max-epochs", "3"]
+    command += ["--project-dir", str(tmp_path / "out")]
+    screen, end = pty.openpty()
+    environment |= {"TERM": "xterm", "COLUMNS": "160"}
+    process = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stderr=end, stdout=subprocess.DEVNULL
+    )
+    os.close(end)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal says that the other side has left
+        while piece := os.read(screen, 4096):
+            shown += piece
+    os.close(screen)
+    assert process.wait(60) == 0
+    text = shown.decode(errors="replace")
+    for part in ("steps", "samples/s", "%", "loss"):
+        assert part in text
+
+    quiet = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert "steps" not in quiet.stderr
+    assert "Epoch 3/3" in quiet.stderr
 
 
 def test_nothing_to_resume_is_said_before_anything_starts(ch):
