@@ -9,6 +9,7 @@ MASE_FUSED=off python benchmarks/formats.py      # the formats as plain torch op
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,15 @@ ELEMENTWISE: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("fp8", [5, 2], {}),
     ("binary", [1, False, True], {}),
     ("binary_residual", [1, False, True], {}),
+    ("ternary", [2, False, 1.0, None, None], {}),
+    ("scale_integer", [8], {}),
+]
+# a mean of each row comes first: the tensor is read at least twice, so at most 67 % of a copy
+MEANS: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("binary", [1, False, True], {"scaled": True}),
+    ("binary", [1, False, False], {}),
+    ("ternary", [2, False, None, None, None], {}),
+    ("ternary", [2, True, None, None, None], {}),
 ]
 BLOCK: list[tuple[str, list[Any], list[int]]] = [
     (name, precision, block)
@@ -50,7 +60,7 @@ MX: list[tuple[str, list[Any], list[int]]] = [("mxint", [8], [32]), ("mxfp", [4,
 
 def cases(x: Tensor) -> Iterator[tuple[NumberFormat, str, Tensor]]:
     """Formats, what the table calls them, and the tensor in the shape that they get."""
-    for name, precision, more in ELEMENTWISE:
+    for name, precision, more in ELEMENTWISE + MEANS:
         options = "".join(f" {key}" for key in more)
         yield FORMATS[name](*precision, **more), f"{name} {precision}{options}", x
     sequence = x.view(-1, 1024, 1024)
@@ -104,7 +114,7 @@ def measure(device: str, mib: int, repeats: int) -> None:
     for fmt, title, given in cases(x):
         first = seconds(lambda fmt=fmt, given=given: fmt(given), device)
         forward = median_ms(lambda fmt=fmt, given=given: fmt(given), repeats, device)
-        clipped = type(fmt)(**{**vars(fmt), "ste": "clip"})
+        clipped = dataclasses.replace(fmt, ste="clip")
         row = [title, forward / copy, 100 * copy / forward, forward / chain]
         row += [backward_ms(f, given, repeats, device) / copy for f in (fmt, clipped)]
         rows.append([*row, first])
