@@ -28,8 +28,15 @@ EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 FLAGS = ("-O3", "-march=native", "-std=c++17", *EXACT, "-shared", "-fPIC", "-pthread")
 PAYS = 2**22  # numbers rounded by plain operations: a process that does this will do more
 
-ELEMENTS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int)
-BLOCKS = (*ELEMENTS[:2], *(5 * [ctypes.c_int64]), *ELEMENTS[3:])
+_TENSOR, _COUNT, _ARGUMENTS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
+SIGNATURES = {
+    kind: (_TENSOR, _TENSOR, *shape, _ARGUMENTS, ctypes.c_int)
+    for kind, shape in {
+        "elements": (_COUNT,),
+        "rows": (_COUNT, _COUNT, _TENSOR),
+        "blocks": 5 * (_COUNT,),
+    }.items()
+}
 
 
 class Kernels:
@@ -62,11 +69,11 @@ class Kernels:
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             logger.debug("no C++ kernels (%s): formats run as plain torch operations", error)
 
-    def rule(self, name: str, blocks: bool) -> Any:
+    def rule(self, name: str, kind: str) -> Any:
         """The function that rounds by that rule; only where kernels are ready."""
         function = getattr(self.library, f"round_{name}")
         if function.argtypes is None:
-            function.argtypes, function.restype = BLOCKS if blocks else ELEMENTS, None
+            function.argtypes, function.restype = SIGNATURES[kind], None
         return function
 
 

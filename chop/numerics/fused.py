@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.compiled import KERNELS
+from chop.numerics.exponents import LAYOUTS
 from chop.numerics.own import plain
 
 if TYPE_CHECKING:
@@ -90,26 +91,36 @@ def _on_cpu(fmt: NumberFormat, x: Tensor) -> Tensor | None:
     if n == 0 or x.dtype not in DTYPES or (n < LEAST_ON_CPU and not wait):
         return None
     plan = _plan(fmt, x.device)
-    if plan is None or plan.rows:  # it looks at the whole tensor, or is not ours
+    if plan is None:
         return None
     if KERNELS.ready(n, wait=wait):
         return _by_library(plan, fmt, x.detach())
-    return _in_pieces(plan, fmt, x)
+    return None if plan.rows else _in_pieces(plan, fmt, x)
 
 
 def _by_library(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
     """Round by the C++ library, half precision in float32; None if the shape is not for it."""
-    shape = tiling_of(fmt, x.shape) if plan.blocks else (x.numel(),)
+    given, result = _arranged(plan, x.float())
+    shape: Sequence[int] | None = (x.numel(),)
+    if plan.blocks:
+        shape = tiling_of(fmt, x.shape)
+    elif plan.rows:
+        statistics = plan.rows(given).contiguous()
+        count = statistics.numel()
+        shape = (count, x.numel() // count, statistics.data_ptr())
     if shape is None:
         return None
-    given, result = _arranged(plan, x.float())
-    threads = max(1, min(torch.get_num_threads(), x.numel() // THREAD))
-    rule = KERNELS.rule(plan.rule, plan.blocks)
-    rule(given.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
+    _call_library(plan, given, result, shape)
     if x.dtype == torch.float32:
         return result
     most = _most(plan, x)
     return result.clamp_(-most, most).to(x.dtype)
+
+
+def _call_library(plan: Plan, x: Tensor, result: Tensor, shape: Sequence[int]) -> None:
+    threads = max(1, min(torch.get_num_threads(), x.numel() // THREAD))
+    rule = KERNELS.rule(plan.rule, plan.kind)
+    rule(x.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
 
 
 def _in_pieces(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
@@ -161,6 +172,10 @@ class Plan:
     infinite: bool = False  # may make infinities
     rows: Callable[[Tensor], Tensor] | None = None  # a number for each row, found beforehand
 
+    @property
+    def kind(self) -> str:
+        return "blocks" if self.blocks else "rows" if self.rows else "elements"
+
     @functools.cached_property
     def padded(self) -> tuple[float, ...]:
         given = tuple(map(float, self.arguments))
@@ -205,17 +220,25 @@ def _plan_fp8(fmt: Any, device: torch.device) -> Plan | None:
     return Plan("minifloat", arguments, infinite=True)
 
 
-def _carry() -> int:
-    """What takes a mantissa beyond the square root of two into the next exponent, as bits."""
-    from chop.numerics.exponents import LAYOUTS
-
-    border = torch.tensor(LAYOUTS[torch.float32].root_half).view(torch.int32).item()
-    return 2**23 - (int(border) % 2**23 + 1)
-
-
 def _plan_log(fmt: Any, device: torch.device) -> Plan:
     highest = 2.0 ** min(fmt.highest, 127)
-    return Plan("log", (2.0**-fmt.exponent_bias, highest, _carry(), fmt.zero))
+    return Plan("log", (2.0**-fmt.exponent_bias, highest, LAYOUTS[torch.float32].carry, fmt.zero))
+
+
+def _mean_magnitude(x: Tensor) -> Tensor:
+    """By torch's own sum, whose order decides about the last bit."""
+    from chop.numerics.binary import mean_magnitude
+
+    return mean_magnitude(x, _magnitudes)
+
+
+def _magnitudes(x: Tensor, share: float) -> Tensor:
+    plan, result = Plan("magnitude", (share,)), torch.empty_like(x, dtype=torch.float32)
+    if x.is_cuda:
+        _round_elements(plan, x, result)
+    else:
+        _call_library(plan, x, result, (x.numel(),))
+    return result
 
 
 def _plan_binary(fmt: Any, device: torch.device) -> Plan | None:
@@ -279,7 +302,7 @@ def _plan_mxfp(fmt: Any, device: torch.device) -> Plan:
 
 def _plan_block_log(fmt: Any, device: torch.device) -> Plan:
     top, most = 2 ** (fmt.width - 1) - 1, 2**fmt.exponent_bias_width - 1
-    return Plan("block_log", (top, most, _carry(), fmt.zero), blocks=True)
+    return Plan("block_log", (top, most, LAYOUTS[torch.float32].carry, fmt.zero), blocks=True)
 
 
 Planner = Callable[[Any, torch.device], Plan | None]
@@ -501,19 +524,6 @@ def _round_elements(plan: Plan, x: Tensor, result: Tensor) -> None:
         num_warps=WARPS,
         enable_fp_fusion=False,
     )
-
-
-def _mean_magnitude(x: Tensor) -> Tensor:
-    """By torch's own sum, whose order decides about the last bit."""
-    from chop.numerics.binary import mean_magnitude
-
-    return mean_magnitude(x, _magnitudes)
-
-
-def _magnitudes(x: Tensor, share: float) -> Tensor:
-    result = torch.empty_like(x, dtype=torch.float32)
-    _round_elements(Plan("magnitude", (share,)), x, result)
-    return result
 
 
 def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[], None] | None:

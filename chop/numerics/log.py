@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.exponents import LAYOUTS, exp2, round_log2
+from chop.numerics.exponents import LAYOUTS, are_normal, nearest_power
+from chop.numerics.own import own
 
 
-def signed_power(x: Tensor, exponent: Tensor, *, zero: bool) -> Tensor:
-    """2**exponent with the sign of `x`; NaN stays, and zero does if it may."""
-    magnitude = exp2(exponent, x.dtype)
-    rounded = torch.where(x < 0, -magnitude, magnitude)
+def signed_power(x: Tensor, power: Tensor, *, zero: bool) -> Tensor:
+    """`power` with the sign of `x`; NaN stays, and zero does if it may."""
+    rounded = torch.where(x < 0, -power, power)
     return torch.where(x.isnan() | (x == 0) if zero else x.isnan(), x, rounded)
 
 
@@ -44,9 +44,9 @@ class Log(NumberFormat, name="log", suffix="Log"):
 
     def round(self, x: Tensor) -> Tensor:
         lowest, highest = -self.exponent_bias, min(self.highest, LAYOUTS[x.dtype].bias)
-        inside = x.clamp(-(2.0**highest), 2.0**highest)  # infinity has no exponent
-        exponent = torch.where(x == 0, lowest, round_log2(inside).clamp(lowest, highest))
-        return signed_power(x, exponent, zero=self.zero)
+        power = nearest_power(x, all_exponents=not are_normal(lowest, x.dtype))
+        power = torch.clamp(power, 2.0**lowest, 2.0**highest, out=own(power))
+        return signed_power(x, power, zero=self.zero)
 
     @property
     def bits(self) -> float:

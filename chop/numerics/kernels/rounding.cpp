@@ -148,6 +148,12 @@ struct ternary {
     }
 };
 
+struct magnitude {
+    float share;
+    explicit magnitude(const float* p) : share(p[0]) {}
+    float operator()(float x) const { return x == x ? at_most(magnitude_of(x), FINITE) * share : 0; }
+};
+
 struct residual {
     float levels, total;
     explicit residual(const float* p) : levels(p[0]), total(p[1]) {}
@@ -255,6 +261,23 @@ struct scale_integer {
     }
 };
 
+// --- rows with a statistic: Rule(arguments, that of the row)(x) ---------------------------------
+
+struct on_off {
+    float scale, off;
+    bool bipolar;
+    on_off(const float* p, float scale)
+        : scale(scale), off(p[0] != 0 ? -scale : 0.0f), bipolar(p[0] != 0) {}
+    float operator()(float x) const {
+        bool on = (x > 0) | ((x == 0) & bipolar);
+        return x == x ? (on ? scale : off) : x;
+    }
+};
+
+struct row_ternary : ternary {
+    row_ternary(const float*, float border) : ternary(&border) {}
+};
+
 // --- loops --------------------------------------------------------------------------------------
 
 // Calls work(begin, end) for equal parts of a range, each in a thread of its own.
@@ -276,6 +299,15 @@ template <typename Rule>
 void elements(const float* x, float* y, int64_t n, const float* p, int threads) {
     in_threads(n, threads, [=](int64_t begin, int64_t end) {
         round(Rule(p), x + begin, y + begin, end - begin);
+    });
+}
+
+template <typename Rule>
+void rows(const float* x, float* y, int64_t count, int64_t columns, const float* statistics,
+          const float* p, int threads) {
+    in_threads(count, threads < count ? threads : int(count), [=](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++)
+            round(Rule(p, statistics[row]), x + row * columns, y + row * columns, columns);
     });
 }
 
@@ -367,6 +399,11 @@ void blocks(const float* x, float* y, int64_t samples, int64_t m, int64_t n, int
                                  int threads) {                                                    \
         elements<RULE>(x, y, n, p, threads);                                                       \
     }
+#define ROWS(RULE)                                                                                 \
+    extern "C" void round_##RULE(const float* x, float* y, int64_t count, int64_t columns,         \
+                                 const float* statistics, const float* p, int threads) {           \
+        rows<RULE>(x, y, count, columns, statistics, p, threads);                                  \
+    }
 #define BLOCKS(RULE)                                                                               \
     extern "C" void round_##RULE(const float* x, float* y, int64_t samples, int64_t m, int64_t n,  \
                                  int64_t block_m, int64_t block_n, const float* p, int threads) {  \
@@ -380,7 +417,10 @@ ELEMENTS(minifloat_wide)
 ELEMENTS(log)
 ELEMENTS(bipolar)
 ELEMENTS(ternary)
+ELEMENTS(magnitude)
 ELEMENTS(residual)
+ROWS(on_off)
+ROWS(row_ternary)
 BLOCKS(block_fp)
 BLOCKS(mxint)
 BLOCKS(block_float)
