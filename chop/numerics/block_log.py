@@ -38,7 +38,8 @@ class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
         bias = (top - ceil_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
         lowest, highest = exp2(-bias, x.dtype), exp2(top - bias, x.dtype)
         power = nearest_power(x, all_exponents=not are_normal(-bias, x.dtype))
-        power = torch.clamp(power, lowest, highest, out=own(power))
+        power = torch.maximum(power, lowest, out=own(power))
+        power = torch.minimum(power, highest, out=own(power))
         return signed_power(x, power, zero=self.zero)
 
     @property

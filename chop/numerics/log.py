@@ -13,9 +13,16 @@ from chop.numerics.own import own
 
 
 def signed_power(x: Tensor, power: Tensor, *, zero: bool) -> Tensor:
-    """`power` with the sign of `x`; NaN stays, and zero does if it may."""
-    rounded = torch.where(x < 0, -power, power)
-    return torch.where(x.isnan() | (x == 0) if zero else x.isnan(), x, rounded)
+    """`power` with the sign of a finite `x`; NaN stays, and zero does if it may.
+
+    By arithmetic, as choosing with torch.where takes a CPU ten times as long.
+    """
+    if zero:
+        power, signs = torch.mul(power, x.sign().abs(), out=own(power)), x
+    else:
+        signs = x + 0.0  # which makes of -0 a number without sign
+    rounded = torch.copysign(power, signs, out=own(power))
+    return torch.add(rounded, x, alpha=0.0, out=own(rounded))  # NaN times nothing is NaN
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Log(NumberFormat, name="log", suffix="Log"):
         lowest, highest = -self.exponent_bias, min(self.highest, LAYOUTS[x.dtype].bias)
         power = nearest_power(x, all_exponents=not are_normal(lowest, x.dtype))
         power = torch.clamp(power, 2.0**lowest, 2.0**highest, out=own(power))
-        return signed_power(x, power, zero=self.zero)
+        inside = x.clamp(-(2.0**highest), 2.0**highest)
+        return signed_power(inside, power, zero=self.zero)
 
     @property
     def bits(self) -> float:

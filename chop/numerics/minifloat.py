@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,10 +36,12 @@ def round_to_minifloat(
     layout = LAYOUTS[x.dtype]
     largest = significand or 2 - 2.0 ** -min(fraction, layout.mantissa)
     if isinstance(highest, Tensor):
-        limit: Any = largest * exp2(highest, x.dtype)
+        limits = largest * exp2(highest, x.dtype)
+        inside = torch.maximum(x, -limits)  # a clamp by tensors takes a CPU many times as long
+        inside = torch.minimum(inside, limits, out=own(inside))
     else:
         limit = largest * 2.0 ** min(highest, layout.bias)
-    inside = x.clamp(-limit, limit)
+        inside = x.clamp(-limit, limit)
     if are_normal(lowest, x.dtype):  # then all subnormal numbers have the smallest step
         step, out = _steps(inside, fraction, lowest), own(inside)
         whole = torch.div(inside, step, out=out)

@@ -5,6 +5,8 @@ import math
 import shutil
 import subprocess
 import threading
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -301,3 +303,10 @@ class TestTheKeptLibrary:
 
 def test_every_format_with_a_kernel_is_tested_here():
     assert {FORMATS[name] for name in ELEMENTWISE | BLOCKS} == set(fused._planners())
+
+
+def test_the_source_is_installed_with_the_package():
+    root = Path(__file__).parents[2]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {file for p in patterns["package-data"]["chop"] for file in (root / "chop").glob(p)}
+    assert root / "chop" / "numerics" / "kernels" / "rounding.cpp" in found
