@@ -184,25 +184,18 @@ class NumberFormat(abc.ABC):
 
 def quantize_all(given: Sequence[tuple[NumberFormat | None, Any]]) -> list[Any]:
     """Each operand in its format, if it has one: `fmt(x)`, with less to do for autograd."""
-    joins = [
-        fmt is not None
-        and isinstance(x, Tensor)
-        and x.is_floating_point()
-        and fmt._rounds_as_all_do()
-        for fmt, x in given
+    joining = [
+        (i, fmt, x)
+        for i, (fmt, x) in enumerate(given)
+        if fmt is not None and fmt._rounds_as_all_do()
+        if isinstance(x, Tensor) and x.is_floating_point()
     ]
-    found = iter(
-        all_straight_through(
-            [
-                (x, fmt._by_the_fastest_way, fmt._limits)
-                for (fmt, x), join in zip(given, joins, strict=True)
-                if fmt is not None and join
-            ]
-        )
+    rounded = all_straight_through(
+        [(x, fmt._by_the_fastest_way, fmt._limits) for _, fmt, x in joining]
     )
+    found = {i: y for (i, *_), y in zip(joining, rounded, strict=True)}
     return [
-        next(found) if join else x if fmt is None else fmt(x)
-        for (fmt, x), join in zip(given, joins, strict=True)
+        found[i] if i in found else x if fmt is None else fmt(x) for i, (fmt, x) in enumerate(given)
     ]
 
 

@@ -14,7 +14,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ COMPILERS = ("c++", "g++", "clang++")
 # exact: no contraction, no fast math; what is assumed is that nobody looks at floating-point traps
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 FLAGS = ("-O3", "-march=native", "-std=c++17", *EXACT, "-shared", "-fPIC", "-pthread")
+# a build goes on, and ends well, when the process that wanted it does not live that long
+SCRIPT = 'part=$1; shift; "$@" -o "$part" && mv "$part" "$0" || { rm -f "$part"; exit 1; }'
 PAYS = 2**22  # numbers rounded by plain operations: a process that does this will do more
 
 _TENSOR, _COUNT, _ARGUMENTS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
@@ -88,11 +89,10 @@ def build() -> Path:
     library = cache_folder() / f"rounding-{_fingerprint(compiler)}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            made = Path(folder) / library.name
-            command = [compiler, *FLAGS, str(SOURCE), "-o", str(made)]
-            subprocess.run(command, check=True, capture_output=True)
-            made.replace(library)  # whole, even if others build it at the same time
+        part = f"{library}.{os.getpid()}"  # others may build it at the same time
+        command = ["sh", "-c", SCRIPT, str(library), part, compiler, *FLAGS, str(SOURCE)]
+        quiet = subprocess.DEVNULL
+        subprocess.run(command, check=True, stdout=quiet, stderr=quiet, start_new_session=True)
     return library
 
 

@@ -12,7 +12,7 @@ export) is done by the format itself.
 The environment variable MASE_FUSED, or `set_fused`, decides:
 
 - `auto`, the default: as above; nobody waits for the C++ library.
-- `on`: the smallest tensors too, and the first call waits for the C++ library.
+- `on`: on CUDA the smallest tensors too; on the CPU the first call waits for the C++ library.
 - `off`: never; formats run as plain torch operations.
 """
 
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 Mode = Literal["auto", "off", "on"]
 
 LEAST_ON_CUDA = 64  # a launch costs about what two plain operations cost
-LEAST_ON_CPU = 64  # likewise a call of the C++ library
 THREAD = 2**16  # elements that are worth a thread
 PIECE = 2**15  # elements per thread that keep a CPU's temporaries in its cache
 LEAST_PIECES = 4
@@ -87,13 +86,12 @@ def rounded(fmt: NumberFormat, x: Tensor) -> Tensor:
 
 
 def _on_cpu(fmt: NumberFormat, x: Tensor) -> Tensor | None:
-    n, wait = x.numel(), _mode == "on"
-    if n == 0 or x.dtype not in DTYPES or (n < LEAST_ON_CPU and not wait):
+    if x.numel() == 0 or x.dtype not in DTYPES:
         return None
     plan = _plan(fmt, x.device)
     if plan is None:
         return None
-    if KERNELS.ready(n, wait=wait):
+    if KERNELS.ready(x.numel(), wait=_mode == "on"):
         return _by_library(plan, fmt, x.detach())
     return None if plan.rows else _in_pieces(plan, fmt, x)
 

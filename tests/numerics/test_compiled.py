@@ -2,9 +2,12 @@
 
 import logging
 import math
+import os
 import shutil
 import subprocess
+import sys
 import threading
+import time
 import tomllib
 from pathlib import Path
 
@@ -277,8 +280,7 @@ class TestTheKeptLibrary:
 
     def compile(self, command, **_):
         self.commands.append(command)
-        with open(command[-1], "w"):
-            pass
+        Path(command[3]).touch()
 
     def test_is_built_once(self, tmp_path):
         assert compiled.build() == compiled.build()
@@ -299,6 +301,33 @@ class TestTheKeptLibrary:
         monkeypatch.setattr(compiled.platform, "platform", lambda: "another machine")
         found.add(compiled.build())
         assert len(found) == 3
+
+
+@needs_compiler
+def test_a_build_outlives_the_process_that_wanted_it(tmp_path):
+    code = "import time, torch; from chop.numerics import FORMATS, compiled; compiled.PAYS = 1\n"
+    code += "FORMATS['log'](8, 63)(torch.ones(1000)); time.sleep(0.5)"
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "MASE_FUSED": "auto"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    for _ in range(600):
+        if [file.suffix for file in tmp_path.glob("mase/*")] == [".so"]:
+            return
+        time.sleep(0.1)
+    raise AssertionError("no library within a minute")
+
+
+def test_a_compiler_that_fails_leaves_nothing(tmp_path):
+    part = tmp_path / "part"
+    failing = ["sh", "-c", compiled.SCRIPT, str(tmp_path / "library"), str(part)]
+    assert subprocess.run([*failing, "false"], check=False).returncode == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_number_that_lies_negated_in_memory_is_seen_as_it_is():
+    fused.set_fused("on")
+    x = torch.complex(torch.randn(9), torch.randn(9)).conj().imag
+    assert x.is_neg()
+    assert torch.equal(FORM(x), FORM(x.resolve_neg()))
 
 
 def test_every_format_with_a_kernel_is_tested_here():
