@@ -103,7 +103,7 @@ def cache_folder() -> Path:
 
 def _fingerprint(compiler: str) -> str:
     """Of all that the library depends on; home directories are shared by unlike machines."""
-    features = platform.processor()
+    features = platform.machine()
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():
         lines = cpus.read_text().splitlines()
