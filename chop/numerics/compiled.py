@@ -103,7 +103,7 @@ def cache_folder() -> Path:
 
 def _fingerprint(compiler: str) -> str:
     """Of all that the library depends on; home directories are shared by unlike machines."""
-    features = platform.machine()
+    features = ""
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():
         lines = cpus.read_text().splitlines()
@@ -111,5 +111,5 @@ def _fingerprint(compiler: str) -> str:
             (line for line in lines if line.startswith(("flags", "Features"))), features
         )
     compiled = (SOURCE.read_text(), *FLAGS, os.path.realpath(compiler))
-    made_of = (*compiled, platform.platform(), features)
+    made_of = (*compiled, platform.system(), platform.machine(), features)
     return hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]

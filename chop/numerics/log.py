@@ -51,9 +51,9 @@ class Log(NumberFormat, name="log", suffix="Log"):
 
     def round(self, x: Tensor) -> Tensor:
         lowest, highest = -self.exponent_bias, min(self.highest, LAYOUTS[x.dtype].bias)
-        power = nearest_power(x, all_exponents=not are_normal(lowest, x.dtype))
-        power = torch.clamp(power, 2.0**lowest, 2.0**highest, out=own(power))
         inside = x.clamp(-(2.0**highest), 2.0**highest)
+        power = nearest_power(inside, all_exponents=not are_normal(lowest, x.dtype))
+        power = torch.clamp(power, min=2.0**lowest, out=own(power))
         return signed_power(inside, power, zero=self.zero)
 
     @property

@@ -298,7 +298,7 @@ class TestTheKeptLibrary:
         monkeypatch.setattr(compiled, "SOURCE", tmp_path / "other.cpp")
         compiled.SOURCE.write_text("int x;")
         found.add(compiled.build())
-        monkeypatch.setattr(compiled.platform, "platform", lambda: "another machine")
+        monkeypatch.setattr(compiled.platform, "machine", lambda: "another machine")
         found.add(compiled.build())
         assert len(found) == 3
 
