@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import shutil
 import subprocess
 import sys
 
@@ -169,6 +170,14 @@ class TestTracing:
         x = torch.randn(64, 64)
         compiled = torch.compile(fmt.quantize, backend="eager", fullgraph=True)
         assert torch.equal(compiled(x), fmt.rounded(x))
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+    def test_compiled_for_any_shape(self):
+        fmt, x = FORMATS["integer"](8, 4), torch.randn(64, 48)
+        compiled = torch.compile(fmt.quantize, dynamic=True, fullgraph=True)
+        assert torch.equal(compiled(x), fmt.rounded(x))  # its limits are no symbols of inductor
 
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_export(self, fmt):
