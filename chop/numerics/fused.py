@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 Mode = Literal["auto", "off", "on"]
 
 LEAST_ON_CUDA = 64  # a launch costs about what two plain operations cost
-THREAD = 2**16  # elements that are worth a thread
+THREAD = 2**16  # elements that take about as long as it takes to start a thread
 PIECE = 2**15  # elements per thread that keep a CPU's temporaries in its cache
 LEAST_PIECES = 4
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -116,7 +116,8 @@ def _by_library(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
 
 
 def _call_library(plan: Plan, x: Tensor, result: Tensor, shape: Sequence[int]) -> None:
-    threads = max(1, min(torch.get_num_threads(), x.numel() // THREAD))
+    # they start one after the other: with the square root, the sum of starts and work is least
+    threads = max(1, min(torch.get_num_threads(), math.isqrt(x.numel() // THREAD)))
     rule = KERNELS.rule(plan.rule, plan.kind)
     rule(x.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
 
