@@ -2,13 +2,14 @@
 
 TRITON_CACHE_DIR=$(mktemp -d) python benchmarks/formats.py    # first calls without a cache
 python benchmarks/formats.py                     # CUDA, if there, with 1 GiB; CPU with 64 MiB
-python benchmarks/formats.py --device cpu --mib 16
+python benchmarks/formats.py --device cpu --mib 16    # in the C++ library, which is waited for
 MASE_FUSED=off python benchmarks/formats.py      # the formats as plain torch operations
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.compiled import KERNELS
 from chop.numerics.fused import fused_mode
 
 IN_A_ROW = 5
@@ -35,6 +37,15 @@ ELEMENTWISE: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("fp8", [5, 2], {}),
     ("binary", [1, False, True], {}),
     ("binary_residual", [1, False, True], {}),
+    ("ternary", [2, False, 1.0, None, None], {}),
+    ("scale_integer", [8], {}),
+]
+# a mean of each row comes first: the tensor is read at least twice, so at most 67 % of a copy
+MEANS: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("binary", [1, False, True], {"scaled": True}),
+    ("binary", [1, False, False], {}),
+    ("ternary", [2, False, None, None, None], {}),
+    ("ternary", [2, True, None, None, None], {}),
 ]
 BLOCK: list[tuple[str, list[Any], list[int]]] = [
     (name, precision, block)
@@ -50,7 +61,7 @@ MX: list[tuple[str, list[Any], list[int]]] = [("mxint", [8], [32]), ("mxfp", [4,
 
 def cases(x: Tensor) -> Iterator[tuple[NumberFormat, str, Tensor]]:
     """Formats, what the table calls them, and the tensor in the shape that they get."""
-    for name, precision, more in ELEMENTWISE:
+    for name, precision, more in ELEMENTWISE + MEANS:
         options = "".join(f" {key}" for key in more)
         yield FORMATS[name](*precision, **more), f"{name} {precision}{options}", x
     sequence = x.view(-1, 1024, 1024)
@@ -61,7 +72,10 @@ def cases(x: Tensor) -> Iterator[tuple[NumberFormat, str, Tensor]]:
 
 
 def median_ms(work: Callable[[], Any], repeats: int, device: str) -> float:
-    """Of one call; on CUDA by the device's own clock, with calls in a row to hide the launching."""
+    """Of one call; on CUDA by the device's own clock, with calls in a row to hide the launching.
+
+    On the CPU it is the time of the process, so that others on the machine matter less.
+    """
     times = []
     for _ in range(repeats + 2):
         if device == "cuda":
@@ -73,9 +87,9 @@ def median_ms(work: Callable[[], Any], repeats: int, device: str) -> float:
             end.synchronize()
             times.append(begin.elapsed_time(end) / IN_A_ROW)
         else:
-            start = time.perf_counter()
+            start = time.process_time()
             work()
-            times.append(1e3 * (time.perf_counter() - start))
+            times.append(1e3 * (time.process_time() - start))
     return statistics.median(times[2:])
 
 
@@ -96,6 +110,8 @@ def backward_ms(fmt: NumberFormat, x: Tensor, repeats: int, device: str) -> floa
 
 def measure(device: str, mib: int, repeats: int) -> None:
     side = 1024 * int((mib / 4) ** 0.5)
+    if device == "cpu" and fused_mode() == "auto":
+        KERNELS.ready(0, wait=True)
     x = torch.randn(side, side, device=device)
     y = torch.empty_like(x)
     copy = median_ms(lambda: y.copy_(x), repeats, device)
@@ -104,7 +120,7 @@ def measure(device: str, mib: int, repeats: int) -> None:
     for fmt, title, given in cases(x):
         first = seconds(lambda fmt=fmt, given=given: fmt(given), device)
         forward = median_ms(lambda fmt=fmt, given=given: fmt(given), repeats, device)
-        clipped = type(fmt)(**{**vars(fmt), "ste": "clip"})
+        clipped = dataclasses.replace(fmt, ste="clip")
         row = [title, forward / copy, 100 * copy / forward, forward / chain]
         row += [backward_ms(f, given, repeats, device) / copy for f in (fmt, clipped)]
         rows.append([*row, first])
@@ -112,6 +128,8 @@ def measure(device: str, mib: int, repeats: int) -> None:
     head += ["backward / copy", "clip backward / copy", "first call s"]
     rate = 2 * 4 * x.numel() / copy / 1e6
     print(f"\n{device}, {mib} MiB float32, MASE_FUSED={fused_mode()}, torch {torch.__version__}")
+    if device == "cpu":
+        print(f"{torch.get_num_threads()} threads, CPU time; C++ library: {bool(KERNELS.library)}")
     print(f"copy {copy:.3f} ms, {rate:.0f} GB/s; four-op chain {chain / copy:.2f} copies\n")
     formats = ("", ".2f", ".0f", ".2f", ".3f", ".2f", ".2f")
     print(tabulate(rows, head, tablefmt="github", floatfmt=formats))
@@ -122,7 +140,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu", "all"), default="all")
     parser.add_argument("--mib", type=int, help="size of the tensor (1024 on CUDA, 64 on the CPU)")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1, help="on the CPU")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     sizes = {"cuda": 1024, "cpu": 64}
     for device, size in sizes.items():
         wanted = options.device in (device, "all")

@@ -1,7 +1,8 @@
-"""Files that users name."""
+"""Files that users name, and the folder for what can be made again."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -13,3 +14,10 @@ def write_text(file: str | Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def cache_folder() -> Path:
+    """`$MASE_CACHE`, or `mase` in the user's cache: never inside the installed package."""
+    own = os.environ.get("MASE_CACHE")
+    shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(own).expanduser() if own else Path(shared) / "mase"

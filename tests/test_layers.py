@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "charts": set(),
     "checkpoints": set(),
     "user_code": set(),
-    "numerics": {"registry"},
+    "numerics": {"registry", "files"},
     "ir": {"registry", "files", "numerics"},
     "passes": {"registry", "log", "files", "dotted", "numerics", "ir"},
     "dataset": {"registry", "log", "files"},

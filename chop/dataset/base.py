@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from torch.utils.data import Dataset
 
+from chop.files import cache_folder
 from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
@@ -145,8 +146,6 @@ def get_dataset_info(name: str, **options: Any) -> MaseDatasetInfo:
 
 def get_dataset(name: str, split: Split, *, cache: str | Path | None = None, **options: Any) -> Any:
     """One split of the data set `name`, ready to index."""
-    from chop.dataset.store import cache_folder
-
     spec = DATASETS[name]
     options["cache"] = Path(cache) if cache else cache_folder()
     info = spec.info_for(options)

@@ -14,10 +14,11 @@ from chop.dataset.array_files import read_npz, read_tensors
 from chop.dataset.base import MaseDatasetInfo, Split, dataset
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
-from chop.dataset.store import Prepared, cache_folder, prepared
+from chop.dataset.store import Prepared, prepared
 from chop.dataset.tabular import Cut, Given, Table, check_classes, check_finite, prepare
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
+from chop.files import cache_folder
 
 VERSION = 1  # of the preparation; raise it when the result changes
 KINDS = {

@@ -22,11 +22,6 @@ logger = logging.getLogger(__name__)
 LAYOUT = 1  # of the files written here; an older one is made anew
 
 
-def cache_folder() -> Path:
-    """`$MASE_CACHE`, or `~/.cache/mase`: never inside the installed package."""
-    return Path(os.environ.get("MASE_CACHE") or Path.home() / ".cache" / "mase").expanduser()
-
-
 @dataclass(frozen=True)
 class Prepared:
     """All samples of a data set, those for training first, then validation, then test.

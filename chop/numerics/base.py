@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics import fused
-from chop.numerics.straight_through import straight_through
+from chop.numerics.straight_through import Limits, all_straight_through, straight_through
 from chop.registry import Registry, UnknownName
 
 FORMATS: Registry[type[NumberFormat]] = Registry("number format", package="chop.numerics")
@@ -25,6 +25,7 @@ __all__ = [
     "from_config",
     "from_dtype",
     "from_precision",
+    "quantize_all",
     "straight_through",
 ]
 
@@ -46,6 +47,8 @@ class NumberFormat(abc.ABC):
     elementwise: ClassVar[bool] = True  # one fixed grid per element; block formats are not
     light: ClassVar[bool] = False  # rounds in few passes over memory
     other_keys: ClassVar[tuple[str, ...]] = ()  # older configs have these too; they mean nothing
+    # fields that None leaves to profiled statistics, if there are any: name and entry of each
+    profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
 
@@ -101,8 +104,20 @@ class NumberFormat(abc.ABC):
         """The nearest representable values, same shape and dtype."""
         if not x.is_floating_point():
             raise TypeError(f"{self.name} rounds floating-point tensors, not {x.dtype}")
-        limits = self.range if self.ste == "clip" else None
-        return straight_through(x, lambda given: fused.rounded(self, given), limits)
+        return straight_through(x, self._by_the_fastest_way, self._limits)
+
+    def _by_the_fastest_way(self, x: Tensor) -> Tensor:
+        return fused.rounded(self, x)
+
+    @property
+    def _limits(self) -> Limits | None:
+        """Between which gradients pass, if not everywhere."""
+        return self.range if self.ste == "clip" else None
+
+    @classmethod
+    def _rounds_as_all_do(cls) -> bool:
+        """Whether nothing but `round` makes the result."""
+        return cls.__call__ is NumberFormat.__call__ and cls.quantize is NumberFormat.quantize
 
     def rounded(self, x: Tensor) -> Tensor:
         """`round` for any float dtype: half precision is rounded in float32.
@@ -165,6 +180,23 @@ class NumberFormat(abc.ABC):
         """Replace a None by what it stands for, so that the precision says it."""
         if getattr(self, key) is None:
             object.__setattr__(self, key, value)
+
+
+def quantize_all(given: Sequence[tuple[NumberFormat | None, Any]]) -> list[Any]:
+    """Each operand in its format, if it has one: `fmt(x)`, with less to do for autograd."""
+    joining = [
+        (i, fmt, x)
+        for i, (fmt, x) in enumerate(given)
+        if fmt is not None and fmt._rounds_as_all_do()
+        if isinstance(x, Tensor) and x.is_floating_point()
+    ]
+    rounded = all_straight_through(
+        [(x, fmt._by_the_fastest_way, fmt._limits) for _, fmt, x in joining]
+    )
+    found = {i: y for (i, *_), y in zip(joining, rounded, strict=True)}
+    return [
+        found[i] if i in found else x if fmt is None else fmt(x) for i, (fmt, x) in enumerate(given)
+    ]
 
 
 def from_precision(name: str, precision: list[Any]) -> NumberFormat:

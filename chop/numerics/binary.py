@@ -13,18 +13,22 @@ from torch import Tensor
 from chop.numerics.base import NumberFormat
 
 
-def mean_magnitude(x: Tensor) -> Tensor:
+def magnitudes(x: Tensor, share: float) -> Tensor:
+    """|x| times a share; NaN counts as zero, infinity as the largest number."""
+    return x.abs().nan_to_num(nan=0.0, posinf=torch.finfo(x.dtype).max) * share
+
+
+def mean_magnitude(x: Tensor, magnitudes: Callable[[Tensor, float], Tensor] = magnitudes) -> Tensor:
     """Mean of |x| for each entry of the first dimension: an output channel, or a sample.
 
-    Of one dimension or none, the mean of all. NaN counts as zero, infinity as the largest number.
+    Of one dimension or none, the mean of all.
     """
-    largest = torch.finfo(x.dtype).max
-    magnitudes = x.abs().nan_to_num(nan=0.0, posinf=largest)
     dims = list(range(1 if x.ndim > 1 else 0, x.ndim))
     count = max(1, math.prod([x.shape[dim] for dim in dims]))
     share = 2.0 ** -(count - 1).bit_length()  # the sum itself may be too large
-    mean = (magnitudes * share).sum(dims, keepdim=True) / (count * share)
-    return mean.clamp(max=largest)
+    parts = magnitudes(x, share)
+    mean = parts.sum(dims, keepdim=True) / (count * share)
+    return mean.clamp(max=torch.finfo(parts.dtype).max)
 
 
 def sign(x: Tensor) -> Tensor:
@@ -106,7 +110,8 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
 
     Nothing left has no sign and adds nothing: zero stays zero. Apart from that the result is one
     of the 2^levels sums, which need not be the nearest. `residual_sign = False`, for the first
-    layer of a network, leaves the operand as it is.
+    layer of a network, leaves the operand as it is. Signs are bipolar and not drawn at random: the
+    two fields are there for configs, which say so.
     """
 
     other_keys: ClassVar[tuple[str, ...]] = ("frac_width",)
@@ -121,6 +126,8 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
         super().__post_init__()
         self.require_whole("width", 1, 64)
         self.require_flags("stochastic", "bipolar", "residual_sign")
+        law = "residual signs are neither stochastic nor one-sided: stochastic is 0, bipolar is 1"
+        self.require(bool(self.bipolar and not self.stochastic), law)
         self.require_whole("levels", 1, 3)
 
     @property

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
-from chop.numerics.exponents import ceil_log2, round_log2
+from chop.numerics.exponents import are_normal, ceil_log2, exp2, nearest_power
 from chop.numerics.log import signed_power
+from chop.numerics.own import own
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,11 @@ class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
     def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
         top = 2 ** (self.width - 1) - 1
         bias = (top - ceil_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
-        exponent = torch.where(x == 0, -bias, round_log2(x).maximum(-bias).minimum(top - bias))
-        return signed_power(x, exponent, zero=self.zero)
+        lowest, highest = exp2(-bias, x.dtype), exp2(top - bias, x.dtype)
+        power = nearest_power(x, all_exponents=not are_normal(-bias, x.dtype))
+        power = torch.maximum(power, lowest, out=own(power))
+        power = torch.minimum(power, highest, out=own(power))
+        return signed_power(x, power, zero=self.zero)
 
     @property
     def element_bits(self) -> int:

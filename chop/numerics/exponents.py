@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from chop.numerics.own import own, plain
+
 
 class Layout(NamedTuple):
     """Where the exponent lies in a float of IEEE 754; `bias` is also the highest exponent."""
@@ -16,6 +18,12 @@ class Layout(NamedTuple):
     mantissa: int  # bits
     bias: int
     root_half: float  # the largest float below the square root of one half
+
+    @property
+    def carry(self) -> int:
+        """What, added to the bits of a number, takes mantissas beyond the square root of two, and
+        only these, into the next exponent."""
+        return int(2 ** (self.mantissa + 1) * (1 - self.root_half)) - 1
 
 
 LAYOUTS = {
@@ -38,6 +46,17 @@ def floor_log2(x: Tensor) -> Tensor:
     exponent = (magnitude.view(layout.integer) >> layout.mantissa) - layout.bias
     exponent = torch.where(subnormal, exponent - layout.mantissa, exponent)
     return torch.where(x == 0, -2 * layout.bias, exponent)
+
+
+def are_normal(exponent: int | Tensor, dtype: torch.dtype) -> bool:
+    """Whether two to each of these exponents is surely a normal number.
+
+    Of tensors that are traced, or on a device that would have to be waited for, one cannot know.
+    """
+    least = 1 - LAYOUTS[dtype].bias
+    if isinstance(exponent, int):
+        return exponent >= least
+    return exponent.is_cpu and plain(exponent) and bool((exponent >= least).all())
 
 
 def floor_power(x: Tensor) -> Tensor:
@@ -63,18 +82,27 @@ def ceil_log2(x: Tensor) -> Tensor:
     return torch.where(x == 0, low, (exponent - power).to(LAYOUTS[x.dtype].integer))
 
 
-def round_log2(x: Tensor) -> Tensor:
-    """log2|x| to the nearest whole number; 0 for zero.
+def nearest_power(x: Tensor, *, all_exponents: bool = True) -> Tensor:
+    """The power of two nearest to |x| in log2, itself a float; 0 for zero.
 
-    The border between 2^k and 2^(k+1) is their geometric mean, which no float lies on.
+    The border between 2^k and 2^(k+1) is their geometric mean, which no float lies on. Without
+    `all_exponents` a subnormal number may become any power up to the smallest normal one.
 
-    >>> round_log2(torch.tensor([1.0, 1.41, 1.42, -5.0])).tolist()
-    [0, 0, 1, 2]
+    >>> nearest_power(torch.tensor([1.0, 1.41, 1.42, -5.0, 2.0**-140])).tolist()
+    [1.0, 1.0, 2.0, 4.0, 7.174648137343064e-43]
     """
     layout = LAYOUTS[x.dtype]
-    mantissa, exponent = torch.frexp(x)
-    below = (mantissa.abs() <= layout.root_half).to(exponent.dtype)
-    return (exponent - below).to(layout.integer)
+    if all_exponents:
+        magnitude, lift = x.abs(), 2.0 ** (layout.mantissa + 1)
+        subnormal = magnitude < 2.0 ** (1 - layout.bias)
+        lifted = torch.where(subnormal, magnitude * lift, magnitude)
+        power = nearest_power(lifted, all_exponents=False)
+        return torch.where(subnormal, power / lift, power)
+    exponent_bits = (2 * layout.bias + 1) << layout.mantissa
+    bits = x.view(layout.integer) & (exponent_bits | (2**layout.mantissa - 1))
+    out = own(bits)
+    bits = torch.add(bits, layout.carry, out=out)
+    return torch.bitwise_and(bits, exponent_bits, out=out).view(x.dtype)
 
 
 def _power(exponent: Tensor, dtype: torch.dtype) -> Tensor:

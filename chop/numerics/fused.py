@@ -1,20 +1,24 @@
 """Formats in one pass over memory, bit for bit what their `round` says.
 
-On CUDA each kind of format is one Triton kernel, whose widths are run-time arguments: it is
-compiled once per dtype, not once per width. On the CPU a large tensor is rounded in pieces that
-stay in the cache: compiling there costs seconds to a minute, and is left to torch.compile of the
-whole model. Whatever this module cannot do (no Triton, small or unusual tensors, float64,
-tracing, vmap, export) is done by the format itself.
+Each kind of format is a plan: a rule and its arguments, widths among them, so that one kernel
+serves all widths. On CUDA the rules are Triton kernels, compiled once per dtype when they are first
+called. On the CPU they are functions of one C++ library, which is built in the background once a
+process has rounded many numbers, and kept for the next one. Until it is there, or if it cannot be
+built, large tensors are rounded in pieces that stay in the cache.
+
+Whatever this module cannot do (no compiler, small or unusual tensors, float64, tracing, vmap,
+export) is done by the format itself.
 
 The environment variable MASE_FUSED, or `set_fused`, decides:
 
-- `auto`, the default: as above.
-- `on`: on CUDA for the smallest tensors too.
+- `auto`, the default: as above; nobody waits for the C++ library.
+- `on`: on CUDA the smallest tensors too; on the CPU the first call waits for the C++ library.
 - `off`: never; formats run as plain torch operations.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import importlib
@@ -28,6 +32,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from chop.numerics.compiled import KERNELS
+from chop.numerics.exponents import LAYOUTS
 from chop.numerics.own import plain
 
 if TYPE_CHECKING:
@@ -38,6 +44,7 @@ logger = logging.getLogger(__name__)
 Mode = Literal["auto", "off", "on"]
 
 LEAST_ON_CUDA = 64  # a launch costs about what two plain operations cost
+THREAD = 2**16  # elements that take about as long as it takes to start a thread
 PIECE = 2**15  # elements per thread that keep a CPU's temporaries in its cache
 LEAST_PIECES = 4
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -69,7 +76,7 @@ def rounded(fmt: NumberFormat, x: Tensor) -> Tensor:
     if x.is_cuda:
         found = _on_cuda(fmt, x)
     elif x.device.type == "cpu":
-        found = _in_pieces(fmt, x)
+        found = _on_cpu(fmt, x)
     else:
         found = None
     return fmt.rounded(x) if found is None else found
@@ -78,13 +85,49 @@ def rounded(fmt: NumberFormat, x: Tensor) -> Tensor:
 # --- CPU ------------------------------------------------------------------------------------------
 
 
-def _in_pieces(fmt: NumberFormat, x: Tensor) -> Tensor | None:
+def _on_cpu(fmt: NumberFormat, x: Tensor) -> Tensor | None:
+    if x.numel() == 0 or x.dtype not in DTYPES:
+        return None
+    plan = _plan(fmt, x.device)
+    if plan is None:
+        return None
+    if KERNELS.ready(x.numel(), wait=_mode == "on"):
+        return _by_library(plan, fmt, x.detach())
+    return None if plan.rows else _in_pieces(plan, fmt, x)
+
+
+def _by_library(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
+    """Round by the C++ library, half precision in float32; None if the shape is not for it."""
+    given, result = _arranged(plan, x.float())
+    shape: Sequence[int] | None = (x.numel(),)
+    if plan.blocks:
+        shape = tiling_of(fmt, x.shape)
+    elif plan.rows:
+        statistics = plan.rows(given).contiguous()
+        count = statistics.numel()
+        shape = (count, x.numel() // count, statistics.data_ptr())
+    if shape is None:
+        return None
+    _call_library(plan, given, result, shape)
+    if x.dtype == torch.float32:
+        return result
+    most = _most(plan, x)
+    return result.clamp_(-most, most).to(x.dtype)
+
+
+def _call_library(plan: Plan, x: Tensor, result: Tensor, shape: Sequence[int]) -> None:
+    # they start one after the other: with the square root, the sum of starts and work is least
+    threads = max(1, min(torch.get_num_threads(), math.isqrt(x.numel() // THREAD)))
+    rule = KERNELS.rule(plan.rule, plan.kind)
+    rule(x.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
+
+
+def _in_pieces(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
     """Piece by piece, so that the temporaries of the format stay in the cache."""
     size = PIECE * max(2, torch.get_num_threads())
     if fmt.light or x.numel() < LEAST_PIECES * size or not x.is_contiguous():
         return None
-    plan = _plan(fmt, x.device)  # without one, it may look at the whole tensor
-    cut = _cut(fmt, x, size, plan.blocks) if plan else None
+    cut = _cut(fmt, x, size, plan.blocks)
     if cut is None:
         return None
     piecewise, matrix, rows = cut
@@ -99,8 +142,10 @@ def _cut(fmt: Any, x: Tensor, size: int, blocks: bool) -> tuple[Any, Tensor, int
     """The format of a piece, `x` in a shape that falls into pieces, and the length of one."""
     if not blocks:
         return fmt, x.detach().view(-1), size
-    t = tiling_of(fmt, x)
-    if t is None or (t.samples > 1 and t.m % t.block_m):
+    from chop.numerics.blocks import BlockFormat
+
+    t, vectors = tiling_of(fmt, x.shape), not isinstance(fmt, BlockFormat)
+    if t is None or vectors or (t.samples > 1 and t.m % t.block_m):
         return None
     block = (t.block_m, t.block_n)
     shape = (t.samples * t.m, t.n)
@@ -116,21 +161,32 @@ def _cut(fmt: Any, x: Tensor, size: int, blocks: bool) -> tuple[Any, Tensor, int
 # --- plans: which kernel, with which arguments ----------------------------------------------------
 
 
-class Plan(NamedTuple):
-    """A rule of `kernels/rounding.py` and its arguments, which are floats for a reason."""
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A rule of `kernels/` and its arguments, which are floats for a reason."""
 
     rule: str
     arguments: tuple[float, ...]
     blocks: bool = False
     infinite: bool = False  # may make infinities
+    rows: Callable[[Tensor], Tensor] | None = None  # a number for each row, found beforehand
 
+    @property
+    def kind(self) -> str:
+        return "blocks" if self.blocks else "rows" if self.rows else "elements"
+
+    @functools.cached_property
     def padded(self) -> tuple[float, ...]:
         given = tuple(map(float, self.arguments))
         return given + (0.0,) * (5 - len(given))
 
+    @functools.cached_property
+    def packed(self) -> Any:
+        return (ctypes.c_float * 5)(*self.padded)
+
 
 def _plan_integer(fmt: Any, device: torch.device) -> Plan:
-    low, high = fmt._codes_in(torch.float32)
+    low, high = fmt._edges[torch.float32]
     rule = "integer_floor" if fmt.floor else "integer"
     return Plan(rule, (2.0**fmt.frac_width, low, high, 2.0**-fmt.frac_width))
 
@@ -163,26 +219,52 @@ def _plan_fp8(fmt: Any, device: torch.device) -> Plan | None:
     return Plan("minifloat", arguments, infinite=True)
 
 
-def _carry() -> int:
-    """What takes a mantissa beyond the square root of two into the next exponent, as bits."""
-    from chop.numerics.exponents import LAYOUTS
-
-    border = torch.tensor(LAYOUTS[torch.float32].root_half).view(torch.int32).item()
-    return 2**23 - (int(border) % 2**23 + 1)
-
-
 def _plan_log(fmt: Any, device: torch.device) -> Plan:
     highest = 2.0 ** min(fmt.highest, 127)
-    return Plan("log", (2.0**-fmt.exponent_bias, highest, _carry(), fmt.zero))
+    return Plan("log", (2.0**-fmt.exponent_bias, highest, LAYOUTS[torch.float32].carry, fmt.zero))
+
+
+def _mean_magnitude(x: Tensor) -> Tensor:
+    """By torch's own sum, whose order decides about the last bit."""
+    from chop.numerics.binary import mean_magnitude
+
+    return mean_magnitude(x, _magnitudes)
+
+
+def _magnitudes(x: Tensor, share: float) -> Tensor:
+    plan, result = Plan("magnitude", (share,)), torch.empty_like(x, dtype=torch.float32)
+    if x.is_cuda:
+        _round_elements(plan, x, result)
+    else:
+        _call_library(plan, x, result, (x.numel(),))
+    return result
 
 
 def _plan_binary(fmt: Any, device: torch.device) -> Plan | None:
-    plain = fmt.bipolar and not fmt.stochastic and not fmt.scaled
-    return Plan("bipolar", ()) if plain else None
+    if fmt.stochastic:
+        return None
+    if fmt.bipolar and not fmt.scaled:
+        return Plan("bipolar", ())
+    return Plan("on_off", (fmt.bipolar,), rows=_mean_magnitude)
 
 
-def _plan_binary_residual(fmt: Any, device: torch.device) -> Plan:
+def _plan_binary_residual(fmt: Any, device: torch.device) -> Plan | None:
+    if not fmt.residual_sign:
+        return None
     return Plan("residual", (fmt.levels, fmt.levels * (fmt.levels + 1) / 2))
+
+
+def _plan_ternary(fmt: Any, device: torch.device) -> Plan | None:
+    if fmt.scaling_factor:  # a second statistic, of what the first one leaves
+        return None
+    if fmt.fixed_border is not None:
+        return Plan("ternary", (fmt.fixed_border,))
+    return Plan("row_ternary", (), rows=lambda x: 0.75 * _mean_magnitude(x))
+
+
+def _plan_scale_integer(fmt: Any, device: torch.device) -> Plan:
+    full, low, high = fmt.codes
+    return Plan("scale_integer", (full, low, high), blocks=True)
 
 
 def _plan_block_fp(fmt: Any, device: torch.device) -> Plan:
@@ -219,7 +301,7 @@ def _plan_mxfp(fmt: Any, device: torch.device) -> Plan:
 
 def _plan_block_log(fmt: Any, device: torch.device) -> Plan:
     top, most = 2 ** (fmt.width - 1) - 1, 2**fmt.exponent_bias_width - 1
-    return Plan("block_log", (top, most, _carry(), fmt.zero), blocks=True)
+    return Plan("block_log", (top, most, LAYOUTS[torch.float32].carry, fmt.zero), blocks=True)
 
 
 Planner = Callable[[Any, torch.device], Plan | None]
@@ -228,7 +310,18 @@ Planner = Callable[[Any, torch.device], Plan | None]
 @functools.cache
 def _planners() -> dict[type[NumberFormat], Planner]:
     """By exact class: one that derives from a format may round otherwise."""
-    from chop.numerics import binary, block_fp, block_log, block_minifloat, fp8, integer, log, mx
+    from chop.numerics import (
+        binary,
+        block_fp,
+        block_log,
+        block_minifloat,
+        fp8,
+        integer,
+        log,
+        mx,
+        scale_integer,
+        ternary,
+    )
     from chop.numerics import minifloat as small
 
     return {
@@ -239,6 +332,8 @@ def _planners() -> dict[type[NumberFormat], Planner]:
         log.Log: _plan_log,
         binary.Binary: _plan_binary,
         binary.BinaryResidual: _plan_binary_residual,
+        ternary.Ternary: _plan_ternary,
+        scale_integer.ScaleInteger: _plan_scale_integer,
         block_fp.BlockFP: _plan_block_fp,
         block_minifloat.BlockMinifloat: _plan_block_minifloat,
         block_log.BlockLog: _plan_block_log,
@@ -292,6 +387,14 @@ def tiling(shape: Sequence[int], block: Sequence[int]) -> Tiling | None:
     return Tiling(samples, m, n, block_m, block_n)
 
 
+@functools.lru_cache(maxsize=2**14)
+def tiling_of(fmt: Any, shape: torch.Size) -> Tiling | None:
+    """How the blocks of a format lie in a tensor of that shape."""
+    from chop.numerics.blocks import block_shape
+
+    return tiling(shape, block_shape(shape, *fmt.layout(len(shape)))) if shape else None
+
+
 class Tiles(NamedTuple):
     """How a kernel walks a tiling: tiles of rows by groups of blocks by columns."""
 
@@ -299,13 +402,15 @@ class Tiles(NamedTuple):
     groups: int
     columns: int
     even: bool  # nothing sticks out
-    whole: bool  # a block fits into a tile
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.groups * self.columns
 
 
 TILE, MOST_WARPS = 1024, 16
-LARGE_TILE = 1024  # of blocks that take many
 LARGEST_TILE = 2**14  # into which a block is fitted whole
-LINE = 512  # columns, at least, that a tile of a large block is wide if it can
+LINE = 512  # columns, at least, that a tile of a part of a block is wide if it can
 STEPS = 16  # tiles of a large block that a program looks at for its largest
 
 
@@ -313,17 +418,27 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def tiles(t: Tiling) -> Tiles:
-    rows, columns = _power_of_two(t.block_m), _power_of_two(t.block_n)
+def _tiles(t: Tiling, rows: int, columns: int) -> Tiles:
+    """Of that many rows and columns of a block; of small blocks, several next to each other."""
     blocks_n = _power_of_two(-(-t.n // t.block_n))
-    whole, tile = rows * columns <= LARGEST_TILE, TILE
-    if not whole:
-        tile, columns = LARGE_TILE, min(columns, LARGE_TILE)
-        rows = min(rows, tile // max(columns, min(LINE, columns * blocks_n)))
-    groups = min(blocks_n, max(1, tile // (rows * columns))) if columns >= t.block_n else 1
+    groups = min(blocks_n, max(1, TILE // (rows * columns))) if columns >= t.block_n else 1
     even = t.m % t.block_m == 0 and t.block_m % rows == 0
     even = even and t.n % (t.block_n * groups) == 0 and t.block_n % columns == 0
-    return Tiles(rows, groups, columns, even, whole)
+    return Tiles(rows, groups, columns, even)
+
+
+def whole_tiles(t: Tiling) -> Tiles | None:
+    """Each with one whole block or more; None if blocks are too large."""
+    rows, columns = _power_of_two(t.block_m), _power_of_two(t.block_n)
+    return _tiles(t, rows, columns) if rows * columns <= LARGEST_TILE else None
+
+
+def part_tiles(t: Tiling) -> Tiles:
+    """Each with a part of a block, or of neighbouring ones, so that lines are long."""
+    columns = min(_power_of_two(t.block_n), TILE)
+    blocks_n = _power_of_two(-(-t.n // t.block_n))
+    rows = min(_power_of_two(t.block_m), TILE // max(columns, min(LINE, columns * blocks_n)))
+    return _tiles(t, rows, columns)
 
 
 # --- CUDA -----------------------------------------------------------------------------------------
@@ -348,19 +463,27 @@ def _on_cuda(fmt: NumberFormat, x: Tensor) -> Tensor | None:
 
 def launch(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
     """Round by kernel; None if the tensor's shape is not for it, or there is no compiler."""
-    if plan.blocks:
-        x = x.contiguous()
-    result = torch.empty_like(x)  # in the order of `x` in memory
-    if result.stride() != x.stride():
-        x = x.contiguous()
-        result = torch.empty_like(x)
+    x, result = _arranged(plan, x)
     if plan.blocks:
         work = _block_work(plan, fmt, x, result)
+    elif plan.rows:
+        work = functools.partial(_round_rows, plan, plan.rows, x, result)
     else:
         work = functools.partial(_round_elements, plan, x, result)
     if work is None or not _compiled(work, x):
         return None
     return result
+
+
+def _arranged(plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A tensor without gaps, and one for the result in the same order in memory."""
+    if plan.blocks or plan.rows:
+        x = x.contiguous()
+    result = torch.empty_like(x)
+    if result.stride() != x.stride():
+        x = x.contiguous()
+        result = torch.empty_like(x)
+    return x, result
 
 
 def _compiled(work: Callable[[], None], x: Tensor) -> bool:
@@ -392,7 +515,7 @@ def _round_elements(plan: Plan, x: Tensor, result: Tensor) -> None:
         x,
         result,
         n,
-        *plan.padded(),
+        *plan.padded,
         _most(plan, x),
         RULE=getattr(kernels, plan.rule),
         EVEN=n % SIZE == 0,
@@ -402,53 +525,81 @@ def _round_elements(plan: Plan, x: Tensor, result: Tensor) -> None:
     )
 
 
-def tiling_of(fmt: Any, x: Tensor) -> Tiling | None:
-    from chop.numerics.blocks import block_shape
-
-    return tiling(x.shape, block_shape(x.shape, *fmt.layout(x.ndim))) if x.ndim else None
-
-
 def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[], None] | None:
-    t = tiling_of(fmt, x)
+    t = tiling_of(fmt, x.shape)
     if t is None:
         return None
-    by = tiles(t)
+    work: Callable[..., None] = _round_blocks
+    by = whole_tiles(t)
+    if by is None:
+        work, by = _round_large_blocks, part_tiles(t)
     if by.rows * t.n >= 2**31:
         return None
-    return functools.partial(_round_blocks, plan, x, result, t, by)
+    return functools.partial(work, plan, x, result, t, by)
 
 
-def _round_blocks(plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Tiles) -> None:
-    kernels = _kernels()
-    blocks_m, blocks_n = -(-t.m // t.block_m), -(-t.n // t.block_n)
-    groups_n = -(-blocks_n // by.groups)
-    groups = t.samples * blocks_m * groups_n
-    shape = (t.m, t.n, t.block_m, t.block_n, groups_n)
-    parts_m, parts_n = -(-t.block_m // by.rows), -(-t.block_n // by.columns)
-    size: dict[str, Any] = {"BM": by.rows, "G": by.groups, "BN": by.columns}
-    size["num_warps"] = min(MOST_WARPS, max(2, by.rows * by.groups * by.columns // 512))
-    largest = x  # not looked at, if blocks are whole
-    if not by.whole:
-        blocks = t.samples * blocks_m * blocks_n
-        largest = torch.zeros(blocks, dtype=torch.int32, device=x.device)
-        steps = min(STEPS, _power_of_two(parts_m))
-        strides = -(-parts_m // steps)
-        even = by.even and parts_m % steps == 0
-        kernels.find_largest[(groups * strides * parts_n,)](
-            x, largest, *shape, strides, parts_n, EVEN=even, STEPS=steps, **size
-        )
-    kernels.round_blocks[(groups * parts_m * parts_n,)](
+def _parts(t: Tiling, by: Tiles) -> tuple[int, int]:
+    """How many tiles a block takes, downwards and sideways."""
+    return -(-t.block_m // by.rows), -(-t.block_n // by.columns)
+
+
+def _groups(t: Tiling, by: Tiles) -> tuple[int, int]:
+    """How many groups of blocks stand side by side, and how many there are in all."""
+    groups_n = -(-t.n // (t.block_n * by.groups))
+    return groups_n, t.samples * -(-t.m // t.block_m) * groups_n
+
+
+def _blocks(t: Tiling) -> int:
+    return t.samples * -(-t.m // t.block_m) * -(-t.n // t.block_n)
+
+
+def _shape(t: Tiling, by: Tiles, parts: tuple[int, int]) -> tuple[int, ...]:
+    """What all kernels of blocks are told."""
+    return t.m, t.n, t.block_m, t.block_n, _groups(t, by)[0], *parts
+
+
+def _size(by: Tiles) -> dict[str, Any]:
+    warps = min(MOST_WARPS, max(2, by.size // 512))
+    return {"BM": by.rows, "G": by.groups, "BN": by.columns, "EVEN": by.even, "num_warps": warps}
+
+
+def _rule(plan: Plan) -> dict[str, Any]:
+    return {"RULE": getattr(_kernels(), plan.rule), "enable_fp_fusion": False}
+
+
+def _round_blocks(
+    plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Tiles, largest: Tensor | None = None
+) -> None:
+    """Of each block the largest magnitude is given, as bits, or a tile holds all of it."""
+    parts = _parts(t, by)
+    _kernels().round_blocks[(_groups(t, by)[1] * math.prod(parts),)](
         x,
         result,
-        largest,
-        *shape,
-        parts_m,
-        parts_n,
-        *plan.padded(),
+        x if largest is None else largest,
+        *_shape(t, by, parts),
+        *plan.padded,
         _most(plan, x),
-        RULE=getattr(kernels, plan.rule),
-        EVEN=by.even,
-        WHOLE=by.whole,
-        **size,
-        enable_fp_fusion=False,
+        WHOLE=largest is None,
+        **_rule(plan),
+        **_size(by),
     )
+
+
+def _round_large_blocks(plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Tiles) -> None:
+    """Of many tiles each, and so read twice: for their largest, and to be rounded."""
+    largest = torch.zeros(_blocks(t), dtype=torch.int32, device=x.device)
+    parts_m, parts_n = _parts(t, by)
+    steps = min(STEPS, _power_of_two(parts_m))
+    strides = -(-parts_m // steps)
+    size = _size(by) | {"EVEN": by.even and parts_m % steps == 0}
+    _kernels().find_largest[(_groups(t, by)[1] * strides * parts_n,)](
+        x, largest, *_shape(t, by, (strides, parts_n)), STEPS=steps, **size
+    )
+    _round_blocks(plan, x, result, t, by, largest)
+
+
+def _round_rows(plan: Plan, rows: Callable[[Tensor], Tensor], x: Tensor, result: Tensor) -> None:
+    """Like blocks, each with a number that is not its largest magnitude."""
+    given = rows(x).contiguous().view(-1)
+    t = Tiling(1, 1, x.numel(), 1, x.numel() // given.numel())
+    _round_blocks(plan, x, result, t, part_tiles(t), given.view(torch.int32))

@@ -26,6 +26,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     frac_width: int
     signed: bool = True
     floor: bool = False
+    _edges: ClassVar[dict[torch.dtype, tuple[float, float]]]  # of each instance, never a field
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -33,6 +34,8 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
         self.fill_in("frac_width", self.width // 2)
         self.require_whole("frac_width", -120, 120)
         self.require_flags("signed", "floor")
+        edges = {dtype: self._codes_in(dtype) for dtype in LAYOUTS}
+        object.__setattr__(self, "_edges", edges)
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         return replace(self, signed=False) if non_negative else self
@@ -61,7 +64,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
             whole = torch.sub(whole, (whole / scale > x).to(x.dtype), out=out)
         else:
             whole = torch.round(whole, out=out)
-        low, high = self._codes_in(x.dtype)
+        low, high = self._edges[x.dtype]
         whole = torch.clamp(whole, low, high, out=out)
         return torch.div(whole, scale, out=out)
 

@@ -8,14 +8,21 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.exponents import LAYOUTS, exp2, round_log2
+from chop.numerics.exponents import LAYOUTS, are_normal, nearest_power
+from chop.numerics.own import own
 
 
-def signed_power(x: Tensor, exponent: Tensor, *, zero: bool) -> Tensor:
-    """2**exponent with the sign of `x`; NaN stays, and zero does if it may."""
-    magnitude = exp2(exponent, x.dtype)
-    rounded = torch.where(x < 0, -magnitude, magnitude)
-    return torch.where(x.isnan() | (x == 0) if zero else x.isnan(), x, rounded)
+def signed_power(x: Tensor, power: Tensor, *, zero: bool) -> Tensor:
+    """`power` with the sign of a finite `x`; NaN stays, and zero does if it may.
+
+    By arithmetic, as choosing with torch.where takes a CPU ten times as long.
+    """
+    if zero:
+        power, signs = torch.mul(power, x.sign().abs(), out=own(power)), x
+    else:
+        signs = x + 0.0  # which makes of -0 a number without sign
+    rounded = torch.copysign(power, signs, out=own(power))
+    return torch.add(rounded, x, alpha=0.0, out=own(rounded))  # NaN times nothing is NaN
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,10 @@ class Log(NumberFormat, name="log", suffix="Log"):
 
     def round(self, x: Tensor) -> Tensor:
         lowest, highest = -self.exponent_bias, min(self.highest, LAYOUTS[x.dtype].bias)
-        inside = x.clamp(-(2.0**highest), 2.0**highest)  # infinity has no exponent
-        exponent = torch.where(x == 0, lowest, round_log2(inside).clamp(lowest, highest))
-        return signed_power(x, exponent, zero=self.zero)
+        inside = x.clamp(-(2.0**highest), 2.0**highest)
+        power = nearest_power(inside, all_exponents=not are_normal(lowest, x.dtype))
+        power = torch.clamp(power, min=2.0**lowest, out=own(power))
+        return signed_power(inside, power, zero=self.zero)
 
     @property
     def bits(self) -> float:

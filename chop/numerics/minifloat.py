@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.exponents import LAYOUTS, exp2, floor_log2, floor_power, round_to_step
+from chop.numerics.exponents import (
+    LAYOUTS,
+    are_normal,
+    exp2,
+    floor_log2,
+    floor_power,
+    round_to_step,
+)
 from chop.numerics.own import own
 
 
@@ -29,18 +36,30 @@ def round_to_minifloat(
     layout = LAYOUTS[x.dtype]
     largest = significand or 2 - 2.0 ** -min(fraction, layout.mantissa)
     if isinstance(highest, Tensor):
-        limit: Any = largest * exp2(highest, x.dtype)
+        limits = largest * exp2(highest, x.dtype)
+        inside = torch.maximum(x, -limits)  # a clamp by tensors takes a CPU many times as long
+        inside = torch.minimum(inside, limits, out=own(inside))
     else:
         limit = largest * 2.0 ** min(highest, layout.bias)
-    inside = x.clamp(-limit, limit)
-    if isinstance(lowest, int) and lowest - fraction > -layout.bias:  # all steps are normal numbers
-        power, out = floor_power(inside), own(inside)
-        step = power.clamp(min=2.0**lowest) * 2.0**-fraction
+        inside = x.clamp(-limit, limit)
+    if are_normal(lowest, x.dtype):  # then all subnormal numbers have the smallest step
+        step, out = _steps(inside, fraction, lowest), own(inside)
         whole = torch.div(inside, step, out=out)
         whole = torch.round(whole, out=out)
         return torch.mul(whole, step, out=out)
     exponent: Tensor = floor_log2(inside).clamp(min=lowest)
     return round_to_step(inside, exponent - fraction)
+
+
+def _steps(x: Tensor, fraction: int, lowest: int | Tensor) -> Tensor:
+    """By how much the numbers near each of `x` differ; at least by the smallest number there is."""
+    power = floor_power(x)
+    step = torch.mul(power, 2.0**-fraction, out=own(power))
+    if isinstance(lowest, Tensor):
+        return torch.maximum(step, exp2(lowest - fraction, x.dtype), out=own(step))
+    layout = LAYOUTS[x.dtype]
+    smallest = 2.0 ** max(lowest - fraction, 1 - layout.bias - layout.mantissa)
+    return torch.clamp(step, min=smallest, out=own(step))
 
 
 @dataclass(frozen=True)

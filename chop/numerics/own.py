@@ -12,6 +12,7 @@ def plain(x: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in (Tensor, torch.nn.Parameter)
         and x.layout == torch.strided
+        and not x.is_neg()  # the imaginary part of a conjugate, whose numbers lie there negated
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._get_tracing_state() is None

@@ -35,17 +35,28 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
         return replace(self, signed=False) if non_negative else self
 
-    def round(self, x: Tensor) -> Tensor:
+    @property
+    def codes(self) -> tuple[int, int, int]:
+        """That of the largest magnitude, as far as there is one; the smallest, and the largest."""
         span = 2 ** (self.width - 1) if self.signed else 2**self.width
-        full = span - self.symmetric  # the code of the largest magnitude, as far as there is one
+        full = span - self.symmetric
+        return full, -full if self.signed else 0, span - 1
+
+    def layout(self, rank: int) -> tuple[Sequence[int], int]:
+        """Each vector is a block, as of the formats with blocks."""
+        return [1] * (rank - 1) + [-1], 0
+
+    def round(self, x: Tensor) -> Tensor:
+        full, low, high = self.codes
         finite = torch.finfo(x.dtype).max
         inside = x.clamp(-finite, finite)
         magnitudes = inside.abs().nan_to_num(nan=0.0)
         largest = magnitudes.amax(-1, keepdim=True) if x.ndim and x.numel() else magnitudes
         # as parts of the largest: a scale of its own might be too large or too small a number
         parts = inside / torch.where(largest > 0, largest, 1.0)
-        codes = (parts * full).round().clamp(-full if self.signed else 0, span - 1)
-        rounded: Tensor = codes / full * largest
+        codes = (parts * full).round().clamp(low, high)
+        # by a tensor: a GPU divides by a number as it multiplies by its reciprocal
+        rounded: Tensor = codes / torch.full_like(largest, full) * largest
         return rounded
 
     @property

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from chop.numerics.own import plain
+
 Limits = tuple[float, float]
+Rounding = Callable[[Tensor], Tensor]
 
 
 def _within(grad: Tensor, x: Tensor, limits: Limits) -> Tensor:
@@ -34,13 +37,17 @@ def _above(limit: float, dtype: torch.dtype) -> float:
     return (math.floor(limit / step) + 1) * step
 
 
-class _StraightThrough(torch.autograd.Function):
-    """Forward: `rounding(x)`. Backward: the gradient as it is, or only within `limits`."""
+class _Functional(torch.autograd.Function):
+    """Forward: `rounding(x)`. Backward: the gradient as it is, or only within `limits`.
+
+    For vmap, functional gradients and compilers, whose conventions cost more than rounding a small
+    tensor does.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, rounding: Callable[[Tensor], Tensor], limits: Limits | None) -> Tensor:
+    def forward(x: Tensor, rounding: Rounding, limits: Limits | None) -> Tensor:
         return rounding(x)
 
     @staticmethod
@@ -56,13 +63,64 @@ class _StraightThrough(torch.autograd.Function):
         return _within(grads[0], ctx.saved_tensors[0], ctx.limits), None, None
 
 
-def straight_through(
-    x: Tensor, rounding: Callable[[Tensor], Tensor], limits: Limits | None = None
-) -> Tensor:
+class _Together(torch.autograd.Function):
+    """The same for plain tensors, of which several make one node of the graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        roundings: Sequence[Rounding],
+        limits: Sequence[Limits | None],
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.limits = limits
+        clipped = [x for x, limit in zip(tensors, limits, strict=True) if limit is not None]
+        if clipped:
+            ctx.save_for_backward(*clipped)
+        return tuple([rounding(x) for rounding, x in zip(roundings, tensors, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        clipped = iter(ctx.saved_tensors)
+        found: list[Tensor | None] = [None, None]
+        for grad, limits in zip(grads, ctx.limits, strict=True):
+            if limits is not None:
+                x = next(clipped)
+                grad = None if grad is None else _within(grad, x, limits)
+            found.append(grad)
+        return tuple(found)
+
+
+def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None) -> Tensor:
     """Value of `rounding(x)`, bit for bit; gradient of `x`, zero outside of `limits`."""
-    if limits is not None and not any(map(math.isfinite, limits)):
-        limits = None
-    if torch.is_grad_enabled() and x.requires_grad:
-        through: Tensor = _StraightThrough.apply(x, rounding, limits)
-        return through
-    return rounding(x)
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return rounding(x)
+    limits = _real(limits)
+    through: Tensor
+    if plain(x):
+        (through,) = _Together.apply((rounding,), (limits,), x)
+    else:
+        through = _Functional.apply(x, rounding, limits)
+    return through
+
+
+def all_straight_through(given: Sequence[tuple[Tensor, Rounding, Limits | None]]) -> list[Tensor]:
+    """`straight_through` for each; those with gradients, if plain, share a node of the graph."""
+    if not torch.is_grad_enabled():
+        return [rounding(x) for x, rounding, _ in given]
+    together = [plain(x) and x.requires_grad for x, *_ in given]
+    chosen = [each for each, joins in zip(given, together, strict=True) if joins]
+    if len(chosen) < 2:
+        return [straight_through(*each) for each in given]
+    tensors, roundings, limits = zip(*chosen, strict=True)
+    found = iter(_Together.apply(roundings, [_real(limit) for limit in limits], *tensors))
+    return [
+        next(found) if joins else straight_through(*each)
+        for each, joins in zip(given, together, strict=True)
+    ]
+
+
+def _real(limits: Limits | None) -> Limits | None:
+    """None for limits that limit nothing."""
+    return limits if limits is not None and any(map(math.isfinite, limits)) else None

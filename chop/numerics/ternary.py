@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,11 +19,17 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
     """Zero up to a threshold, beyond it the sign, times the mean of what is beyond if scaled.
 
     The threshold is the first that is given of `threshold`, 0.75 `mean`, 0.05 `max` and 0.75
-    `median`; without any it is 0.75 of the mean magnitude of each output channel or sample. The
+    `median`; without any it is 0.75 of the mean magnitude of each output channel or sample. In a
+    graph whose statistics were profiled, the pass takes `mean`, `median` and `max` from them. The
     scale is one float for each of these, which `bits` leaves out.
     """
 
     elementwise: ClassVar[bool] = False
+    profiled: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "mean": ("abs_mean", "abs_mean"),
+        "median": ("range_quantile", "max"),
+        "max": ("range_min_max", "max"),
+    }
 
     width: int
     scaling_factor: bool
@@ -41,12 +47,16 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
             law = value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
             self.require(law, f"{key} is a number from zero, or None")
 
+    @property
+    def fixed_border(self) -> float | None:
+        """The largest magnitude that becomes zero, or None if the data decide."""
+        given = ((self.threshold, 1.0), (self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
+        return next((share * value for value, share in given if value is not None), None)
+
     def border(self, x: Tensor) -> Tensor:
         """The largest magnitude that becomes zero."""
-        given = ((self.threshold, 1.0), (self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
-        for value, share in given:
-            if value is not None:
-                return torch.full_like(x, share * value)
+        if self.fixed_border is not None:
+            return torch.full_like(x, self.fixed_border)
         return 0.75 * mean_magnitude(x)
 
     def round(self, x: Tensor) -> Tensor:

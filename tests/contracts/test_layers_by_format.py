@@ -34,7 +34,7 @@ EXAMPLES = {
     "mxint": ([8, [4]], [4, [2]]),
     "mxfp": ([4, 3, [4]], [2, 1, [2]]),
     "binary": ([1, False, True], [1, False, False]),
-    "binary_residual": ([1, False, True], [2, False, False]),
+    "binary_residual": ([1, False, True], [2, False, True]),
     "ternary": ([2, True, None, None, None], [2, False, 0.5, None, None]),
 }
 

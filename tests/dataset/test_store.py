@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from chop.dataset import TensorSplit, dataset
 from chop.dataset.base import DATASETS, MaseDatasetInfo, get_dataset
 from chop.dataset.data_module import MaseDataModule
-from chop.dataset.store import Prepared, cache_folder, locked, prepared
+from chop.dataset.store import Prepared, locked, prepared
 from chop.dataset.tensors import fingerprint
+from chop.files import cache_folder
 
 ROWS = {"train": 5, "validation": 2, "test": 3}
 

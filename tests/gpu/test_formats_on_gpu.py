@@ -29,6 +29,9 @@ ELEMENTWISE = [
     ("binary", [1, False, True], {}),
     *(("binary_residual", [1, False, True], {"levels": n}) for n in (1, 2, 3)),
     ("ternary", [2, False, 1.0, None, None], {}),
+    *(("scale_integer", [n], {}) for n in (2, 8, 24)),
+    ("scale_integer", [8], {"signed": False}),
+    ("scale_integer", [8], {"symmetric": True}),
 ]
 BLOCKS = [
     *(("block_fp", p) for p in ([8, 8, 127], [24, 8, 127], [2, 8, 127], [12, 8, 140], [8, 3, 3])),
@@ -50,6 +53,7 @@ LAYOUTS = [  # shape, block, batched
     ((4096, 512), (16,), False),
     ((3, 5000, 48), (16,), True),
     ((256, 300), (-1, -1), False),
+    ((1500, 1024), (-1, -1), False),
     ((100,), (3,), False),
 ]
 
@@ -98,7 +102,7 @@ def is_fused(fmt, x):
 @pytest.mark.parametrize(("name", "precision", "more"), ELEMENTWISE)
 def test_elementwise_formats_give_the_bits_of_the_cpu(name, precision, more):
     fmt = FORMATS[name](*precision, **more)
-    assert is_fused(fmt, torch.randn(8)) or name == "ternary"
+    assert is_fused(fmt, torch.randn(8))
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for shape in ((64, 4096), (3, 1001)):
             check(fmt, numbers(shape, dtype))
@@ -124,15 +128,30 @@ def test_mx_blocks_along_any_dimension(dim):
 
 def test_every_format_is_tested_here():
     tested = {name for name, *_ in ELEMENTWISE + BLOCKS}
-    assert {FORMATS[name] for name in tested | {"float", "scale_integer"}} == set(FORMATS.values())
+    assert {FORMATS[name] for name in tested | {"float"}} == set(FORMATS.values())
 
 
-@pytest.mark.parametrize("more", [{"scaled": True}, {"bipolar": False}])
-def test_formats_with_means_are_close(more):
-    fmt = FORMATS["binary"](**({"width": 1, "stochastic": False, "bipolar": True} | more))
+MEANS = [
+    FORMATS["binary"](1, False, True, scaled=True),
+    FORMATS["binary"](1, False, False),
+    FORMATS["ternary"](2, False, None, None, None),
+]
+
+
+@pytest.mark.parametrize("fmt", [*MEANS, FORMATS["ternary"](2, True, None, None, None)])
+def test_formats_with_means_are_close(fmt):
     x = torch.randn(64, 512)
     # sums in another order, so up to a few roundings apart
     torch.testing.assert_close(fmt(x.cuda()).cpu(), fmt(x), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("fmt", MEANS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(64, 512), (3, 1001), (2, 5, 7, 9), (3000,), (40, 3)])
+def test_means_are_those_of_torch_itself(fmt, dtype, shape):
+    x = numbers(shape, dtype).cuda()
+    assert is_fused(fmt, x)
+    assert same_bits(fmt(x), fmt.rounded(x))
 
 
 @pytest.mark.parametrize(

@@ -547,3 +547,9 @@ def test_the_format_of_the_page_finds_the_nearest_of_its_values(posit):
         x = torch.randn(5000).mul(4).exp() * torch.randn(5000).sign()
         distance = (x.double()[:, None] - grid).abs().amin(1)
         assert torch.equal((fmt(x).double() - x).abs(), distance)
+
+
+@pytest.mark.parametrize(("stochastic", "bipolar"), [(True, True), (False, False)])
+def test_residual_signs_refuse_what_they_would_not_do(stochastic, bipolar):
+    with pytest.raises(ValueError, match="stochastic is 0, bipolar is 1"):
+        BinaryResidual(1, stochastic, bipolar)

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from chop.numerics import FORMATS, fused
+from chop.numerics.base import quantize_all
 from chop.numerics.straight_through import straight_through
 
 FORMS = [
@@ -64,20 +66,28 @@ def test_pieces_give_the_bits_of_the_whole(fmt, shape, dtype):
 
 @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
 def test_large_contiguous_tensors_go_in_pieces(fmt):
-    assert (fused._in_pieces(fmt, torch.randn(256, 128)) is None) == fmt.light
-    assert fused._in_pieces(fmt, torch.randn(128, 256).t()) is None
-    assert fused._in_pieces(fmt, torch.randn(8, 8)) is None
+    plan = fused._plan(fmt, torch.device("cpu"))
+    assert (fused._in_pieces(plan, fmt, torch.randn(256, 128)) is None) == fmt.light
+    assert fused._in_pieces(plan, fmt, torch.randn(128, 256).t()) is None
+    assert fused._in_pieces(plan, fmt, torch.randn(8, 8)) is None
 
 
-def test_formats_that_look_at_the_whole_tensor_are_left_whole():
-    for fmt in (FORMATS["binary"](1, False, True, scaled=True), FORMATS["scale_integer"](8)):
+def test_formats_that_look_at_the_whole_tensor_are_left_whole(monkeypatch):
+    monkeypatch.setattr(fused.KERNELS, "library", None)
+    monkeypatch.setattr(fused.KERNELS, "_seen", -(2**40))
+    for fmt in (
+        FORMATS["binary"](1, False, True, scaled=True),
+        FORMATS["ternary"](2, False, None, None, None),
+    ):
         x = torch.randn(256, 128)
-        assert fused._in_pieces(fmt, x) is None
+        assert fused._on_cpu(fmt, x) is None
         assert torch.equal(fmt(x), fmt.rounded(x))
 
 
 def test_blocks_that_fill_the_tensor_are_left_whole():
-    assert fused._in_pieces(FORMATS["block_fp"](8, 8, 127, (-1, -1)), torch.randn(256, 128)) is None
+    fmt = FORMATS["block_fp"](8, 8, 127, (-1, -1))
+    plan = fused._plan(fmt, torch.device("cpu"))
+    assert fused._in_pieces(plan, fmt, torch.randn(256, 128)) is None
 
 
 def test_a_derived_format_rounds_its_own_way():
@@ -91,7 +101,7 @@ def test_a_derived_format_rounds_its_own_way():
 
 def test_off_means_plain_operations(monkeypatch):
     fused.set_fused("off")
-    monkeypatch.setattr(fused, "_in_pieces", never)
+    monkeypatch.setattr(fused, "_on_cpu", never)
     fmt = FORMATS["integer"](8, 4)
     x = torch.randn(256, 128)
     assert torch.equal(fmt(x), fmt.rounded(x))
@@ -147,7 +157,7 @@ class TestTracing:
 
     @pytest.fixture(autouse=True)
     def _nothing_fused(self, monkeypatch):
-        monkeypatch.setattr(fused, "_in_pieces", never)
+        monkeypatch.setattr(fused, "_on_cpu", never)
 
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_vmap(self, fmt):
@@ -160,6 +170,14 @@ class TestTracing:
         x = torch.randn(64, 64)
         compiled = torch.compile(fmt.quantize, backend="eager", fullgraph=True)
         assert torch.equal(compiled(x), fmt.rounded(x))
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+    def test_compiled_for_any_shape(self):
+        fmt, x = FORMATS["integer"](8, 4), torch.randn(64, 48)
+        compiled = torch.compile(fmt.quantize, dynamic=True, fullgraph=True)
+        assert torch.equal(compiled(x), fmt.rounded(x))  # its limits are no symbols of inductor
 
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_export(self, fmt):
@@ -226,6 +244,64 @@ class TestGradients:
         compiled = torch.compile(fmt.quantize, backend="aot_eager", fullgraph=True)
         (found,) = torch.autograd.grad((compiled(x) ** 2).sum(), x)
         assert torch.equal(found, expected)
+
+
+class TestTogether:
+    """Several tensors go through one node of the graph, as each would alone."""
+
+    FORMS = (
+        FORMATS["integer"](8, 4, ste="clip"),
+        FORMATS["integer"](4, 2),
+        FORMATS["integer"](4, 2, ste="clip"),
+    )
+
+    def alone(self, tensors, grads):
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        for fmt, x, grad in zip(self.FORMS, leaves, grads, strict=True):
+            fmt(x).backward(grad)
+        return [x.grad for x in leaves]
+
+    def test_values_and_gradients(self):
+        tensors, grads = ([10 * torch.randn(n) for n in (5, 6, 7)] for _ in range(2))
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        found = quantize_all(list(zip(self.FORMS, leaves, strict=True)))
+        assert all(
+            torch.equal(y, fmt.rounded(x))
+            for fmt, x, y in zip(self.FORMS, tensors, found, strict=True)
+        )
+        assert len({y.grad_fn for y in found}) == 1
+        torch.autograd.backward(found, grads)
+        for leaf, expected in zip(leaves, self.alone(tensors, grads), strict=True):
+            assert torch.equal(leaf.grad, expected)
+
+    def test_a_tensor_without_gradient_has_none_afterwards(self):
+        x, w = torch.randn(5), torch.randn(5, requires_grad=True)
+        b = torch.randn(5, requires_grad=True)
+        found = quantize_all(list(zip(self.FORMS, (x, w, b), strict=True)))
+        assert [y.requires_grad for y in found] == [False, True, True]
+        found[1].sum().backward()  # nothing comes back through the other one
+        assert w.grad is not None
+        assert b.grad is None
+
+    def test_what_is_no_tensor_or_has_no_format_is_left(self):
+        x = torch.randn(5, requires_grad=True)
+        found = quantize_all([(None, x), (self.FORMS[0], None), (self.FORMS[0], x)])
+        assert found[0] is x
+        assert found[1] is None
+        assert torch.equal(found[2], self.FORMS[0].rounded(x.detach()))
+
+    def test_a_format_that_quantizes_its_own_way_does(self):
+        class Doubled(FORMATS["integer"]):
+            def quantize(self, x):
+                return 2 * x
+
+        w, b = (torch.randn(5, requires_grad=True) for _ in range(2))
+        found = quantize_all([(Doubled(8, 4), w), (self.FORMS[1], b)])
+        assert torch.equal(found[0], 2 * w)
+
+    def test_integers_are_refused(self):
+        with pytest.raises(TypeError, match="rounds floating-point tensors"):
+            quantize_all([(self.FORMS[1], torch.ones(3, dtype=torch.int64))])
 
 
 class TestTiling:

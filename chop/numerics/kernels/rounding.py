@@ -50,6 +50,13 @@ def _clamp(x, low, high):
 
 
 @triton.jit
+def _nearest(x):
+    """Whole number."""
+    a = tl.abs(x)
+    return _signed(x, tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a))
+
+
+@triton.jit
 def _floor_log2(a):
     """Of a magnitude, subnormals too."""
     bits = _bits(a)
@@ -89,10 +96,7 @@ def _to_fraction(a, lowest, fraction):
 
 @triton.jit
 def integer(x, scale, low, high, unscale, p4):
-    scaled = x * scale
-    a = tl.abs(scaled)
-    whole = _signed(scaled, tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a))
-    return _clamp(whole, low, high) * unscale
+    return _clamp(_nearest(x * scale), low, high) * unscale
 
 
 @triton.jit
@@ -143,6 +147,18 @@ def log(x, smallest, largest, carry, zero, p4):
 @triton.jit
 def bipolar(x, p0, p1, p2, p3, p4):
     return tl.where(x == x, tl.where(x >= 0, 1.0, -1.0), x)
+
+
+@triton.jit
+def ternary(x, border, p1, p2, p3, p4):
+    sign = tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+    return tl.where(x == x, sign * tl.where(tl.abs(x) > border, 1.0, 0.0), x)
+
+
+@triton.jit
+def magnitude(x, share, p1, p2, p3, p4):
+    """In parts small enough to be summed up; NaN counts as zero, infinity as the largest number."""
+    return tl.where(x == x, tl.minimum(tl.abs(x), FINITE), 0.0) * share
 
 
 @triton.jit
@@ -235,6 +251,29 @@ def block_log(x, largest, top, most, carry, zero, p4):
     return _signed_power(x, tl.minimum(a, _exp2(top - bias)), zero)
 
 
+@triton.jit
+def scale_integer(x, largest, full, low, high, p3, p4):
+    inside = _clamp(x, -FINITE, FINITE)
+    parts = tl.div_rn(inside, tl.where(largest > 0, largest, 1.0) + tl.zeros_like(x))
+    whole = _clamp(_nearest(parts * full), low, high)
+    return tl.div_rn(whole, full + tl.zeros_like(x)) * largest
+
+
+# --- rows with a statistic: rule(x, that of the row, p0, p1, p2, p3, p4) --------------------------
+
+
+@triton.jit
+def on_off(x, scale, bipolar, p1, p2, p3, p4):
+    on = tl.where(bipolar != 0, x >= 0, x > 0)
+    off = tl.where(bipolar != 0, -scale, 0.0)
+    return tl.where(x == x, tl.where(on, scale, off), x)
+
+
+@triton.jit
+def row_ternary(x, border, p0, p1, p2, p3, p4):
+    return ternary(x, border, p1, p2, p3, p4)
+
+
 # --- kernels --------------------------------------------------------------------------------------
 
 
@@ -266,7 +305,7 @@ def round_elements(
 @triton.jit
 def _magnitudes(x):
     """What counts for the largest of a block: no NaN, and infinity as the largest number."""
-    return tl.where(x == x, tl.minimum(tl.abs(x), FINITE), 0.0)
+    return magnitude(x, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @triton.jit

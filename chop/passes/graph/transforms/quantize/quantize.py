@@ -102,7 +102,7 @@ def _plan(
         elif by == "name" and node in chosen:
             raise PassArgsError(f"pass 'quantize': node {node.name!r} {reason}")
     _check_shared(graph, plan)
-    return plan
+    return {node: _with_statistics(node, config) for node, config in plan.items()}
 
 
 def _why_not(node: fx.Node) -> str | None:
@@ -147,6 +147,18 @@ def _check_shared(graph: MaseGraph, plan: Plan) -> None:
                 f"pass 'quantize': nodes {other.name!r} and {node.name!r} call the same module "
                 f"{node.target!r}; give them the same config"
             )
+
+
+def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with what it leaves to profiled statistics, as far as they are single numbers."""
+    found: dict[str, Any] = {}
+    for name, operand in _operands(node).items():
+        stats = mase(node).software.get("args", {}).get(name, {}).get("stat", {})
+        for key, (stat, entry) in FORMATS[config["name"]].profiled.items():
+            value, place = stats.get(stat, {}).get(entry), f"{operand}_{key}"
+            if place in config and config[place] is None and isinstance(value, int | float):
+                found.setdefault(place, float(value))
+    return config | found
 
 
 def _build(

@@ -118,3 +118,43 @@ def test_samples_may_be_blocked_together_if_the_user_says_so():
 def test_a_bypass_that_is_no_flag_is_refused():
     with pytest.raises(ValueError, match="bypass is true or false, not 'yes'"):
         LinearInteger(4, 3, config=INTEGER | {"bypass": "yes"})
+
+
+class Doubling(LinearInteger):
+    def q(self, operand, x):
+        return x if x is None else 2 * x
+
+
+class Halving(LinearInteger):
+    def q_parameter(self, name):
+        return getattr(self, name) / 2
+
+
+@pytest.mark.parametrize(("cls", "factors"), [(Doubling, (2, 1, 1)), (Halving, (1, 0.5, 0.5))])
+def test_a_layer_that_rounds_its_own_way_does_so_in_training_too(cls, factors):
+    layer = cls(4, 3, config={**INTEGER, "data_in_width": 32, "data_in_frac_width": 20})
+    x = torch.ones(2, 4)
+    if cls is Doubling:
+        weight, bias = layer.q_parameter("weight"), layer.q_parameter("bias")
+    else:
+        weight, bias = layer.weight / 2, layer.bias / 2
+    y = nn.functional.linear(factors[0] * x, weight, bias)
+    expected = 2 * y if cls is Doubling else y  # `q` is also for the result
+    assert torch.equal(layer(x), expected)
+
+
+@pytest.mark.parametrize("ste", ["identity", "clip"])
+def test_gradients_of_a_layer_are_those_of_its_operands_one_by_one(ste):
+    layer = LinearInteger(4, 3, config={**INTEGER, "ste": ste})
+    with torch.no_grad():
+        layer.weight.mul_(40)
+    x = (20 * torch.randn(5, 4)).requires_grad_()
+    nn.functional.linear(
+        layer.x_quantizer(x), layer.w_quantizer(layer.weight), layer.b_quantizer(layer.bias)
+    ).square().sum().backward()
+    expected = [tensor.grad.clone() for tensor in (x, layer.weight, layer.bias)]
+    for tensor in (x, layer.weight, layer.bias):
+        tensor.grad = None
+    layer(x).square().sum().backward()
+    for tensor, grad in zip((x, layer.weight, layer.bias), expected, strict=True):
+        assert torch.equal(tensor.grad, grad)

@@ -587,3 +587,58 @@ def test_the_ops_of_both_predecessors_can_be_quantized():
     )
     assert set(f"{older} {newer}".split()) <= set(QUANTIZEABLE_OP)
     assert quantized_module_map["conv2d_fixed"].__name__ == "Conv2dInteger"
+
+
+TERNARY = {"name": "ternary"} | {
+    f"{operand}_{key}": value
+    for operand in ("data_in", "weight", "bias")
+    for key, value in {
+        "width": 2,
+        "scaling_factor": False,
+        "mean": "NA",
+        "median": "NA",
+        "max": "NA",
+    }.items()
+}
+
+
+class TestTernaryThresholds:
+    """What a config leaves open is taken from profiled statistics, if there are any."""
+
+    def graph(self):
+        graph = MaseGraph(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
+        graph, _ = init_metadata_analysis_pass(graph)
+        graph, _ = add_common_metadata_analysis_pass(
+            graph, {"dummy_in": {"input": torch.ones(2, 4)}}
+        )
+        return graph
+
+    def formats(self, graph, config):
+        quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
+        return graph.modules["0"].formats
+
+    def note(self, graph, operand, stat):
+        node = next(node for node in graph.nodes if node.op == "call_module")
+        mase(node).software.setdefault("args", {}).setdefault(operand, {})["stat"] = stat
+
+    def test_are_profiled(self):
+        graph = self.graph()
+        self.note(graph, "weight", {"abs_mean": {"abs_mean": 0.4, "count": 12}})
+        self.note(graph, "data_in_0", {"range_min_max": {"max": 2.0}, "range_quantile": {"max": 1}})
+        found = self.formats(graph, TERNARY)
+        assert (found["weight"].mean, found["weight"].fixed_border) == (0.4, 0.75 * 0.4)
+        assert (found["data_in"].max, found["data_in"].median) == (2.0, 1.0)
+        assert found["bias"].fixed_border is None
+
+    def test_that_are_given_stay(self):
+        graph = self.graph()
+        self.note(graph, "weight", {"abs_mean": {"abs_mean": 0.4}})
+        assert self.formats(graph, TERNARY | {"weight_mean": 0.1})["weight"].mean == 0.1
+
+    def test_of_each_channel_are_no_single_number(self):
+        graph = self.graph()
+        self.note(graph, "weight", {"abs_mean": {"abs_mean": [0.4, 0.5, 0.6]}})
+        assert self.formats(graph, TERNARY)["weight"].mean is None
+
+    def test_are_those_of_the_data_otherwise(self):
+        assert self.formats(self.graph(), TERNARY)["weight"].fixed_border is None

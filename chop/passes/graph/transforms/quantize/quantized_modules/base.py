@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from chop.ir.graph.tracer import Leaf
 from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.base import quantize_all
 from chop.numerics.own import plain
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
@@ -36,6 +37,7 @@ class Quantized(Leaf, nn.Module):
     float_class: ClassVar[type[nn.Module]]  # the torch layer that this one quantizes
     layer: ClassVar[type[Quantized]]  # QuantLinear, for LinearInteger and all its siblings
     format_name: ClassVar[str | None] = None
+    _own_ways: ClassVar[bool]  # whether a class rounds otherwise than all do
 
     config: Mapping[str, Any]
     formats: dict[str, NumberFormat]
@@ -47,6 +49,7 @@ class Quantized(Leaf, nn.Module):
             bases = [base for base in cls.__mro__ if base.__module__.startswith("torch.nn.")]
             if bases and bases[0] is not nn.Module:
                 cls.float_class, cls.layer = bases[0], cls
+        cls._own_ways = cls.q is not Quantized.q or cls.q_parameter is not Quantized.q_parameter
 
     def __init__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -125,6 +128,15 @@ class Quantized(Leaf, nn.Module):
         if kept is None or kept.fmt != fmt or not _same(kept, tensor, bits):
             kept = self._kept[name] = _Kept(bits.clone(), fmt, fmt(tensor.detach()))
         return kept.rounded
+
+    def q_operands(self, input: Tensor) -> tuple[Any, Any, Any]:
+        """Input, weight and bias in their formats; with gradients, by one node of the graph."""
+        if self._own_ways or not torch.is_grad_enabled():
+            return self.q("data_in", input), self.q_parameter("weight"), self.q_parameter("bias")
+        formats = self.formats
+        given = (("data_in", input), ("weight", self.weight), ("bias", self.bias))
+        x, weight, bias = quantize_all([(formats.get(name), value) for name, value in given])
+        return x, weight, bias
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
         """The float layer's own forward, on quantized operands."""

@@ -11,9 +11,8 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 
 class _QuantConv(Quantized):
     def forward(self, input: Tensor) -> Any:
-        x = self.q("data_in", input)
         convolve: Any = self._conv_forward
-        return self.q("data_out", convolve(x, self.q_parameter("weight"), self.q_parameter("bias")))
+        return self.q("data_out", convolve(*self.q_operands(input)))
 
 
 class QuantConv1d(_QuantConv, nn.Conv1d): ...

@@ -14,8 +14,7 @@ class QuantLinear(Quantized, nn.Linear):
     """y = x W' + b, each of them rounded first."""
 
     def forward(self, input: Tensor) -> Any:
-        x = self.q("data_in", input)
-        return self.q("data_out", F.linear(x, self.q_parameter("weight"), self.q_parameter("bias")))
+        return self.q("data_out", F.linear(*self.q_operands(input)))
 
 
 __getattr__ = variants(QuantLinear)  # LinearInteger, LinearLog, …: one class per number format

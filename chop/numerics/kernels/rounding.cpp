@@ -1,0 +1,429 @@
+// Rounds float32 tensors in one pass; `chop.numerics.compiled` builds and calls it.
+//
+// The same rules as in rounding.py, by the same names and with the same arguments, where they are
+// explained. Every step is exact or rounds once: build without contraction or fast math.
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr float FINITE = 3.4028234663852886e38f;
+constexpr float WHOLE = 8388608.0f;  // from here on all numbers are whole
+constexpr int32_t EXPONENT = 0x7F800000, MAGNITUDE = 0x7FFFFFFF, SIGN = INT32_MIN;
+constexpr int32_t ZERO_EXPONENT = -254;
+
+inline int32_t bits(float x) {
+    int32_t b;
+    std::memcpy(&b, &x, 4);
+    return b;
+}
+
+inline float number(int32_t b) {
+    float x;
+    std::memcpy(&x, &b, 4);
+    return x;
+}
+
+inline float magnitude_of(float x) { return number(bits(x) & MAGNITUDE); }
+inline float with_sign(float x, float a) { return number((bits(x) & SIGN) | bits(a)); }
+inline float at_most(float a, float limit) { return a > limit ? limit : a; }
+inline float at_least(float a, float limit) { return a < limit ? limit : a; }
+inline float clamp(float x, float low, float high) { return at_most(at_least(x, low), high); }
+inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+inline int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
+inline float power(int32_t exponent) { return number((exponent + 127) << 23); }  // normal ones
+
+inline float nearest(float x) {
+    float a = magnitude_of(x);
+    float rounded = (a + WHOLE) - WHOLE;
+    return with_sign(x, a < WHOLE ? rounded : a);
+}
+
+inline int32_t floor_log2(float a) {
+    int32_t lifted = (bits(a * 16777216.0f) >> 23) - 24;
+    int32_t exponent = (bits(a) < 0x00800000 ? lifted : bits(a) >> 23) - 127;
+    return bits(a) == 0 ? ZERO_EXPONENT : exponent;
+}
+
+inline float exp2(int32_t exponent) {
+    exponent = least(most(exponent, -149), 127);
+    int32_t subnormal = 1 << (least(exponent, -126) + 149);
+    return number(exponent < -126 ? subnormal : (exponent + 127) << 23);
+}
+
+inline int32_t ceil_log2(float a) {
+    int32_t exponent = floor_log2(a);
+    return exponent + (exp2(exponent) < a ? 1 : 0);
+}
+
+inline int32_t shift_of(int32_t exponent) {
+    return exponent >= 64 ? -64 : exponent < -32 ? 64 : 0;
+}
+
+inline float to_fraction(float a, int32_t lowest, int32_t fraction) {
+    int32_t shift = a >= 18446744073709551616.0f ? -64 : a < 2.3283064365386963e-10f ? 64 : 0;
+    float moved = a * power(shift);
+    int32_t floor = (least(lowest + shift, 100) + 127) << 23;
+    float c = number(most(most(bits(moved) & EXPONENT, floor) + ((23 - fraction) << 23), 0));
+    float rounded = (moved + c) - c;
+    return (moved < c ? rounded : moved) * power(-shift);
+}
+
+inline float nearest_power(float a, float carry) {
+    bool small = a < 1.1754943508222875e-38f;
+    int32_t carried = bits(small ? a * 16777216.0f : a) + int32_t(carry);
+    float found = number(carried & EXPONENT);
+    return small ? found * 5.9604644775390625e-08f : found;
+}
+
+inline float signed_power(float x, float a, float zero) {
+    bool kept = (x != x) | ((x == 0) & (zero != 0));
+    return kept ? x : x < 0 ? -a : a;
+}
+
+// --- one element at a time: Rule(arguments)(x) --------------------------------------------------
+
+struct integer {
+    float scale, low, high, unscale;
+    explicit integer(const float* p) : scale(p[0]), low(p[1]), high(p[2]), unscale(p[3]) {}
+    float operator()(float x) const { return clamp(nearest(x * scale), low, high) * unscale; }
+};
+
+struct integer_floor : integer {
+    using integer::integer;
+    float operator()(float x) const {
+        float scaled = x * scale;
+        float whole = nearest(scaled);
+        whole -= whole > scaled ? 1.0f : 0.0f;
+        whole -= whole * unscale > x ? 1.0f : 0.0f;
+        return clamp(whole, low, high) * unscale;
+    }
+};
+
+struct minifloat {
+    float reach, largest, beyond;
+    int32_t lowest, fraction;
+    explicit minifloat(const float* p)
+        : reach(p[0]), largest(p[1]), beyond(p[2]), lowest(int32_t(p[3])), fraction(int32_t(p[4])) {}
+    float operator()(float x) const {
+        float a = at_most(magnitude_of(x), reach);
+        int32_t exponent = most(bits(a) & EXPONENT, (lowest + 127) << 23);
+        float c = number(exponent + ((23 - fraction) << 23));
+        float rounded = (a + c) - c;
+        return with_sign(x, rounded > largest ? beyond : rounded);
+    }
+};
+
+struct minifloat_wide : minifloat {
+    using minifloat::minifloat;
+    float operator()(float x) const {
+        float rounded = to_fraction(at_most(magnitude_of(x), reach), lowest, fraction);
+        return with_sign(x, rounded > largest ? beyond : rounded);
+    }
+};
+
+struct log {
+    float smallest, largest, carry, zero;
+    explicit log(const float* p) : smallest(p[0]), largest(p[1]), carry(p[2]), zero(p[3]) {}
+    float operator()(float x) const {
+        float a = at_least(nearest_power(magnitude_of(x), carry), smallest);
+        return signed_power(x, at_most(a, largest), zero);
+    }
+};
+
+struct bipolar {
+    explicit bipolar(const float*) {}
+    float operator()(float x) const { return x == x ? (x >= 0 ? 1.0f : -1.0f) : x; }
+};
+
+struct ternary {
+    float border;
+    explicit ternary(const float* p) : border(p[0]) {}
+    float operator()(float x) const {
+        float sign = x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
+        return x == x ? sign * (magnitude_of(x) > border ? 1.0f : 0.0f) : x;
+    }
+};
+
+struct magnitude {
+    float share;
+    explicit magnitude(const float* p) : share(p[0]) {}
+    float operator()(float x) const { return x == x ? at_most(magnitude_of(x), FINITE) * share : 0; }
+};
+
+struct residual {
+    float levels, total;
+    explicit residual(const float* p) : levels(p[0]), total(p[1]) {}
+    float operator()(float x) const {
+        float rest = x * total, found = 0.0f;
+        for (int level = 0; level < 3; level++) {  // of which there may be fewer
+            float part = at_least(levels - level, 0.0f);
+            float taken = rest > 0 ? part : rest < 0 ? -part : 0.0f;
+            found += taken;
+            rest -= taken;
+        }
+        return x == x ? found / total : x;
+    }
+};
+
+// --- blocks: Rule(arguments, largest magnitude of the block)(x) ---------------------------------
+
+// To the multiples of 2^step from -lowest to highest, of which 2^exponent is the bound.
+struct to_step {
+    float move, back, c, above, below;
+    to_step(int32_t step, int32_t exponent, float highest, float lowest) {
+        int32_t shift = shift_of(exponent);
+        float unit = power(step + shift);
+        move = power(shift), back = power(-shift), c = unit * WHOLE;
+        above = highest * unit, below = lowest * unit;
+    }
+    float operator()(float x) const {
+        float a = at_most(magnitude_of(x) * move, c);
+        float rounded = at_most((a + c) - c, x < 0 ? below : above);
+        return with_sign(x, rounded * back);
+    }
+};
+
+struct block_fp : to_step {
+    static int32_t exponent(float largest, const float* p) {
+        int32_t found = most(floor_log2(largest) + 1, -148), shift = shift_of(found);
+        float full = power(found + shift), c = power(found - int32_t(p[0]) + shift + 23);
+        found += (largest * power(shift) + c) - c >= full ? 1 : 0;
+        return least(most(found, int32_t(p[1])), int32_t(p[2]));
+    }
+    block_fp(const float* p, float largest) : block_fp(p, exponent(largest, p)) {}
+    block_fp(const float* p, int32_t exponent)
+        : to_step(exponent - int32_t(p[0]), exponent, p[3], p[3]) {}
+};
+
+struct mxint : to_step {
+    static int32_t exponent(float largest, bool ocp) {
+        return least(most(ocp ? floor_log2(largest) : ceil_log2(largest), -127), 127);
+    }
+    mxint(const float* p, float largest) : mxint(p, exponent(largest, p[3] != 0)) {}
+    mxint(const float* p, int32_t exponent)
+        : to_step(exponent - int32_t(p[0]), exponent, p[1], p[2]) {}
+};
+
+struct block_float {
+    float move, back, limit;
+    int32_t floor, lift;
+    block_float(const float* p, float largest) {
+        int32_t top = least(most(floor_log2(largest), int32_t(p[1])), int32_t(p[2]));
+        float most_of_all = p[0] * exp2(top);
+        int32_t shift = shift_of(floor_log2(most_of_all));
+        move = power(shift), back = power(-shift), limit = most_of_all * move;
+        floor = (least(top - int32_t(p[3]) + shift, 100) + 127) << 23;
+        lift = (23 - int32_t(p[4])) << 23;
+    }
+    float operator()(float x) const {
+        float a = at_most(magnitude_of(x) * move, limit);
+        float c = number(most(bits(a) & EXPONENT, floor) + lift);
+        return with_sign(x, ((a + c) - c) * back);
+    }
+};
+
+struct block_float_wide {
+    float limit;
+    int32_t lowest, fraction;
+    block_float_wide(const float* p, float largest) {
+        int32_t top = least(most(floor_log2(largest), int32_t(p[1])), int32_t(p[2]));
+        limit = p[0] * exp2(top), lowest = top - int32_t(p[3]), fraction = int32_t(p[4]);
+    }
+    float operator()(float x) const {
+        return with_sign(x, to_fraction(at_most(magnitude_of(x), limit), lowest, fraction));
+    }
+};
+
+struct block_log {
+    float smallest, largest, carry, zero;
+    block_log(const float* p, float magnitude) : carry(p[2]), zero(p[3]) {
+        int32_t top = int32_t(p[0]);
+        int32_t bias = least(most(top - ceil_log2(magnitude), 0), int32_t(p[1]));
+        smallest = exp2(-bias), largest = exp2(top - bias);
+    }
+    float operator()(float x) const {
+        float a = at_least(nearest_power(magnitude_of(x), carry), smallest);
+        return signed_power(x, at_most(a, largest), zero);
+    }
+};
+
+struct scale_integer {
+    float full, low, high, largest, divisor;
+    scale_integer(const float* p, float largest)
+        : full(p[0]), low(p[1]), high(p[2]), largest(largest), divisor(largest > 0 ? largest : 1) {}
+    float operator()(float x) const {
+        float parts = clamp(x, -FINITE, FINITE) / divisor;
+        return clamp(nearest(parts * full), low, high) / full * largest;
+    }
+};
+
+// --- rows with a statistic: Rule(arguments, that of the row)(x) ---------------------------------
+
+struct on_off {
+    float scale, off;
+    bool bipolar;
+    on_off(const float* p, float scale)
+        : scale(scale), off(p[0] != 0 ? -scale : 0.0f), bipolar(p[0] != 0) {}
+    float operator()(float x) const {
+        bool on = (x > 0) | ((x == 0) & bipolar);
+        return x == x ? (on ? scale : off) : x;
+    }
+};
+
+struct row_ternary : ternary {
+    row_ternary(const float*, float border) : ternary(&border) {}
+};
+
+// --- loops --------------------------------------------------------------------------------------
+
+// Calls work(begin, end) for equal parts of a range, each in a thread of its own.
+template <typename Work>
+void in_threads(int64_t count, int threads, Work work) {
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; i++)
+        others.emplace_back(work, count * i / threads, count * (i + 1) / threads);
+    work(0, count / threads);
+    for (auto& thread : others) thread.join();
+}
+
+template <typename Rule>
+void round(const Rule rule, const float* __restrict x, float* __restrict y, int64_t count) {
+    for (int64_t i = 0; i < count; i++) y[i] = rule(x[i]);
+}
+
+template <typename Rule>
+void elements(const float* x, float* y, int64_t n, const float* p, int threads) {
+    in_threads(n, threads, [=](int64_t begin, int64_t end) {
+        round(Rule(p), x + begin, y + begin, end - begin);
+    });
+}
+
+template <typename Rule>
+void rows(const float* x, float* y, int64_t count, int64_t columns, const float* statistics,
+          const float* p, int threads) {
+    in_threads(count, threads < count ? threads : int(count), [=](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++)
+            round(Rule(p, statistics[row]), x + row * columns, y + row * columns, columns);
+    });
+}
+
+// What counts for the largest of a block, as bits: no NaN, and infinity as the largest number.
+inline int32_t counted(float x) {
+    int32_t b = bits(x) & MAGNITUDE;
+    return b > EXPONENT ? 0 : least(b, EXPONENT - 1);
+}
+
+// A strip of rows by columns, in blocks next to each other that are as tall as the strip.
+struct Strip {
+    const float* x;
+    float* y;
+    int64_t rows, columns, line, block;
+};
+
+template <typename Rule>
+void wide_blocks(const Strip& s, const float* p, std::vector<int32_t>& largest,
+                 std::vector<Rule>& rules) {
+    largest.assign((s.columns + s.block - 1) / s.block, 0);
+    auto each = [&](auto work) {
+        for (int64_t row = 0; row < s.rows; row++)
+            for (size_t b = 0; b < largest.size(); b++) {
+                int64_t left = b * s.block, rest = s.columns - left;
+                work(b, row * s.line + left, rest < s.block ? rest : s.block);
+            }
+    };
+    each([&](size_t b, int64_t at, int64_t count) {
+        int32_t found = largest[b];
+        for (int64_t i = at; i < at + count; i++) found = most(found, counted(s.x[i]));
+        largest[b] = found;
+    });
+    rules.clear();
+    for (int32_t found : largest) rules.emplace_back(p, number(found));
+    each([&](size_t b, int64_t at, int64_t count) {
+        round(rules[b], s.x + at, s.y + at, count);
+    });
+}
+
+// Blocks of a few columns: side by side, a line of the strip at a time.
+template <typename Rule>
+void narrow_blocks(const Strip& s, const float* p, std::vector<int32_t>& largest) {
+    largest.assign(s.columns, 0);
+    for (int64_t row = 0; row < s.rows; row++)
+        for (int64_t i = 0; i < s.columns; i++)
+            largest[i] = most(largest[i], counted(s.x[row * s.line + i]));
+    for (int64_t first = 0; first < s.columns; first += s.block) {
+        int64_t end = first + s.block < s.columns ? first + s.block : s.columns;
+        for (int64_t i = first + 1; i < end; i++) largest[first] = most(largest[first], largest[i]);
+        for (int64_t i = first + 1; i < end; i++) largest[i] = largest[first];
+    }
+    for (int64_t row = 0; row < s.rows; row++) {
+        const float* __restrict x = s.x + row * s.line;
+        const int32_t* __restrict found = largest.data();
+        float* __restrict y = s.y + row * s.line;
+        for (int64_t i = 0; i < s.columns; i++) y[i] = Rule(p, number(found[i]))(x[i]);
+    }
+}
+
+// Matrices of m by n one after the other, in blocks of block_m by block_n. A unit of work is a
+// strip of blocks, some hundred columns wide.
+template <typename Rule>
+void blocks(const float* x, float* y, int64_t samples, int64_t m, int64_t n, int64_t block_m,
+            int64_t block_n, const float* p, int threads) {
+    const int64_t width = block_n * (block_n < 512 ? 512 / block_n : 1);
+    const int64_t across = (n + width - 1) / width, down = (m + block_m - 1) / block_m;
+    const int64_t units = samples * down * across;
+    in_threads(units, threads < units ? threads : int(units), [=](int64_t begin, int64_t end) {
+        std::vector<int32_t> largest;
+        std::vector<Rule> rules;
+        for (int64_t unit = begin; unit < end; unit++) {
+            int64_t left = unit % across * width, top = unit / across % down * block_m;
+            int64_t at = (unit / across / down * m + top) * n + left;
+            int64_t rows = m - top < block_m ? m - top : block_m;
+            int64_t columns = n - left < width ? n - left : width;
+            Strip strip{x + at, y + at, rows, columns, n, block_n};
+            if (block_n >= 8)
+                wide_blocks<Rule>(strip, p, largest, rules);
+            else
+                narrow_blocks<Rule>(strip, p, largest);
+        }
+    });
+}
+
+}  // namespace
+
+#define ELEMENTS(RULE)                                                                             \
+    extern "C" void round_##RULE(const float* x, float* y, int64_t n, const float* p,              \
+                                 int threads) {                                                    \
+        elements<RULE>(x, y, n, p, threads);                                                       \
+    }
+#define ROWS(RULE)                                                                                 \
+    extern "C" void round_##RULE(const float* x, float* y, int64_t count, int64_t columns,         \
+                                 const float* statistics, const float* p, int threads) {           \
+        rows<RULE>(x, y, count, columns, statistics, p, threads);                                  \
+    }
+#define BLOCKS(RULE)                                                                               \
+    extern "C" void round_##RULE(const float* x, float* y, int64_t samples, int64_t m, int64_t n,  \
+                                 int64_t block_m, int64_t block_n, const float* p, int threads) {  \
+        blocks<RULE>(x, y, samples, m, n, block_m, block_n, p, threads);                           \
+    }
+
+ELEMENTS(integer)
+ELEMENTS(integer_floor)
+ELEMENTS(minifloat)
+ELEMENTS(minifloat_wide)
+ELEMENTS(log)
+ELEMENTS(bipolar)
+ELEMENTS(ternary)
+ELEMENTS(magnitude)
+ELEMENTS(residual)
+ROWS(on_off)
+ROWS(row_ternary)
+BLOCKS(block_fp)
+BLOCKS(mxint)
+BLOCKS(block_float)
+BLOCKS(block_float_wide)
+BLOCKS(block_log)
+BLOCKS(scale_integer)
