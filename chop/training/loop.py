@@ -234,7 +234,7 @@ class Training:
     def _log_step(self, outcome: Outcome, bar: Bar | NoBar) -> None:
         """Send this step's numbers on their way, and write down those that have arrived."""
         self._write_step(bar)
-        self._sent = _Sent(self.progress.step, self.progress.epoch, self._rate(), outcome)
+        self._sent = _Sent(self.progress.step, self.progress.epoch, self._rate_now, outcome)
         if self.place.device.type == "cpu":
             self._write_step(bar)
 
