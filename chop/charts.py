@@ -16,13 +16,12 @@ Series = Mapping[str, Sequence[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Chart:
-    """One panel: named lines over a common axis; `dots` marks the points of short lines."""
+    """One panel: named lines over a common axis."""
 
     title: str
     x_label: str
     y_label: str
     series: Series
-    log_x: bool = False
 
     def svg(self) -> str:
         return page([self])
@@ -43,7 +42,7 @@ def page(charts: Sequence[Chart]) -> str:
 
 
 def _panel(chart: Chart) -> str:
-    lines = {name: _finite(points, chart.log_x) for name, points in chart.series.items()}
+    lines = {name: _finite(points) for name, points in chart.series.items()}
     lines = {name: points for name, points in lines.items() if points}
     title = _text(WIDTH / 2, 20, chart.title, "middle", 'font-weight="bold"')
     if not lines:
@@ -68,10 +67,9 @@ def _panel(chart: Chart) -> str:
     return "".join(parts)
 
 
-def _finite(points: Sequence[tuple[float, float]], log_x: bool) -> list[tuple[float, float]]:
+def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The points that can be drawn."""
-    drawn = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-    return [(math.log10(x), y) for x, y in drawn if x > 0] if log_x else drawn
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
 @dataclass(frozen=True)
@@ -105,9 +103,7 @@ def _grid(chart: Chart, xs: Axis, ys: Axis) -> str:
     parts = []
     for x in xs.ticks():
         parts.append(_line(xs(x), TOP, xs(x), HEIGHT - BOTTOM))
-        parts.append(
-            _text(xs(x), HEIGHT - BOTTOM + 16, _number(10**x if chart.log_x else x), "middle")
-        )
+        parts.append(_text(xs(x), HEIGHT - BOTTOM + 16, _number(x), "middle"))
     for y in ys.ticks():
         parts.append(_line(LEFT, ys(y), WIDTH - RIGHT, ys(y)))
         parts.append(_text(LEFT - 6, ys(y) + 4, _number(y), "end"))

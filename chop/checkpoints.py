@@ -27,16 +27,21 @@ def read_torch_file(file: Path) -> Any:
             warnings.simplefilter("ignore")  # about files of other programs; the errors say more
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "Weights only load failed" not in str(error) and "Unsupported" not in str(error):
-            raise ValueError(f"{file} is damaged or no checkpoint: {error}") from error
+        if "WeightsUnpickler error: Unsupported global" not in str(error):
+            raise ValueError(f"{file} is damaged or no checkpoint: {_reason(error)}") from error
         raise ValueError(
             f"{file} holds more than tensors and plain values, and reading it would run code from "
             f"the file; save a state_dict with torch.save(model.state_dict(), …) and use "
             f"--load-type pt"
         ) from error
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{file} is damaged or no checkpoint: {reason}") from error
+        raise ValueError(f"{file} is damaged or no checkpoint: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, if there is a sentence in it."""
+    line = str(error).partition("\n")[0]
+    return line if " " in line else "torch cannot read it"
 
 
 def _pt(file: Path) -> State:
@@ -58,6 +63,8 @@ def _pl(file: Path) -> State:
     if not isinstance(state, Mapping):
         raise ValueError(f"{file} has no state_dict, so it is no Lightning checkpoint; try pt")
     mine = {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
+    if not mine:
+        raise ValueError(f"{file} has no weights that begin with 'model.'; try --load-type pt")
     return _tensors(mine, file)
 
 
@@ -136,13 +143,15 @@ def load_model(
         raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; --load names an existing file")
+    if path.is_dir() and load_type in ("pt", "pl"):
+        raise ValueError(f"{path} is a folder; name the checkpoint in it")
     read, message = READERS[load_type]
     fill(model, read(path), path)
     logger.info(message, path)
     return model
 
 
-def fill(model: nn.Module, state: State, source: Path) -> None:
+def fill(model: nn.Module, state: State, source: Path | str) -> None:
     """Put `state` into `model`; what does not fit is named before anything is changed."""
     own = model.state_dict()
     problems = []

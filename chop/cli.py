@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -132,16 +133,28 @@ def list_command(
 def main(argv: list[str] | None = None) -> None:
     """Run one command; what went wrong as it may is one sentence and an exit code."""
     words = sys.argv[1:] if argv is None else argv
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        app(args=with_info_kinds(words), prog_name="ch", standalone_mode=True)
+        with _terminated_by_exit_code():
+            app(args=with_info_kinds(words), prog_name="ch", standalone_mode=True)
     except (ConfigError, UnknownName) as error:
         _fail(error, 2)
     except (ValueError, OSError, ImportError, ArithmeticError) as error:
         _fail(error, 1)
     except Interrupted as stop:
         _fail(stop, stop.exit_code)
+
+
+@contextlib.contextmanager
+def _terminated_by_exit_code() -> Iterator[None]:
+    """Meanwhile SIGTERM unwinds like an exit, so that files are closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(error: BaseException, code: int) -> NoReturn:

@@ -49,11 +49,6 @@ def test_what_cannot_be_drawn_is_left_out():
     assert "nothing to show" in texts(parsed(Chart("t", "x", "y", {})))
 
 
-def test_a_logarithmic_axis_shows_the_values_themselves():
-    root = parsed(Chart("t", "rate", "y", {"a": [(1e-4, 1), (1e-2, 2), (0, 3)]}, log_x=True))
-    assert "0.001" in texts(root)
-
-
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 7000), (0.001, 0.0012), (5, 5)])
 def test_ticks_are_round_and_inside(low, high):
     axis = Axis.around([low, high], 0, 100)

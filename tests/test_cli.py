@@ -179,7 +179,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
             [*TOY, "--batch-size", "0"],
             "ch: --batch-size: should be greater than or equal to 1, not",
         ),
-        ([*TOY, "--learning-rate", "-1"], "ch: --learning-rate: should be greater than or equal"),
+        ([*TOY, "--learning-rate", "-1"], "ch: --learning-rate: should be greater than 0, not"),
         ([*TOY, "--learning-rate", "nan"], "ch: --learning-rate: should be a finite number, not"),
         ([*TOY, "--load", "gone"], "ch: --load: there is no file or folder "),
         ([*TOY, "--config", "run.yaml"], "ch: expected .toml configuration file, got run.yaml"),

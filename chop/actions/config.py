@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 import chop
 from chop.actions.options import ConfigError, Opt, Option, options_of
@@ -21,6 +21,7 @@ Steps = Annotated[int, Ge(-1)]
 Natural = Annotated[int, Ge(0)]
 Count = Annotated[int, Ge(1)]
 NonNegative = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0)]
 Table = dict[str, Any]
 
 TASKS = {"cls": "classification", "tran": "translation", "lm": "language_modeling"}
@@ -128,7 +129,7 @@ class RunConfig:
         Literal["16-mixed", "32", "64", "bf16"],
         Trainer("Numbers to train in; 16-mixed is for GPUs."),
     ] = "16-mixed"
-    learning_rate: Annotated[NonNegative, Trainer("Size of the first steps.")] = 1e-5
+    learning_rate: Annotated[Positive, Trainer("Size of the first steps.")] = 1e-5
     weight_decay: Annotated[NonNegative, Trainer("Pull of all weights towards zero.")] = 0
     max_epochs: Annotated[Count, Trainer("Passes over the training data.")] = 20
     max_steps: Annotated[Steps | None, Trainer("Stop after so many steps; -1 is no limit.")] = -1
@@ -247,7 +248,7 @@ class RunConfig:
     ] = None
     eta_min: Annotated[NonNegative, Trainer("Floor of the cosine schedule.", row="when set")] = 1e-6
     gradient_clip: Annotated[
-        NonNegative | None, Trainer("Longest gradient that is not scaled down.", row="when set")
+        Positive | None, Trainer("Longest gradient that is not scaled down.", row="when set")
     ] = None
     early_stopping: Annotated[
         Count | None,

@@ -178,7 +178,13 @@ class Option:
     @property
     def _bounds(self) -> str:
         laws = getattr(self._core, "__metadata__", ())
-        return "".join(f" ≥ {law.ge}" for law in laws if hasattr(law, "ge"))
+        signs = {"ge": "≥", "gt": ">"}
+        return "".join(
+            f" {sign} {getattr(law, name)}"
+            for law in laws
+            for name, sign in signs.items()
+            if hasattr(law, name)
+        )
 
 
 def options_of(cls: type) -> Mapping[str, Option]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.config import RunConfig
+from chop.actions.config import ConfigError, RunConfig
 from chop.tools.config_load import load_config
 
 if TYPE_CHECKING:
@@ -21,8 +21,11 @@ def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDat
     """What a run works on, announced in the labs' order; the data are not loaded yet."""
     logger.info("Initialising model '%s'...", config.model)
     logger.info("Initialising dataset '%s'...", config.dataset)
-    data_module = data_module_for(config)
-    model, info = model_for(config, data_module.dataset_info)
+    try:
+        data_module = data_module_for(config)
+        model, info = model_for(config, data_module.dataset_info)
+    except (ValueError, TypeError) as error:  # names and options that do not go together
+        raise ConfigError(str(error)) from error
     return model, info, data_module
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.training.interruption import is_requeued
+from chop.training.names import Names
 
 __all__ = ["Project", "find_project_to_resume"]
 
@@ -31,8 +32,10 @@ class Project:
         goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
         earlier = find_project_to_resume(config) if goes_on and config.project is None else None
         project = earlier or cls(config.project_dir / (config.project or _derived_name(config)))
+        if config.project_dir.resolve() not in project.folder.resolve().parents:
+            raise ConfigError(f"--project: {config.project!r} leaves --project-dir; give a name")
         _check_writable(project.folder)
-        if config.resume and not project.checkpoints():
+        if config.resume and not project.can_be_resumed:
             raise ConfigError(
                 f"--resume: no training checkpoint in {project.training_ckpts}; "
                 f"start the run without --resume, or name its folder with --project"
@@ -55,9 +58,10 @@ class Project:
     def training_ckpts(self) -> Path:
         return self.software / "training_ckpts"
 
-    def checkpoints(self) -> list[Path]:
-        """The checkpoints that training has left here."""
-        return sorted(self.training_ckpts.glob("*.ckpt"))
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether training has left a checkpoint here."""
+        return Names.latest(self.training_ckpts) is not None
 
     def create(self) -> Project:
         """Make the folders, and say where; what is there already stays."""
@@ -75,7 +79,7 @@ def find_project_to_resume(config: RunConfig) -> Project | None:
     folders = [path for path in config.project_dir.iterdir() if path.name.startswith(stem)]
     dated = [path for path in folders if DATE.fullmatch(path.name.removeprefix(stem))]
     newest_first = sorted(dated, key=lambda path: path.name, reverse=True)
-    return next((p for p in map(Project, newest_first) if p.checkpoints()), None)
+    return next((p for p in map(Project, newest_first) if p.can_be_resumed), None)
 
 
 def _stem(config: RunConfig) -> str:

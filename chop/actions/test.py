@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.actions.train import only_classification, options_of
 from chop.files import write_text
 from chop.processes import is_first_process
 
@@ -41,6 +43,7 @@ def test(
     load_type: str | None = None,
 ) -> dict[str, float]:
     """Score `model` on the test split as the labs call it; the metrics are logged and returned."""
+    only_classification(task)
     return _score(
         "test", model, data_module, plt_trainer_args, save_path, visualizer, load_name, load_type
     )
@@ -63,6 +66,7 @@ def validate(
     load_type: str | None = None,
 ) -> dict[str, float]:
     """Score `model` on the validation split; otherwise like `test`."""
+    only_classification(task)
     return _score(
         "validation",
         model,
@@ -103,16 +107,16 @@ def _score(
     }
     if visualizer is not None:
         visualizer.log_metrics(metrics, 0)
-    _report(split, metrics, score, data_module, save_path)
+    _report(split, metrics, score, data_module, save_path, load_name)
     return metrics
 
 
 def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
     """The score of `model` on one split of the data module."""
+    from chop.training.check import check_fit, float_type
     from chop.training.devices import take_place
     from chop.training.evaluate import evaluate
     from chop.training.feed import Feed
-    from chop.training.loop import in_float64
     from chop.training.steps import Mixed
 
     if split not in data_module.dataset_info.available_splits:
@@ -122,24 +126,27 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
         data_module.prepare_data()
         data_module.setup({"test": "test", "validation": "validate"}[split])
     place = take_place(options)
-    samples = getattr(data_module, attribute)
+    model.to(place.device)
     if options.precision == "64":
-        model, samples = model.double(), in_float64(samples)
+        model.double()
     feed = Feed(
-        samples,
+        getattr(data_module, attribute),
         data_module.batch_size,
-        place.device,
-        rank=place.rank,
-        world=place.world,
+        place,
+        float_type(model),
         num_workers=data_module.num_workers,
+        collate=getattr(data_module, "collate_fn", None),
     )
-    return evaluate(
-        model.to(place.device),
+    check_fit(model, feed, learning=False)
+    score = evaluate(
+        model,
         feed.every(),
         mixed=Mixed(options.precision, place.device),
         reduce=place.total,
         limit=1 if options.fast_dev_run else None,
     )
+    place.leave()
+    return score
 
 
 def _report(
@@ -148,6 +155,7 @@ def _report(
     score: Score,
     data_module: Any,
     save_path: str | Path | None,
+    load_name: str | None,
 ) -> None:
     """Log the table, and leave the numbers in `save_path`."""
     from chop.training.display import metric_table
@@ -166,6 +174,7 @@ def _report(
     if save_path is None:
         return
     content = {
+        "checkpoint": load_name,
         "dataset": info.name,
         "simulated": info.simulated,
         "split": split,
@@ -173,13 +182,17 @@ def _report(
         "metrics": metrics,
         "class_accuracy": dict(zip(names, score.class_accuracy, strict=False)),
     }
-    write_text(Path(save_path) / f"{split}_metrics.json", json.dumps(content, indent=2) + "\n")
+    write_text(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
+
+
+def _unused(folder: Path, stem: str) -> Path:
+    """`test_metrics.json`, or `test_metrics-v1.json` if that is taken, and so on."""
+    names = (f"{stem}-v{n}.json" if n else f"{stem}.json" for n in itertools.count())
+    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def run_test(config: RunConfig, project: Project) -> None:
     """`ch test`."""
-    from chop.actions.train import options_of
-
     model, model_info, data_module = model_and_data(config)
     project.create()
     logger.info("Testing model '%s'...", config.model)

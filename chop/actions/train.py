@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.config import RunConfig
+from chop.actions.config import ConfigError, RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.processes import is_first_process
@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --hel
     from torch import nn
 
     from chop.training.loop import Fitted
+    from chop.training.names import Names
     from chop.training.options import TrainOptions
-    from chop.training.saving import Names
     from chop.training.scalars import Visualizer
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,11 @@ def train(
 ) -> Fitted:
     """Train `model` as the labs call it; checkpoints go to `save_path`, curves to `visualizer`."""
     from chop.log import show_logs_unless_configured
+    from chop.training.names import Names
     from chop.training.options import TrainOptions
-    from chop.training.saving import Names
 
     show_logs_unless_configured()
+    only_classification(task)
     options = TrainOptions.from_trainer_args(
         dict(plt_trainer_args),
         optimizer=optimizer,
@@ -56,7 +57,7 @@ def train(
         auto_requeue=auto_requeue,
         **(scheduler_args or {}),
     )
-    names = Names.fresh(Path(save_path)) if save_path is not None else None
+    names = Names.claim(Path(save_path)) if save_path is not None else None
     return fit(
         model,
         data_module,
@@ -77,17 +78,17 @@ def fit(
     visualizers: Sequence[Visualizer] = (),
     load_name: str | Path | None = None,
     load_type: str = "mz",
-    resume: bool = False,
+    resume: dict[str, Any] | None = None,
     hyper_parameters: dict[str, Any] | None = None,
 ) -> Fitted:
-    """One run from its beginning, from loaded weights, or from where it was interrupted."""
+    """One run from its beginning, from loaded weights, or from the checkpoint `resume`."""
     from chop.checkpoints import load_model
     from chop.training.loop import Training
 
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
-    if load_name is not None and not resume:
+    if load_name is not None and resume is None:
         load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
@@ -99,29 +100,37 @@ def fit(
         visualizers=visualizers,
         hyper_parameters=hyper_parameters or dataclasses.asdict(options),
     )
-    if resume and names is not None:
-        training.resume(names.last if names.last.exists() else names.best)
-    return training.fit()
+    if resume is not None:
+        training.resume_from(resume)
+    fitted = training.fit()
+    fitted.place.leave()
+    return fitted
+
+
+def only_classification(task: str) -> None:
+    """The loop learns classes; it would do so whatever the task is called."""
+    if task not in ("cls", "classification"):
+        raise ValueError(f"training and testing know classification (cls), not {task!r}")
 
 
 def run_train(config: RunConfig, project: Project) -> None:
     """`ch train`."""
     from chop.training.display import model_summary
     from chop.training.interruption import is_requeued
-    from chop.training.report import draw_curves, write_summary
-    from chop.training.saving import Names
+    from chop.training.names import Names
 
     model, _, data_module = model_and_data(config)
+    options = options_of(config)
     folder = project.create().training_ckpts
     resume = config.resume or (config.is_to_auto_requeue and is_requeued())
-    found = Names.latest(folder) if resume else None
-    names = found or Names.fresh(folder)
-    if names.version and not found:
+    names, saved = continued(folder) if resume else (None, None)
+    if names is None:
+        names = Names.claim(folder) if is_first_process() else Names(folder)
+    if names.version and saved is None:
         logger.info("An earlier run is in this folder: this one saves %s", names.best.name)
     logger.info("Training model '%s'...", config.model)
     logger.info("%s", model_summary(model, str(config.model)))
-    options = options_of(config)
-    curves = open_curves(config, project, names, resumed=found is not None)
+    curves = open_curves(config, project, names, saved)
     try:
         fitted = fit(
             model,
@@ -131,30 +140,59 @@ def run_train(config: RunConfig, project: Project) -> None:
             visualizers=curves,
             load_name=config.load_name,
             load_type=config.load_type,
-            resume=found is not None,
+            resume=saved,
             hyper_parameters=plain(config),
         )
     finally:
         for each in curves:
             each.finalize("success")
-    if not fitted.place.leads:
-        return
-    files = Names(project.software, names.version)
+    if fitted.place.leads and curves:
+        report(config, Names(project.software, names.version), model, data_module, fitted)
+    logger.info("Training is completed")
+
+
+def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
+    """The latest run in `folder` and its latest state; nothing of both if there is none."""
+    from chop.training.names import Names
+    from chop.training.saving import read_run
+
+    names = Names.latest(folder)
+    if names is None:
+        return None, None
+    file = names.last if names.last.exists() else names.best
+    try:
+        saved = read_run(file)
+    except ValueError as error:
+        if file == names.best or not names.best.exists():
+            raise
+        raise ValueError(f"{error}; remove it to go on from {names.best.name}") from error
+    logger.info("Resumed from %s at step %s", file, f"{saved['global_step']:,}")
+    return names, saved
+
+
+def report(
+    config: RunConfig, files: Names, model: nn.Module, data_module: Any, fitted: Fitted
+) -> None:
+    """Draw the curves and write the summary of a finished run."""
+    from chop.training.report import draw_curves, write_summary
+
     info = data_module.dataset_info
     draw_curves(files("metrics", "csv"), files("curves", "svg"), f"{config.model} on {info.title}")
+    splits = {"train": data_module.train_dataset, "validation": data_module.val_dataset}
     write_summary(
         files("summary", "json"),
         fitted=fitted,
         config=plain(config),
         info=info,
-        fingerprints={"train": data_module.train_dataset.fingerprint},
+        fingerprints={name: getattr(s, "fingerprint", None) for name, s in splits.items()},
         parameters=sum(p.numel() for p in model.parameters()),
     )
-    logger.info("Training is completed")
 
 
 def options_of(config: RunConfig) -> TrainOptions:
     """The part of a run's options that the training loop reads."""
+    if config.max_steps == 0:
+        raise ConfigError("--max-steps: no steps train nothing; -1 is no limit")
     from chop.training.options import TrainOptions, positive_or_none, precision_named
 
     same = TrainOptions.__dataclass_fields__.keys() & RunConfig.__dataclass_fields__.keys()
@@ -171,22 +209,28 @@ def options_of(config: RunConfig) -> TrainOptions:
     return TrainOptions(**values)
 
 
-def open_curves(config: RunConfig, project: Project, names: Names, *, resumed: bool) -> list[Any]:
+RATE_TAGS = {"adam": "lr-Adam", "adamw": "lr-AdamW", "sgd": "lr-SGD"}  # as TensorBoard shows them
+
+
+def open_curves(
+    config: RunConfig, project: Project, names: Names, saved: dict[str, Any] | None
+) -> list[Any]:
     """Where the numbers of this run go while it lasts; nothing for the trial of one batch."""
-    from chop.checkpoints import read_torch_file
-    from chop.training.saving import Names
-    from chop.training.scalars import CsvCurves, TensorBoardCurves, WandbCurves
+    from chop.training.names import Names
+    from chop.training.scalars import CsvCurves, ResumedAt, TensorBoardCurves, WandbCurves
 
     if config.to_debug or not is_first_process():
         return []
-    at = read_torch_file(names.last)["global_step"] if resumed and names.last.exists() else None
-    curves: list[Any] = [
-        CsvCurves(Names(project.software, names.version)("metrics", "csv"), resumed_at=at)
-    ]
+    at = None
+    if saved is not None:
+        at = ResumedAt(saved["global_step"], saved["mase"]["progress"]["step_in_epoch"] == 0)
+    file = Names(project.software, names.version)("metrics", "csv")
+    curves: list[Any] = [CsvCurves(file, resumed_at=at)]
     if config.report_to == "wandb":
         curves.append(WandbCurves(project.software, project.name))
     else:
-        curves.append(TensorBoardCurves(project.software / "tensorboard", resumed_at=at))
+        folder, rate = project.software / "tensorboard", RATE_TAGS[config.training_optimizer]
+        curves.append(TensorBoardCurves(folder, resumed_at=at, rate=rate))
     curves[-1].log_hyperparams(plain(config))
     return curves
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import Dataset
 
 from chop.files import cache_folder
+from chop.keywords import checked, no_option
 from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
@@ -85,16 +86,12 @@ class DatasetSpec:
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options that `load` has; one that it has not is refused, unless ours to offer."""
-        known = inspect.signature(self.load).parameters
+        owner, known = f"data set {self.info.name!r}", inspect.signature(self.load).parameters
         given = {k: v for k, v in options.items() if v is not None}
         surplus = sorted(given.keys() - known.keys() - OFFERED)
         if surplus:
-            mine = sorted(known.keys() - {"split"} - OFFERED)
-            raise ValueError(
-                f"data set {self.info.name!r} has no option {surplus[0]!r}; "
-                f"{'it has ' + ', '.join(mine) if mine else 'it has none'}"
-            )
-        return {k: v for k, v in given.items() if k in known}
+            raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED))
+        return checked(owner, self.load, {k: v for k, v in given.items() if k in known})
 
     def info_for(self, options: Mapping[str, Any]) -> MaseDatasetInfo:
         """What the set is about under `options`; describing never prepares anew."""

@@ -69,9 +69,16 @@ class MaseDataModule:
     def pred_dataset(self) -> Any:
         return self._splits.get("pred")
 
+    @property
+    def collate_fn(self) -> Any:
+        """How samples become a batch, where the data set has a way of its own."""
+        collator = self.dataset_info.data_collator_cls
+        return collator(tokenizer=self.tokenizer) if collator else None
+
     def prepare_data(self) -> None:
         """Download and preprocess, once; later calls find the result."""
-        self._load("train")
+        first: Any = self.dataset_info.available_splits[0]
+        self._load(first)
 
     def setup(self, stage: str | None = None) -> None:
         """Load the splits that `stage` reads: fit, validate, test, predict, or all."""
@@ -108,13 +115,12 @@ class MaseDataModule:
         data = self._splits[split]
         if isinstance(data, TensorSplit):
             return TensorLoader(data, self.batch_size, shuffle=shuffle, seed=self.seed)
-        collator = self.dataset_info.data_collator_cls
         return DataLoader(
             data,
             batch_size=self.batch_size,
             shuffle=shuffle,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
-            collate_fn=collator(tokenizer=self.tokenizer) if collator else None,
+            collate_fn=self.collate_fn,
             generator=torch.Generator().manual_seed(self.seed),
         )

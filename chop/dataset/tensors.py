@@ -149,7 +149,8 @@ def _gathered(
     split: TensorSplit, order: Tensor | None, start: int, end: int
 ) -> tuple[Tensor, Tensor]:
     if order is None:
-        return split.x[start:end], split.y[start:end]
+        x = split.x[start:end]  # a model may work in place: what it gets is a copy
+        return (x.clone() if split.prepare is None else x), split.y[start:end]
     index = order[start:end]
     return split.x.index_select(0, index), split.y.index_select(0, index)
 

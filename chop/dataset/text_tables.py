@@ -41,7 +41,7 @@ def read_csv(file: Path, label: str | None = None) -> Table:
         first = lines.readline()
         delimiter = max(",;\t", key=first.count)
         names = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
-        named = not all(_is_number(cell) for cell in names)
+        named = _are_names(names)
         if not named:  # the first line is a row already
             names = [f"column {i + 1}" for i in range(len(names))]
             lines.seek(0)
@@ -70,6 +70,15 @@ def _opened(file: Path) -> Iterator[TextIO]:
             yield lines
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is no text in UTF-8 ({error}); write it again") from error
+
+
+def _are_names(cells: Sequence[str]) -> bool:
+    """Whether the first line of a file names columns; a row has one word at most, its label."""
+    words = [cell for cell in cells if not _is_number(cell)]
+    counted = [cell for cell in cells if _is_number(cell)] == [
+        str(i) for i in range(len(cells) - 1)
+    ]
+    return len(words) > 1 or (len(words) == 1 and (words[0].lower() in LABELS or counted))
 
 
 def label_column(file: Path, names: Sequence[str], label: str | None) -> str:

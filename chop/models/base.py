@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.dataset.base import MaseDatasetInfo
+from chop.keywords import checked, no_option
 from chop.models.info import (
     ABILITIES,
     TASK_NAMES,
@@ -92,25 +92,11 @@ class ModelSpec:
         return [p for name, p in parameters.items() if name not in (*INFO_NAMES, "pretrained")]
 
     def _checked(self, options: Mapping[str, Any], takes_more: bool) -> dict[str, Any]:
-        mine = {p.name: p for p in self.options}
-        surplus = sorted(options.keys() - mine.keys())
+        owner, mine = f"model {self.info.name!r}", [p.name for p in self.options]
+        surplus = sorted(options.keys() - set(mine))
         if surplus and not takes_more:
-            raise ValueError(
-                f"model {self.info.name!r} has no option {surplus[0]!r}; "
-                f"{'it has ' + ', '.join(mine) if mine else 'it has none'}"
-            )
-        types = _types(self.build) if options else {}
-        checked = dict(options)
-        for name in options.keys() & types.keys():
-            try:
-                checked[name] = _as_type(types[name], options[name])
-            except ValueError as error:
-                kind = mine[name].annotation
-                shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
-                raise ValueError(
-                    f"option {name!r} of model {self.info.name!r} is {shown}, not {options[name]!r}"
-                ) from error
-        return checked
+            raise no_option(owner, surplus[0], mine)
+        return checked(owner, self.build, options)
 
     def _check_data(self, data: MaseDatasetInfo | None) -> None:
         me = f"model {self.info.name!r}"
@@ -124,29 +110,6 @@ class ModelSpec:
             raise ValueError(f"{me} takes {wanted}, but data set {data.name!r} has {_input(data)}")
         if "cls" in self.info.tasks and not data.num_classes:
             raise ValueError(f"{me} needs num_classes, but data set {data.name!r} has none")
-
-
-def _types(build: Build) -> dict[str, Any]:
-    """The annotations of the parameters that have one."""
-    try:
-        parameters = inspect.signature(build, eval_str=True).parameters
-    except NameError:  # of something that the user's file imports for type checks only
-        return {}
-    return {name: p.annotation for name, p in parameters.items() if p.annotation is not p.empty}
-
-
-def _as_type(annotation: Any, value: object) -> Any:
-    """`value` as `annotation` says; it may come from TOML, which has no tuples, paths or enums."""
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-
-    try:
-        adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-    except PydanticUserError:  # a type that brings rules of its own
-        adapter = TypeAdapter(annotation)
-    try:
-        return adapter.validate_python(value, strict=True)
-    except ValidationError:
-        return adapter.validate_json(json.dumps(value, default=repr), strict=True)
 
 
 def _input(data: MaseDatasetInfo) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.devices import parse_accelerator
 from chop.training.options import TrainOptions
-
-ACCELERATORS = {"cuda": "gpu"}
 
 
 @dataclass(frozen=True)
@@ -36,41 +37,53 @@ class Place:
         return wrapped
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """The sums over all processes, some of which may have had nothing to add."""
         if self.world == 1:
             return sums
-        total: Tensor = self.fabric.all_reduce(sums, reduce_op="sum")
+        missing = self.largest(len(sums)) - len(sums)
+        padded = F.pad(sums.to(self.device), (0, missing))
+        total: Tensor = self.fabric.all_reduce(padded, reduce_op="sum")
         return total
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is so in any process; all of them must ask."""
+    def largest(self, number: int) -> int:
+        """The largest number that any process has; all of them must ask."""
         if self.world == 1:
-            return flag
-        return bool(self.total(torch.tensor(float(flag), device=self.device)).item())
+            return number
+        numbers = self.fabric.all_gather(torch.tensor(number, device=self.device))
+        return int(numbers.max().item())
 
-    def wait(self) -> None:
+    def same_buffers(self, model: nn.Module) -> None:
+        """Give all processes the running statistics of the first: those are saved."""
+        if self.world > 1:
+            for buffer in model.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def leave(self) -> None:
+        """Wait for the others, and let them go."""
         if self.world > 1:
             self.fabric.barrier()
+            torch.distributed.destroy_process_group()
 
 
 def take_place(options: TrainOptions) -> Place:
     """Start the processes that `options` ask for, and find this one's device."""
     alone = options.devices == 1 and options.num_nodes == 1
-    kind = options.accelerator.partition(":")[0]
-    if kind in ("gpu", "cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--accelerator {options.accelerator}: there is no GPU here; use cpu")
-    if kind == "gpu" or (kind == "auto" and torch.cuda.is_available()):
-        found = torch.cuda.device_count()
-        if options.devices > found:
-            raise ValueError(f"--gpu {options.devices}: this machine has {found}")
+    _check_launcher(options.devices * options.num_nodes)
+    try:
+        device = parse_accelerator(options.accelerator)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+    found = torch.cuda.device_count()
+    if device.type == "cuda" and options.devices > found:
+        raise ValueError(f"--gpu {options.devices}: this machine has {found}")
     if alone and options.strategy == "auto":
-        return Place(_device(options.accelerator))
+        return Place(device)
     from lightning_fabric import Fabric
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about machines that nobody asked about
         fabric = Fabric(
-            accelerator=ACCELERATORS.get(kind, kind),
+            accelerator=device.type,
             devices=options.devices,
             num_nodes=options.num_nodes,
             strategy="ddp" if options.strategy == "auto" else options.strategy,
@@ -79,7 +92,11 @@ def take_place(options: TrainOptions) -> Place:
     return Place(fabric.device, fabric.global_rank, fabric.world_size, fabric)
 
 
-def _device(accelerator: str) -> torch.device:
-    if accelerator == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    return torch.device("cuda:0" if accelerator == "gpu" else accelerator)
+def _check_launcher(wanted: int) -> None:
+    """Processes that do not know of each other would save over each other."""
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and started != wanted:
+        raise ValueError(
+            f"{started} processes were started (WORLD_SIZE), but the options ask for {wanted}; "
+            f"let --gpu times --nodes be {started}"
+        )

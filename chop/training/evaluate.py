@@ -37,10 +37,10 @@ def evaluate(
         sums = reduce(_sums(model, batches, mixed, limit))
     finally:
         model.train(was_training)
-    loss, correct, count = sums[0].item(), sums[1:].view(2, -1)[0], sums[1:].view(2, -1)[1]
-    samples = int(count.sum().item())
-    if not samples:
+    if len(sums) == 1:
         raise ValueError("the data set is empty; there is nothing to score")
+    loss, (correct, count) = sums[0].item(), sums[1:].view(2, -1)
+    samples = int(count.sum().item())
     by_class = [c / n if n else None for c, n in zip(correct.tolist(), count.tolist(), strict=True)]
     return Score(loss / samples, correct.sum().item() / samples, samples, tuple(by_class))
 
@@ -59,12 +59,13 @@ def _sums(
                 break
             logits = model(x)
             classes = logits.shape[-1]
-            loss = F.cross_entropy(logits.float(), y, reduction="sum").double()
+            exact = logits if logits.dtype == torch.float64 else logits.float()
+            loss = F.cross_entropy(exact, y, reduction="sum").double()
             hit = logits.argmax(-1) == y
             per_class = torch.cat([torch.bincount(y[hit], minlength=classes), _count(y, classes)])
             sums = torch.cat([loss.view(1), per_class.double()])
             total = sums if total is None else total + sums
-    return torch.zeros(3) if total is None else total
+    return torch.zeros(1, dtype=torch.float64) if total is None else total
 
 
 def _count(labels: Tensor, classes: int) -> Tensor:

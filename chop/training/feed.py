@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,77 +12,126 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from chop.dataset.tensors import Pass, TensorSplit, batches
+from chop.training.devices import Place
 
 RESIDENT_SHARE = 0.5  # of the free memory of a device that a data set may take
 SCORED_BYTES = 1 << 20  # small samples are scored in larger batches than they are learnt from
 
 
+@dataclass(frozen=True)
+class Format:
+    """What batches have to be for a model: floats of its kind, labels as class numbers."""
+
+    dtype: torch.dtype
+
+    def x(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype) if x.is_floating_point() else x
+
+    def y(self, y: Tensor) -> Tensor:
+        return y if y.dtype == torch.int64 or y.is_floating_point() else y.long()
+
+    def split(self, split: TensorSplit) -> TensorSplit:
+        """The split in this format: converted once, not by the batch, where that is possible."""
+        x, y, prepare = self.x(split.x), self.y(split.y), split.prepare
+        if prepare is not None and self.dtype != torch.float32:
+            inner = prepare
+            prepare = lambda x: self.x(inner(x))  # noqa: E731 - closes over the split's own
+        if x is split.x and y is split.y and prepare is split.prepare:
+            return split
+        return TensorSplit(x, y, prepare=prepare, augment=split.augment)
+
+
 class Feed:
-    """The batches of one split for one process (`rank` of `world`) on its device."""
+    """The batches of one split for one process on its device."""
 
     def __init__(
         self,
         split: Dataset[Any],
         batch_size: int,
-        device: torch.device,
+        place: Place,
+        dtype: torch.dtype = torch.float32,
         *,
         seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
         num_workers: int = 0,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         if len(split) == 0:  # type: ignore[arg-type]
             raise ValueError("the data set is empty; there is nothing to learn from it")
-        self.split = split
-        if isinstance(split, TensorSplit) and fits(split, device):
-            self.split = split.to(device)
-        self.batch_size, self.device, self.seed = batch_size, device, seed
-        self.rank, self.world, self.num_workers = rank, world, num_workers
+        self.format, self.split = Format(dtype), split
+        if isinstance(split, TensorSplit):
+            split = self.format.split(split)
+            self.split = split.to(place.device) if fits(split, place.device) else split
+        self.batch_size, self.place, self.seed = batch_size, place, seed
+        self.num_workers, self.collate = num_workers, collate
 
     @property
     def samples(self) -> int:
         return len(self.split)  # type: ignore[arg-type]
 
     @property
+    def share(self) -> int:
+        """The samples of an epoch that this process takes."""
+        return math.ceil(self.samples / self.place.world)
+
+    @property
     def batches_per_epoch(self) -> int:
-        return math.ceil(math.ceil(self.samples / self.world) / self.batch_size)
+        return math.ceil(self.share / self.batch_size)
 
     @property
     def resident(self) -> bool:
-        return isinstance(self.split, TensorSplit) and self.split.x.device == self.device
+        return isinstance(self.split, TensorSplit) and self.split.x.device == self.place.device
+
+    @property
+    def stored(self) -> Tensor | None:
+        """The samples as they lie in memory, where they do."""
+        return self.split.x if isinstance(self.split, TensorSplit) else None
 
     def pass_of(self, epoch: int) -> Pass:
-        return Pass(self.seed, epoch, self.rank, self.world)
+        return Pass(self.seed, epoch, self.place.rank, self.place.world)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The shuffled batches of `epoch`, from batch `first` on."""
-        shuffled = self.pass_of(epoch)
+        shuffled, device = self.pass_of(epoch), self.place.device
         if isinstance(self.split, TensorSplit):
-            return batches(self.split, self.batch_size, shuffled, first=first, device=self.device)
+            return batches(self.split, self.batch_size, shuffled, first=first, device=device)
         order = shuffled.order(self.samples)[first * self.batch_size :]
-        return self._loaded(order.tolist())
+        return self._loaded(order.tolist(), shuffled, first)
 
     def every(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The samples of this process once, in their order."""
-        split = self.split
+        split, place = self.split, self.place
         if not isinstance(split, TensorSplit):
-            return self._loaded(list(range(self.rank, self.samples, self.world)))
+            return self._loaded(list(range(place.rank, self.samples, place.world)))
         size = max(self.batch_size, SCORED_BYTES * len(split) // split.nbytes)
-        if self.world > 1:
-            mine = slice(self.rank, None, self.world)
+        if place.world > 1:
+            mine = slice(place.rank, None, place.world)
             split = TensorSplit(split.x[mine], split.y[mine], prepare=split.prepare)
-        return batches(split, size, device=self.device)
+        return batches(split, size, device=place.device) if len(split) else iter(())
 
-    def _loaded(self, order: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    def few(self) -> tuple[Tensor, Tensor]:
+        """The first one or two samples, to look at."""
+        if isinstance(self.split, TensorSplit):
+            return next(batches(self.split, min(2, self.samples), device=self.place.device))
+        return next(self._loaded(list(range(min(2, self.samples)))))
+
+    def _loaded(
+        self, order: list[int], shuffled: Pass | None = None, first: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        # a generator of its own: workers draw anew each epoch, and the model's stream is untouched
+        generator = Generator()
+        (shuffled or Pass(self.seed, 0)).reseed(generator, first)
         loader = DataLoader(
             self.split,
             batch_size=self.batch_size,
             sampler=order,
             num_workers=self.num_workers,
-            generator=Generator().manual_seed(self.seed),  # the model's own stream stays untouched
+            collate_fn=self.collate,
+            generator=generator,
         )
         for x, y in loader:
-            yield x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+            x, y = self.format.x(x), self.format.y(y)
+            device = self.place.device
+            yield x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
 
 def fits(split: TensorSplit, device: torch.device) -> bool:

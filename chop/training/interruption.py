@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 logger = logging.getLogger(__name__)
 REQUEUE: signal.Signals | None = getattr(
@@ -62,12 +62,11 @@ class Interruption:
         logger.warning("%s: finishing this step and saving", signal.Signals(number).name)
         self._restore()
 
-    def stop(self) -> None:
-        """Leave: back into SLURM's queue if it was its signal, else by `Interrupted`."""
-        assert self.received is not None
-        if self.requeue and self.received == REQUEUE:
+    def stop(self, received: int, *, leads: bool = True) -> NoReturn:
+        """Leave for a signal that this process or another got; one of them asks SLURM."""
+        if self.requeue and received == REQUEUE and leads:
             requeue_job()
-        raise Interrupted(self.received)
+        raise Interrupted(received)
 
 
 def requeue_job() -> None:

@@ -8,25 +8,28 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from torch import nn
+from torch import Tensor, nn
 
-from chop.checkpoints import read_torch_file
 from chop.dataset.tensors import TensorSplit
+from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, take_place
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
 from chop.training.interruption import Interruption
+from chop.training.names import Names
 from chop.training.nonfinite import cause
 from chop.training.optimisers import learning_rate, make_optimizer
 from chop.training.options import TrainOptions
-from chop.training.saving import Names, Progress, checkpoint, restore, write_atomically
+from chop.training.saving import Progress, checkpoint, read_run, restore, write_atomically
 from chop.training.scalars import Visualizer
 from chop.training.steps import CapturedRun, EagerRun, Mixed, Outcome, Reading, Run, Step
 
 logger = logging.getLogger(__name__)
+# options that may differ between a run and its continuation without anybody caring
+IRRELEVANT = {"resume", "project", "project_dir", "config", "no_progress", "log_level", "profile"}
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,15 @@ class Training:
         self.val_feed = (
             self._feed(data_module.val_dataset, data_module) if data_module.val_dataset else None
         )
+        if options.early_stopping is not None and self.val_feed is None:
+            raise ValueError("--early-stopping needs a validation split, which this data set lacks")
+        check_fit(self.model, self.train_feed)
         captured = self._can_capture()
         self.optimizer = make_optimizer(self.model, options, capturable=captured)
-        step = Step(self.model, self.place.wrapped(self.model), self.optimizer, options, self.mixed)
-        self.run: Run = self._captured(step) if captured else self._eager(step)
+        self._step = Step(
+            self.model, self.place.wrapped(self.model), self.optimizer, options, self.mixed
+        )
+        self.run: Run = self._captured(self._step) if captured else self._eager(self._step)
         self.progress = Progress()
         self.validation: Score | None = None
         self.samples_per_second = 0.0
@@ -90,16 +98,14 @@ class Training:
         self._sent: _Sent | None = None
 
     def _feed(self, split: Any, data_module: Any) -> Feed:
-        if self.options.precision == "64" and isinstance(split, TensorSplit):
-            split = in_float64(split)
         return Feed(
             split,
             data_module.batch_size,
-            self.place.device,
+            self.place,
+            float_type(self.model),
             seed=self.options.seed,
-            rank=self.place.rank,
-            world=self.place.world,
             num_workers=data_module.num_workers,
+            collate=getattr(data_module, "collate_fn", None),
         )
 
     def _can_capture(self) -> bool:
@@ -148,21 +154,16 @@ class Training:
 
     def resume(self, file: Path) -> None:
         """Go on from the checkpoint in `file`."""
-        saved = read_torch_file(file)
-        if not isinstance(saved, dict) or "mase" not in saved:
-            raise ValueError(
-                f"{file} cannot be resumed: it was not written by this tool; "
-                f"use --load {file} --load-type pl to begin with its weights"
-            )
-        self.progress = restore(saved, self.model, self.optimizer, self.mixed.scaler)
-        changed = {
-            k: (was, self.hyper_parameters[k])
-            for k, was in saved["hyper_parameters"].items()
-            if k in self.hyper_parameters and self.hyper_parameters[k] != was
-        }
-        for name, (was, now) in changed.items():
-            logger.warning("resuming with %s = %s; the run began with %s", name, now, was)
+        self.resume_from(read_run(file))
         logger.info("Resumed from %s at step %s", file, f"{self.progress.step:,}")
+
+    def resume_from(self, saved: dict[str, Any]) -> None:
+        """Go on from what a checkpoint holds; options that have changed since are named."""
+        self.progress = restore(saved, self.model, self.optimizer, self.mixed.scaler)
+        for name, was in saved["hyper_parameters"].items():
+            now = self.hyper_parameters.get(name, was)
+            if now != was and name not in IRRELEVANT and self.place.leads:
+                logger.warning("resuming with %s = %s; the run began with %s", name, now, was)
 
     def fit(self) -> Fitted:
         """Train until the epochs, the steps or the patience end."""
@@ -172,8 +173,7 @@ class Training:
             while not self._done():
                 self._train_epoch(interruption, shown)
         if self.validation is None:  # a run that was complete when it was resumed
-            self.validation = self._validate()
-        self.place.wait()
+            self.validation = self._score()
         return Fitted(self.progress, self.validation, self.samples_per_second, self.place)
 
     def _done(self) -> bool:
@@ -192,29 +192,28 @@ class Training:
         outcome = None  # a run that was interrupted after the last step has only the rest to do
         for outcome in self._steps():
             if self.progress.step % self.options.log_every_n_steps == 0:
-                done = self.progress.step_in_epoch - first
-                self._measure_speed(done, time.perf_counter() - began)
+                self._measure_speed(first, time.perf_counter() - began)
                 self._log_step(outcome, bar)
-            if self._asked_to_stop(interruption):
+            if received := self._signal(interruption):
                 self._write_step(bar)
                 self._save("last")
-                interruption.stop()
+                interruption.stop(received, leads=self.place.leads)
             every = self.options.checkpoint_every
             if every is not None and self.progress.step % every == 0:
                 self._save("last")
             if self.progress.step >= self.total_steps:
                 break
         self._write_step(bar)
-        self._measure_speed(self.progress.step_in_epoch - first, time.perf_counter() - began)
+        self._measure_speed(first, time.perf_counter() - began)
         self._end_epoch(outcome)
 
-    def _asked_to_stop(self, interruption: Interruption) -> bool:
-        """Whether a signal came, to this process or, asked now and then, to any other."""
-        received = interruption.received is not None
+    def _signal(self, interruption: Interruption) -> int:
+        """The signal that came, to this process or, asked now and then, to another; 0 for none."""
+        received = interruption.received or 0
         if self.place.world == 1:
             return received
-        agreed = self.progress.step % self.options.log_every_n_steps == 0
-        return agreed and self.place.any(received)
+        asked = self.progress.step % self.options.log_every_n_steps == 0
+        return self.place.largest(received) if asked else 0
 
     def _steps(self) -> Iterator[Outcome]:
         """The steps of this epoch that are still to be done, counted as they are."""
@@ -223,13 +222,15 @@ class Training:
             progress.step += 1
             progress.step_in_epoch += 1
             if on_cpu and not math.isfinite(loss := outcome.loss.item()):
-                self._refuse(outcome, loss, progress.step)
+                self._refuse(loss, progress.step, outcome.inputs)
             yield outcome
 
-    def _measure_speed(self, steps: int, seconds: float) -> None:
-        parts = self.options.accumulate_grad_batches * self.place.world
-        samples = steps * self.train_feed.batch_size * parts
-        self.samples_per_second = samples / max(seconds, 1e-9)
+    def _measure_speed(self, first: int, seconds: float) -> None:
+        """Samples per second of all processes since step `first` of this epoch."""
+        per_step = self.train_feed.batch_size * self.options.accumulate_grad_batches
+        ends = (first, self.progress.step_in_epoch)
+        before, now = (min(step * per_step, self.train_feed.share) for step in ends)
+        self.samples_per_second = (now - before) * self.place.world / max(seconds, 1e-9)
 
     def _log_step(self, outcome: Outcome, bar: Bar | NoBar) -> None:
         """Send this step's numbers on their way, and write down those that have arrived."""
@@ -242,9 +243,9 @@ class Training:
         if self._sent is None:
             return
         sent, self._sent = self._sent, None
-        loss, accuracy = sent.reading.values()
-        if not math.isfinite(loss):
-            self._refuse(sent.outcome, loss, sent.step)
+        accuracy, *losses = sent.reading.values()
+        self._check_losses(losses, sent.step)
+        loss = losses[-1]
         metrics = {"train_loss_step": loss, "train_acc_step": accuracy, "lr": sent.rate}
         metrics |= {"samples_per_second": self.samples_per_second}
         self._log(metrics, epoch=sent.epoch, step=sent.step)
@@ -255,16 +256,22 @@ class Training:
         for visualizer in self.visualizers:
             visualizer.log_metrics(metrics | {"epoch": epoch}, step)
 
-    def _refuse(self, outcome: Outcome, loss: float, step: int) -> None:
+    def _check_losses(self, losses: list[float], step: int) -> None:
+        """Stop at the first loss that is no number; `losses` end with that of `step`."""
+        for later, loss in zip(range(len(losses) - 1, -1, -1), losses, strict=True):
+            if not math.isfinite(loss):
+                self._refuse(loss, step - later)
+
+    def _refuse(self, loss: float, step: int, batch: Tensor | None = None) -> NoReturn:
+        why = cause(self.model, batch, self.train_feed.stored)
         raise FloatingPointError(
-            f"the loss is {loss} at step {step} (epoch {self.progress.epoch + 1}): "
-            f"{cause(self.model, outcome.inputs)}"
+            f"the loss is {loss} at step {step} (epoch {self.progress.epoch + 1}): {why}"
         )
 
     def _end_epoch(self, outcome: Outcome | None) -> None:
         loss = outcome.loss.item() if outcome else math.inf
-        if outcome and not math.isfinite(loss):
-            self._refuse(outcome, loss, self.progress.step)
+        if outcome:
+            self._check_losses(outcome.recent.tolist(), self.progress.step)
         progress = self.progress
         whole = progress.step_in_epoch >= self.steps_per_epoch
         self.validation = self._validate()
@@ -277,16 +284,23 @@ class Training:
             self._save("best")
         self._save("last")
 
-    def _validate(self) -> Score | None:
+    def _score(self) -> Score | None:
+        """Loss and accuracy of the model that would be saved, on the validation split."""
         if self.val_feed is None:
             return None
-        score = evaluate(
-            self.model,
-            self.val_feed.every(),
-            mixed=self.mixed,
-            reduce=self.place.total,
-            limit=1 if self.options.fast_dev_run else None,
-        )
+        self.place.same_buffers(self.model)
+        limit = 1 if self.options.fast_dev_run else None
+        batches, reduce = self.val_feed.every(), self.place.total
+        return evaluate(self.model, batches, mixed=self.mixed, reduce=reduce, limit=limit)
+
+    def _validate(self) -> Score | None:
+        score = self._score()
+        if score is None:
+            return None
+        if not math.isfinite(score.loss):
+            assert self.val_feed is not None
+            why = cause(self.model, data=self.val_feed.stored)
+            raise FloatingPointError(f"the validation loss is {score.loss}: {why}")
         metrics = {"val_loss_epoch": score.loss, "val_acc_epoch": score.accuracy}
         self._log(metrics, epoch=self.progress.epoch, step=self.progress.step)
         if self.place.leads:
@@ -303,17 +317,9 @@ class Training:
     def _save(self, stem: str) -> None:
         if self.names is None or self.options.fast_dev_run or not self.place.leads:
             return
+        if self.place.device.type != "cpu":  # a loss that nobody has looked at must not be saved
+            self._check_losses(self._step.recent.tolist(), self.progress.step)
         content = checkpoint(
             self.model, self.optimizer, self.progress, self.hyper_parameters, self.mixed.scaler
         )
         write_atomically(content, self.names(stem, "ckpt"))
-
-
-def in_float64(split: TensorSplit) -> TensorSplit:
-    """The split with samples in double precision, as a model in float64 needs them."""
-    prepare = split.prepare
-    if prepare is None:
-        return TensorSplit(split.x.double(), split.y, augment=split.augment)
-    return TensorSplit(
-        split.x, split.y, prepare=lambda x: prepare(x).double(), augment=split.augment
-    )

@@ -8,17 +8,21 @@ import torch
 from torch import Tensor, nn
 
 
-def cause(model: nn.Module, x: Tensor | None) -> str:
-    """The first thing on the way from the data to the loss that is not finite."""
-    if x is not None and not torch.isfinite(x).all():
-        return "the batch itself holds values that are not finite: clean the data"
+def cause(model: nn.Module, batch: Tensor | None = None, data: Tensor | None = None) -> str:
+    """The first thing on the way from the data to the loss that is not finite.
+
+    `batch` is the one that went wrong, `data` all samples where nobody knows which it was.
+    """
+    for samples, what in ((batch, "the batch itself holds"), (data, "the data hold")):
+        if samples is not None and not torch.isfinite(samples).all():
+            return f"{what} values that are not finite: clean the data"
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"{name} is no longer finite: the steps are too large; lower --learning-rate"
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not torch.isfinite(buffer).all():
             return f"{name} is no longer finite: lower --learning-rate"
-    layer = first_overflow(model, x) if x is not None else None
+    layer = first_overflow(model, batch) if batch is not None else None
     if layer is not None:
         return (
             f"the output of {layer} overflows: lower --learning-rate, set --gradient-clip, "

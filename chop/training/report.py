@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ def write_summary(
     fitted: Fitted,
     config: dict[str, Any],
     info: MaseDatasetInfo,
-    fingerprints: dict[str, str],
+    fingerprints: dict[str, str | None],
     parameters: int,
 ) -> Path:
     """Everything that is needed to know what was trained, on what, and how well."""
@@ -38,7 +39,7 @@ def write_summary(
         "metrics": {
             "val_loss_epoch": validation.loss if validation else None,
             "val_acc_epoch": validation.accuracy if validation else None,
-            "best_val_loss": fitted.progress.best_loss,
+            "best_val_loss": fitted.progress.best_loss if validation else None,
             "best_epoch": fitted.progress.best_epoch,
             "samples_per_second": fitted.samples_per_second,
         },
@@ -53,7 +54,17 @@ def write_summary(
         },
         "device": device_name(fitted.place.device),
     }
-    return write_text(file, json.dumps(content, indent=2, default=str) + "\n")
+    text = json.dumps(_finite(content), indent=2, default=str, allow_nan=False)
+    return write_text(file, text + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON has no word for."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def device_name(device: torch.device) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from chop.checkpoints import fill, read_torch_file
 from chop.version import __version__
 
 PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
@@ -32,43 +32,6 @@ class Progress:
     def stale_epochs(self) -> int:
         """Finished epochs since the best one."""
         return self.epoch - 1 - self.best_epoch
-
-
-@dataclass(frozen=True)
-class Names:
-    """File names of one run in a folder; a second run there gets `best-v1.ckpt` and so on."""
-
-    folder: Path
-    version: int = 0
-
-    @classmethod
-    def fresh(cls, folder: Path) -> Names:
-        version = _latest(folder)
-        return cls(folder, 0 if version is None else version + 1)
-
-    @classmethod
-    def latest(cls, folder: Path) -> Names | None:
-        version = _latest(folder)
-        return None if version is None else cls(folder, version)
-
-    def __call__(self, stem: str, ending: str) -> Path:
-        mark = f"-v{self.version}" if self.version else ""
-        return self.folder / f"{stem}{mark}.{ending}"
-
-    @property
-    def best(self) -> Path:
-        return self("best", "ckpt")
-
-    @property
-    def last(self) -> Path:
-        return self("last", "ckpt")
-
-
-def _latest(folder: Path) -> int | None:
-    """The highest version of a run that has left a checkpoint in `folder`."""
-    pattern = re.compile(r"(?:last|best)(?:-v(\d+))?\.ckpt")
-    found = [pattern.fullmatch(p.name) for p in folder.glob("*.ckpt")]
-    return max((int(m[1] or 0) for m in found if m), default=None)
 
 
 def checkpoint(
@@ -94,6 +57,7 @@ def checkpoint(
         "hyper_parameters": hyper_parameters,
         "mase": {
             "version": __version__,
+            "optimizer": type(optimizer).__name__,
             "progress": asdict(progress),
             "random": random,
             "scaler": scaler.state_dict() if scaler else None,
@@ -105,7 +69,7 @@ def write_atomically(content: dict[str, Any], file: Path) -> None:
     """Put `content` at `file`; if that fails, what was there before is still there."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part = file.with_name(f".{file.name}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as out:
@@ -122,6 +86,17 @@ def write_atomically(content: dict[str, Any], file: Path) -> None:
         ) from error
 
 
+def read_run(file: Path) -> dict[str, Any]:
+    """A checkpoint of ours, from which a run can go on."""
+    saved = read_torch_file(file)
+    if not isinstance(saved, dict) or "mase" not in saved:
+        raise ValueError(
+            f"{file} cannot be resumed: it was not written by this tool; "
+            f"use --load {file} --load-type pl to begin with its weights"
+        )
+    return saved
+
+
 def restore(
     saved: dict[str, Any],
     model: nn.Module,
@@ -129,9 +104,18 @@ def restore(
     scaler: torch.amp.GradScaler | None,
 ) -> Progress:
     """Bring a run back to where `saved` was written."""
-    model.load_state_dict({k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()})
+    ours, now = saved["mase"], type(optimizer).__name__
+    if ours["optimizer"] != now:
+        raise ValueError(
+            f"the run that is resumed was trained by {ours['optimizer']}, not by {now}; "
+            f"resume it with the same --training-optimizer"
+        )
+    fill(
+        model,
+        {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()},
+        "the checkpoint that is resumed",
+    )
     _restore_moments(optimizer, saved["optimizer_states"][0])
-    ours = saved["mase"]
     if scaler is not None and ours["scaler"]:
         scaler.load_state_dict(ours["scaler"])
     torch.set_rng_state(ours["random"]["cpu"])

@@ -9,6 +9,7 @@ import csv
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,12 +31,31 @@ class Visualizer(Protocol):
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
 
 
+@dataclass(frozen=True)
+class ResumedAt:
+    """Where a run goes on: after `step`, and whether the score of its epoch is known already."""
+
+    step: int
+    validated: bool
+
+    def rows_of(self, file: Path) -> list[dict[str, str]]:
+        """The rows that stay; those of lost steps and of a lost score come again."""
+        rows = read_curves(file) if file.exists() else []
+        return [row for row in rows if row["step"] and self._keeps(row)]
+
+    def _keeps(self, row: dict[str, str]) -> bool:
+        step = int(row["step"])
+        if step == self.step and row["val_loss_epoch"]:
+            return self.validated
+        return step <= self.step
+
+
 class CsvCurves:
     """`metrics.csv`: a row whenever something is logged, on disk at once."""
 
-    def __init__(self, file: Path, *, resumed_at: int | None = None) -> None:
+    def __init__(self, file: Path, *, resumed_at: ResumedAt | None = None) -> None:
         self.file = file
-        kept = _rows_until(file, resumed_at) if resumed_at is not None else []
+        kept = resumed_at.rows_of(file) if resumed_at is not None else []
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f".{file.name}.part")
         with open(part, "w", newline="", encoding="utf-8") as out:
@@ -54,13 +74,6 @@ class CsvCurves:
         self._out.close()
 
 
-def _rows_until(file: Path, step: int) -> list[dict[str, str]]:
-    """The rows that the steps up to `step` have left; those of lost steps come again."""
-    if not file.exists():
-        return []
-    return [row for row in read_curves(file) if row["step"] and int(row["step"]) <= step]
-
-
 def read_curves(file: Path) -> list[dict[str, str]]:
     """The complete rows of a `metrics.csv`."""
     with open(file, newline="", encoding="utf-8") as lines:
@@ -70,7 +83,9 @@ def read_curves(file: Path) -> list[dict[str, str]]:
 class TensorBoardCurves:
     """TensorBoard events under `lightning_logs/version_N`, where the labs look for them."""
 
-    def __init__(self, folder: Path, *, resumed_at: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, resumed_at: ResumedAt | None = None, rate: str = "lr"
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         logs = folder / "lightning_logs"
@@ -78,13 +93,14 @@ class TensorBoardCurves:
         if resumed_at is not None and version > 0:
             version -= 1  # go on in the curves of the run that was interrupted
         self.folder = logs / f"version_{version}"
-        purge = None if resumed_at is None else resumed_at + 1
+        purge = None if resumed_at is None else resumed_at.step + 1
+        self._tags = {"lr": rate}  # Lightning's name of it has the optimiser in it
         self._writer = SummaryWriter(str(self.folder), purge_step=purge)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
             if name != "step":
-                self._writer.add_scalar(name, value, step)
+                self._writer.add_scalar(self._tags.get(name, name), value, step)
 
     def log_hyperparams(self, values: Mapping[str, Any]) -> None:
         lines = [f"{k}: {json.dumps(v, default=str)}\n" for k, v in values.items()]

@@ -49,11 +49,12 @@ class Outcome:
     logits: Tensor
     inputs: Tensor
     labels: Tensor
+    recent: Tensor  # the losses of the last steps, this one's at the end
 
     def reading(self) -> Reading:
-        """Loss and accuracy as they are now; a GPU goes on while they travel."""
+        """Accuracy and recent losses as they are now; a GPU goes on while they travel."""
         accuracy = (self.logits.argmax(-1) == self.labels).float().mean()
-        return Reading(torch.stack([self.loss.float(), accuracy]))
+        return Reading(torch.cat([accuracy.view(1), self.recent.float()]))
 
 
 class Mixed:
@@ -92,6 +93,9 @@ class Step:
         if options.compile:
             self.loss_of = torch.compile(self._loss, dynamic=False)
         self._size: int | None = None
+        # a GPU is asked for its losses now and then: it keeps those in between
+        kept = options.log_every_n_steps if self.parameters[0].is_cuda else 1
+        self.recent = torch.zeros(kept, device=self.parameters[0].device)
 
     def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.forward(x)
@@ -112,7 +116,12 @@ class Step:
         if self.mixed.scaler is not None:
             total = self.mixed.scaler.scale(total)
         torch.autograd.backward(total)
-        return Outcome(loss.detach(), logits.detach(), x, y)
+        loss = loss.detach()
+        if loss.is_cuda:
+            self.recent.copy_(torch.cat([self.recent[1:], loss.float().view(1)]))
+        else:
+            self.recent = loss.view(1)
+        return Outcome(loss, logits.detach(), x, y, self.recent)
 
     def update(self) -> None:
         """Step the optimiser on what was accumulated."""

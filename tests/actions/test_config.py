@@ -216,7 +216,7 @@ def test_runs_go_to_the_clone_or_to_the_present_folder(tmp_path, monkeypatch):
         ("batch_size", "x", "--batch-size: should be a valid integer, not 'x'"),
         ("batch_size", "1.5", "--batch-size: should be a valid integer, not '1.5'"),
         ("batch_size", "", "--batch-size: should be a valid integer, not ''"),
-        ("learning_rate", "-1", "--learning-rate: should be greater than or equal to 0, not '-1'"),
+        ("learning_rate", "-1", "--learning-rate: should be greater than 0, not '-1'"),
         ("learning_rate", "nan", "--learning-rate: should be a finite number, not 'nan'"),
         ("learning_rate", "inf", "--learning-rate: should be a finite number, not 'inf'"),
         ("weight_decay", "-0.1", "--weight-decay: should be greater than or equal to 0, not '-0.1'"),  # noqa: E501
@@ -226,7 +226,7 @@ def test_runs_go_to_the_clone_or_to_the_present_folder(tmp_path, monkeypatch):
         ("num_devices", "0", "--gpu: should be greater than or equal to 1, not '0'"),
         ("seed", "-1", "--seed: should be greater than or equal to 0, not '-1'"),
         ("seed", "4294967296", "--seed: should be less than or equal to 4294967295, not '4294967296'"),  # noqa: E501
-        ("gradient_clip", "-1", "--gradient-clip: should be greater than or equal to 0, not '-1'"),
+        ("gradient_clip", "-1", "--gradient-clip: should be greater than 0, not '-1'"),
         ("early_stopping", "0", "--early-stopping: should be greater than or equal to 1, not '0'"),
         ("schedule", "cosin", "--schedule: should be 'cosine', 'constant' or 'linear', not 'cosin'; did you mean 'cosine'?"),  # noqa: E501
         ("load_type", "zip", "--load-type: should be 'pt', 'pl', 'mz' or 'hf', not 'zip'"),

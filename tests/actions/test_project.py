@@ -61,8 +61,13 @@ def test_nothing_is_on_disk_before_the_project_is_created(config, tmp_path, capl
 
 def test_creating_a_project_again_keeps_what_is_in_it(config, earlier):
     folder = earlier("mine")
-    project = Project.of(config(project="mine")).create()
-    assert project.checkpoints() == [folder / "software" / "training_ckpts" / "last.ckpt"]
+    assert Project.of(config(project="mine")).create().can_be_resumed
+    assert (folder / "software" / "training_ckpts" / "last.ckpt").exists()
+
+
+def test_a_project_stays_in_its_folder(config):
+    with pytest.raises(ConfigError, match=r"'../evil' leaves --project-dir; give a name"):
+        Project.of(config(project="../evil"))
 
 
 def test_yesterdays_run_is_found(config, earlier):

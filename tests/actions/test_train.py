@@ -78,7 +78,7 @@ def test_a_second_run_on_the_same_day_keeps_the_first(ch, tmp_path):
     done = ch(*RUN, "--max-steps", "9", "--seed", "1")
     assert "An earlier run is in this folder: this one saves best-v1.ckpt" in done.stderr
     assert (folder / "training_ckpts" / "best.ckpt").read_bytes() == first
-    assert {p.name for p in (folder / "training_ckpts").iterdir()} == {
+    assert {p.name for p in (folder / "training_ckpts").glob("[!.]*")} == {
         "best.ckpt",
         "last.ckpt",
         "best-v1.ckpt",
@@ -194,6 +194,44 @@ def test_a_loss_that_is_no_number_is_one_sentence_and_exit_code_1(ch):
     assert "Traceback" not in done.stderr
 
 
+def test_a_trial_of_one_batch_leaves_nothing_behind(ch, tmp_path):
+    done = ch(*RUN, "--debug", "--max-epochs", "3")
+    assert "Enabled debug mode." in done.stderr
+    assert "Training is completed" in done.stderr
+    assert not list(software(tmp_path).glob("**/*.ckpt"))
+    assert not list(software(tmp_path).glob("*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--max-steps", "0"), "--max-steps: no steps train nothing; -1 is no limit"),
+        (("--data-path", "."), "data set 'jsc-sim' has no option 'path'"),
+        (("--task", "lm"), "model 'jsc-tiny' does cls, not lm"),
+        (("--config", "a.toml"), "option 'legacy_val' of data set 'jsc-sim' is bool, not 'yes'"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(ch, tmp_path, arguments, sentence):
+    (tmp_path / "a.toml").write_text('[dataset_args]\nlegacy_val = "yes"\n')
+    done = ch(*RUN, *arguments, check=2)
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_for_other_data_is_refused_as_wrong_usage(ch):
+    done = ch("train", "vgg7", "jsc-sim", check=2)
+    assert "model 'vgg7' takes images (image_size), but data set 'jsc-sim' has 16" in done.stderr
+
+
+def test_accelerators_that_are_not_here_are_one_sentence(ch):
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        pytest.skip("there is one here")
+    for name in ("gpu", "mps"):
+        done = ch(*RUN, "--accelerator", name, check=1)
+        assert f"ch: accelerator {name!r}" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_two_processes_train_one_network(ch, tmp_path):
     done = ch(*RUN, "--max-epochs", "2", "--accelerator", "cpu", "--gpu", "2", "--strategy", "ddp")
@@ -203,10 +241,19 @@ def test_two_processes_train_one_network(ch, tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["progress"]["step"] == 2 * 117  # half of 59,880 jets in batches of 256
     assert summary["metrics"]["val_acc_epoch"] > 0.4
+    data = MaseDataModule("jsc-sim", batch_size=512)
+    saved = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info)
+    last = {"load_name": str(folder / "training_ckpts" / "last.ckpt"), "load_type": "pl"}
+    arguments = lab(saved, data, **last)
+    del arguments["weight_decay"]
+    assert validate(**arguments)["val_loss_epoch"] == pytest.approx(
+        summary["metrics"]["val_loss_epoch"], rel=1e-6
+    )  # what was reported is what was saved
     best = folder / "training_ckpts" / "best.ckpt"
     done = ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", "--gpu", "2")
     scores = json.loads((folder / "checkpoints" / "test_metrics.json").read_text())
     assert scores["samples"] == len(simulated_test_jets())
+    assert scores["checkpoint"] == str(best)
 
 
 @pytest.mark.slow
@@ -271,7 +318,7 @@ def test_the_functions_take_the_arguments_of_the_labs(tmp_path):
     model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
     scheduler = {"t_max": 20, "eta_min": 1e-6}
     train(**lab(model, data, save_path=tmp_path / "ckpts", scheduler_args=scheduler))
-    assert {p.name for p in (tmp_path / "ckpts").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert {p.name for p in (tmp_path / "ckpts").glob("*.ckpt")} == {"best.ckpt", "last.ckpt"}
     fresh = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
     loaded = {"load_name": str(tmp_path / "ckpts" / "best.ckpt"), "load_type": "pl"}
     metrics = score_on_test_split(**lab(fresh, data, **loaded))

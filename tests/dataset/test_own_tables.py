@@ -146,6 +146,21 @@ def test_csv_may_be_written_in_many_ways(tmp_path, files, delimiter, named):
     assert torch.equal(y, everything("csv", files["csv"])[1])
 
 
+def test_a_first_line_that_is_a_row_stays_one(tmp_path, cache):
+    file = write_csv(tmp_path / "rows.csv", names=())
+    splits = [
+        get_dataset("csv", s, path=file, cache=cache) for s in ("train", "validation", "test")
+    ]
+    assert sum(map(len, splits)) == ROWS
+    assert get_dataset_info("csv", path=file, cache=cache).class_names == ("cat", "dog", "eel")
+
+
+@pytest.mark.parametrize("names", [("0", "1", "2", "kind"), ("1.5", "7", "2", "class")])
+def test_numbers_may_name_columns_beside_the_label(tmp_path, cache, names):
+    file = write_csv(tmp_path / "named.csv", names=names)
+    assert get_dataset_info("csv", path=file, cache=cache).feature_names == names[:3]
+
+
 def test_quoted_cells_are_read(tmp_path, cache):
     file = tmp_path / "own.csv"
     rows = [f'{i}.5,"{i}","a, {"b" if i % 2 else "c"}"' for i in range(20)]

@@ -9,8 +9,8 @@ from torch import nn
 from chop.dataset import TensorSplit
 from chop.training.devices import Place
 from chop.training.loop import Training
+from chop.training.names import Names
 from chop.training.options import TrainOptions
-from chop.training.saving import Names
 from chop.training.steps import CapturedRun, EagerRun
 
 pytestmark = pytest.mark.gpu

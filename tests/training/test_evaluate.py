@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.dataset.tensors import batches
+from chop.training.devices import Place
 from chop.training.evaluate import evaluate
 from chop.training.feed import Feed
 from chop.training.steps import Mixed
@@ -49,7 +50,7 @@ def test_shares_of_several_processes_score_as_one(small):
     alone = evaluate(model, batches(split, 16), mixed=MIXED)
     sums = []
     for rank in range(3):
-        feed = Feed(split, 16, torch.device("cpu"), rank=rank, world=3)
+        feed = Feed(split, 16, Place(torch.device("cpu"), rank, 3))
         evaluate(model, feed.every(), mixed=MIXED, reduce=lambda s: sums.append(s) or s)
 
     together = evaluate(model, batches(split, 16), mixed=MIXED, reduce=lambda _: sum(sums))
@@ -60,3 +61,18 @@ def test_shares_of_several_processes_score_as_one(small):
 def test_nothing_to_score_is_refused():
     with pytest.raises(ValueError, match="nothing to score"):
         evaluate(nn.Identity(), [], mixed=MIXED)
+
+
+def test_a_model_that_works_in_place_leaves_the_data_alone(small):
+    split = small.rows(200, 4)
+    before = split.x.clone()
+
+    class Rude(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.mul_(0.5).relu_())
+
+    evaluate(Rude(16, 5), batches(split, 64), mixed=MIXED)
+    of = small.data(val_dataset=split)
+    small.training(model=Rude(16, 5), of=of, max_epochs=2).fit()
+    assert torch.equal(split.x, before)
+    assert torch.equal(of.train_dataset.x, small.rows(1000, 1).x)

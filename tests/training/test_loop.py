@@ -9,6 +9,7 @@ from torch import nn
 
 from chop.dataset import TensorSplit
 from chop.dataset.tensors import Pass, batches
+from chop.training.feed import Feed
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
@@ -148,6 +149,38 @@ def test_every_optimizer_trains(small, optimizer):
     rate = 0.05 if optimizer == "sgd" else 1e-2
     fitted = small.training(optimizer=optimizer, learning_rate=rate, max_epochs=8).fit()
     assert fitted.validation.accuracy > 0.5
+
+
+def test_a_validation_loss_that_is_no_number_stops_the_run(small):
+    of = small.data()
+    of.val_dataset.x[3, 3] = math.nan
+    with pytest.raises(
+        FloatingPointError, match="the validation loss is nan: the data hold values"
+    ):
+        small.training(of=of, model=nn.Linear(16, 5)).fit()
+
+
+def test_speed_counts_samples_not_batches(small, monkeypatch):
+    run = small.training(of=small.data(size=10, batch_size=4096), max_epochs=1)
+    clock = iter(range(100))
+    monkeypatch.setattr("chop.training.loop.time.perf_counter", lambda: next(clock))
+    assert run.fit().samples_per_second == 10
+
+
+def test_random_data_of_users_differ_from_epoch_to_epoch_and_can_be_returned_to(small):
+    class Noisy(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return torch.rand(16), index % 5
+
+    def drawn(epoch):
+        feed = Feed(Noisy(), 4, small.CPU, num_workers=1)
+        return torch.cat([x for x, _ in feed.train(epoch)])
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1))
 
 
 class TestALossThatIsNoNumber:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from chop.checkpoints import load_model
 from chop.training.interruption import Interrupted
-from chop.training.saving import Names, write_atomically
+from chop.training.names import Names
+from chop.training.saving import write_atomically
 
 
 def state(model):
@@ -87,6 +89,16 @@ def test_a_checkpoint_of_another_tool_cannot_be_resumed(small, tmp_path):
         small.training(tmp_path).resume(tmp_path / "last.ckpt")
 
 
+def test_another_network_or_optimiser_cannot_go_on_with_a_run(small, tmp_path):
+    small.training(tmp_path, max_epochs=1).fit()
+    with pytest.raises(
+        ValueError, match=r"was trained by Adam, not by SGD; resume it with the sam"
+    ):
+        small.training(tmp_path, optimizer="sgd").resume(tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match="does not fit the model: missing bias, weight"):
+        small.training(tmp_path, model=torch.nn.Linear(16, 5)).resume(tmp_path / "last.ckpt")
+
+
 def test_resuming_with_other_options_says_which(small, tmp_path, caplog):
     first = small.training(tmp_path, max_epochs=1)
     first.hyper_parameters = {"batch_size": 64}
@@ -108,15 +120,29 @@ def test_a_complete_run_that_is_resumed_changes_nothing(small, tmp_path):
 
 
 def test_a_second_run_in_a_folder_has_names_of_its_own(tmp_path):
-    first = Names.fresh(tmp_path)
+    first = Names.claim(tmp_path)
     assert (first.best.name, first.last.name) == ("best.ckpt", "last.ckpt")
     first.last.touch()
-    second = Names.fresh(tmp_path)
+    second = Names.claim(tmp_path)
     assert (second.best.name, second.last.name) == ("best-v1.ckpt", "last-v1.ckpt")
     second.best.touch()
-    assert Names.fresh(tmp_path).last.name == "last-v2.ckpt"
+    assert Names.claim(tmp_path).last.name == "last-v2.ckpt"
     assert Names.latest(tmp_path) == second
     assert Names.latest(tmp_path / "nowhere") is None
+
+
+def test_runs_that_start_together_or_die_early_have_names_of_their_own(tmp_path):
+    assert [Names.claim(tmp_path).version for _ in range(3)] == [0, 1, 2]
+    with ThreadPoolExecutor(8) as many:
+        versions = list(many.map(lambda _: Names.claim(tmp_path).version, range(40)))
+    assert sorted(versions) == list(range(3, 43))
+
+
+def test_checkpoints_of_former_versions_and_other_files_are_respected(tmp_path):
+    (tmp_path / "best-v4.ckpt").touch()
+    (tmp_path / "epoch=3.ckpt").touch()
+    assert Names.claim(tmp_path).version == 5
+    assert Names.latest(tmp_path).version == 4
 
 
 FULL_DISK = """

@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
-from chop.training.scalars import COLUMNS, CsvCurves, TensorBoardCurves, WandbCurves, read_curves
+from chop.training.scalars import (
+    COLUMNS,
+    CsvCurves,
+    ResumedAt,
+    TensorBoardCurves,
+    WandbCurves,
+    read_curves,
+)
 
 
 def logged(curves, steps):
@@ -28,8 +35,19 @@ def test_a_resumed_run_keeps_the_rows_of_the_steps_it_keeps(tmp_path):
     logged(CsvCurves(file), [5, 10, 15, 20])
     with open(file, "a") as out:
         out.write("0,25,0.1")  # the process was killed while it wrote
-    logged(CsvCurves(file, resumed_at=10), [15, 20])
+    logged(CsvCurves(file, resumed_at=ResumedAt(10, validated=True)), [15, 20])
     assert [row["step"] for row in read_curves(file)] == ["5", "10", "15", "20"]
+
+
+@pytest.mark.parametrize(("validated", "kept"), [(True, ["10", "10"]), (False, ["10"])])
+def test_a_score_that_was_not_saved_comes_again(tmp_path, validated, kept):
+    file = tmp_path / "metrics.csv"
+    curves = CsvCurves(file)
+    curves.log_metrics({"train_loss_step": 1.0}, 10)
+    curves.log_metrics({"val_loss_epoch": 1.0}, 10)
+    curves.finalize("success")
+    CsvCurves(file, resumed_at=ResumedAt(10, validated)).finalize("success")
+    assert [row["step"] for row in read_curves(file)] == kept
 
 
 def test_a_new_run_begins_anew(tmp_path):
@@ -40,7 +58,7 @@ def test_a_new_run_begins_anew(tmp_path):
 
 
 def test_tensorboard_finds_the_scalars_where_the_labs_look(tmp_path):
-    curves = TensorBoardCurves(tmp_path)
+    curves = TensorBoardCurves(tmp_path, rate="lr-Adam")
     curves.log_hyperparams({"batch_size": 256, "model": "jsc-tiny"})
     logged(curves, [1, 2])
     logged(TensorBoardCurves(tmp_path), [1])
@@ -57,12 +75,12 @@ def test_tensorboard_finds_the_scalars_where_the_labs_look(tmp_path):
     )
     read = [sys.executable, "-W", "ignore", "-c", script, str(first)]
     done = subprocess.run(read, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[(1, 1.0), (2, 0.5)] ['train_loss_step', 'lr', 'epoch']"
+    assert done.stdout.strip() == "[(1, 1.0), (2, 0.5)] ['train_loss_step', 'lr-Adam', 'epoch']"
 
 
 def test_a_resumed_run_goes_on_in_its_own_events(tmp_path):
     logged(TensorBoardCurves(tmp_path), [1, 2])
-    again = TensorBoardCurves(tmp_path, resumed_at=1)
+    again = TensorBoardCurves(tmp_path, resumed_at=ResumedAt(1, validated=True))
     assert again.folder.name == "version_0"
     logged(again, [2])
     assert len(list(again.folder.glob("events.*"))) == 2

@@ -1,0 +1,68 @@
+"""Whether a model and its data can be trained together, found out before the first step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from chop.dataset.tensors import TensorSplit
+from chop.training.feed import Feed
+
+
+def float_type(model: nn.Module) -> torch.dtype:
+    """The kind of floating-point number that the model computes in."""
+    kinds = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(kinds, torch.float32)
+
+
+def check_fit(model: nn.Module, feed: Feed, *, learning: bool = True) -> None:
+    """Refuse samples that the model cannot take, and labels that it cannot give."""
+    x, y = feed.few()
+    if y.is_floating_point() or y.dim() != 1:
+        raise ValueError(
+            f"labels are class numbers, one a sample, not {str(y.dtype).removeprefix('torch.')} "
+            f"of shape {tuple(y.shape[1:])}"
+        )
+    scores = _scores(model, x)
+    labels = feed.split.y if isinstance(feed.split, TensorSplit) else y
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= scores.shape[1]:
+        raise ValueError(
+            f"the labels are {low} to {high}, but the model scores {scores.shape[1]} classes, "
+            f"0 to {scores.shape[1] - 1}"
+        )
+    if learning:
+        _check_last_batch(model, feed)
+
+
+def _scores(model: nn.Module, x: Tensor) -> Tensor:
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            scores = model(x)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"the model cannot take a batch of {tuple(x.shape)}: {reason}") from error
+    finally:
+        model.train(was_training)
+    if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(x):
+        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(
+            f"for {len(x)} samples the model must return scores of shape ({len(x)}, classes), "
+            f"not {got}; return the scores alone from forward"
+        )
+    return scores
+
+
+def _check_last_batch(model: nn.Module, feed: Feed) -> None:
+    """Batch norm cannot learn from one sample, and an epoch may end with one."""
+    size, share = feed.batch_size, feed.share
+    if not any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
+        return
+    if size == 1 or share % size == 1:
+        better = next((n for n in range(size + 1, share + 1) if share % n != 1), size + 1)
+        raise ValueError(
+            f"with --batch-size {size} a batch of one sample comes up among {share:,}, from which "
+            f"batch norm cannot learn; use --batch-size {better}"
+        )

@@ -1,0 +1,77 @@
+"""What cannot be trained is refused before the first step, in one sentence."""
+
+import pytest
+import torch
+from torch import nn
+
+from chop.dataset import TensorSplit
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+def labelled(y) -> TensorSplit:
+    return TensorSplit(torch.randn(len(y), 16), y)
+
+
+@pytest.mark.parametrize(
+    ("model", "split", "sentence"),
+    [
+        (
+            Pair(16, 5),
+            None,
+            r"must return scores of shape \(2, classes\), not tuple; return the sc",
+        ),
+        (nn.Linear(16, 3), None, r"labels are 0 to 4, but the model scores 3 classes, 0 to 2"),
+        (nn.Linear(8, 5), None, r"the model cannot take a batch of \(2, 16\): mat1 and mat2"),
+        (nn.Unflatten(1, (4, 4)), None, r"no trainable|must return scores"),
+        (nn.Linear(16, 5), labelled(torch.rand(64)), "labels are class numbers, .* not float32"),
+        (nn.Linear(16, 5), labelled(torch.eye(5).long()), "labels are class numbers, one a sample"),
+        (nn.Linear(16, 5), labelled(torch.full((64,), -1)), "labels are -1 to -1"),
+    ],
+)
+def test_a_model_and_data_that_do_not_fit(small, model, split, sentence):
+    of = small.data() if split is None else small.data(train_dataset=split)
+    with pytest.raises(ValueError, match=sentence):
+        small.training(model=model, of=of)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int16])
+def test_labels_of_any_integer_type_and_samples_of_any_float_will_do(small, dtype):
+    of = small.data()
+    of.train_dataset = TensorSplit(of.train_dataset.x.double(), of.train_dataset.y.to(dtype))
+    assert small.training(of=of, max_epochs=1).fit().progress.epoch == 1
+
+
+@pytest.mark.parametrize(("size", "batch", "better"), [(129, 64, 65), (129, 128, 129), (40, 1, 2)])
+def test_a_batch_of_one_sample_is_foreseen_where_batch_norm_would_fail(small, size, batch, better):
+    with pytest.raises(ValueError, match=f"cannot learn; use --batch-size {better}$"):
+        small.training(of=small.data(size=size, batch_size=batch))
+    small.training(of=small.data(size=size, batch_size=better), max_epochs=1).fit()
+    without = nn.Linear(16, 5)
+    small.training(model=without, of=small.data(size=size, batch_size=batch), max_epochs=1).fit()
+
+
+def test_patience_needs_something_to_watch(small):
+    with pytest.raises(ValueError, match="--early-stopping needs a validation split"):
+        small.training(of=small.data(val_dataset=None), early_stopping=2)
+
+
+def test_looking_changes_neither_the_mode_nor_the_random_numbers(small):
+    model = small.network().train()
+    before = torch.get_rng_state()
+    small.training(model=model)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(small, monkeypatch):
+    from chop.training.devices import take_place
+
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(
+        ValueError, match=r"4 processes were started .* let --gpu times --nodes be 4"
+    ):
+        take_place(small.options())
