@@ -10,6 +10,7 @@ metrics, TensorBoard events and checkpoints meanwhile; the floor is a bare loop 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 import warnings
@@ -33,7 +34,6 @@ from chop.training.scalars import CsvCurves, TensorBoardCurves
 ROWS, FEATURES, CLASSES = 800_000, 16, 5
 BATCHES = (64, 256, 1024, 4096)
 RATE = 1e-3
-CHECKPOINT_EVERY = 300  # steps: there is at least one in what is timed
 
 Way = Callable[[nn.Module, Tensor, Tensor, int, int], None]
 
@@ -140,7 +140,7 @@ def fit(model: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int, *, compi
         max_steps=steps,
         learning_rate=RATE,
         compile=compiled,
-        checkpoint_every=CHECKPOINT_EVERY,
+        checkpoint_every=max(1, steps // 2),  # at least one in what is timed
         progress=False,
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -183,6 +183,7 @@ def seconds(way: Way, name: str, data: tuple[Tensor, Tensor], batch: int, steps:
     """Wall time of `steps` steps, without what a way costs before its first one.
 
     A way is run for a few steps and for `steps` more; the difference is the cost of those.
+    Medians of such differences are compared, as a busy moment can hit either run.
     """
     few = max(8, steps // 20)
     times = []
@@ -216,11 +217,12 @@ def main() -> None:
     table = []
     for batch in BATCHES:
         steps = min(args.steps, ROWS // batch - 60)
-        best = dict.fromkeys(ways, float("inf"))
-        for _ in range(args.repeats):  # in turns, so that a busy moment hits all of them
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(args.repeats):  # in turns, so that a busy minute hits all of them
             for name, way in ways.items():
-                best[name] = min(best[name], seconds(way, args.model, data, batch, steps))
-        first = next(iter(best.values()))
+                times[name].append(seconds(way, args.model, data, batch, steps))
+        median = {name: statistics.median(values) for name, values in times.items()}
+        first = next(iter(median.values()))
         table += [
             (
                 batch,
@@ -229,10 +231,10 @@ def main() -> None:
                 f"{steps * batch / t:,.0f}",
                 f"{t / first:.2f}",
             )
-            for name, t in best.items()
+            for name, t in median.items()
         ]
     versions = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
-    print(f"{args.model}, {ROWS:,} rows, {args.device}, best of {args.repeats}, {versions}\n")
+    print(f"{args.model}, {ROWS:,} rows, {args.device}, medians of {args.repeats}, {versions}\n")
     headers = ("batch", "way", "µs/step", "samples/s", f"time / {next(iter(ways))}")
     print(tabulate(table, headers, "github", disable_numparse=True))
 

@@ -85,10 +85,21 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path, step):
     assert all(torch.equal(v, state(second)[k]) for k, v in state(whole).items())
 
 
-def test_a_loss_that_is_no_number_is_noticed():
+def test_a_loss_that_is_no_number_is_noticed_with_its_step():
     run = training(optimizer="sgd", learning_rate=1e30, log_every_n_steps=5)
-    with pytest.raises(FloatingPointError, match="lower --learning-rate"):
+    with pytest.raises(FloatingPointError, match=r"at step [23] .* lower --learning-rate"):
         run.fit()
+
+
+def test_data_that_are_no_numbers_are_named_and_never_saved(tmp_path):
+    run = training(tmp_path, checkpoint_every=5, log_every_n_steps=50)
+    with torch.no_grad():
+        run.train_feed.split.x[500, 3] = torch.nan
+    with pytest.raises(FloatingPointError, match="the data hold values that are not finite"):
+        run.fit()
+    for file in tmp_path.glob("*.ckpt"):
+        saved = torch.load(file, weights_only=True)["state_dict"]
+        assert all(torch.isfinite(value).all() for value in saved.values())
 
 
 def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu(tmp_path):
