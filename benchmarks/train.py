@@ -27,8 +27,8 @@ from chop.dataset import TensorSplit, get_dataset_info
 from chop.models import get_model
 from chop.training.devices import Place
 from chop.training.loop import Training
-from chop.training.options import TrainOptions
 from chop.training.names import Names
+from chop.training.options import TrainOptions
 from chop.training.scalars import CsvCurves, TensorBoardCurves
 
 ROWS, FEATURES, CLASSES = 800_000, 16, 5
