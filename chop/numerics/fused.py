@@ -401,6 +401,8 @@ TILE, MOST_WARPS = 1024, 16
 LARGEST_TILE = 2**14  # into which a block is fitted whole
 LINE = 512  # columns, at least, that a tile of a part of a block is wide if it can
 STEPS = 16  # tiles of a large block that a program looks at for its largest
+LONGEST_ROW = 2**14  # that one program takes piece by piece, again and again out of the cache
+PIECE_OF_ROW, ROW_WARPS = 2048, 16
 
 
 def _power_of_two(n: int) -> int:
@@ -518,6 +520,8 @@ def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[],
     t = tiling_of(fmt, x.shape)
     if t is None:
         return None
+    if t.block_m == 1 and t.n % t.block_n == 0 and TILE < t.block_n <= LONGEST_ROW:
+        return functools.partial(_round_vectors, plan, x, result, t.block_n)
     work: Callable[..., None] = _round_blocks
     by = whole_tiles(t)
     if by is None:
@@ -591,26 +595,40 @@ def _round_large_blocks(plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Ti
     _round_blocks(plan, x, result, t, by, largest)
 
 
-LONG, LONG_WARPS = 4096, 8
+def _round_vectors(plan: Plan, x: Tensor, result: Tensor, columns: int) -> None:
+    _kernels().round_vectors[(x.numel() // columns,)](
+        x,
+        result,
+        columns,
+        *plan.padded,
+        _most(plan, x),
+        EVEN=columns % PIECE_OF_ROW == 0,
+        C=PIECE_OF_ROW,
+        num_warps=ROW_WARPS,
+        **_rule(plan),
+    )
+
+
+LONG, LONG_WARPS = 4096, 8  # of a row that many programs share
 
 
 def _round_rows(plan: Plan, x: Tensor, result: Tensor) -> None:
     rows, columns = rows_of(x.shape)
-    short = columns <= LARGEST_TILE
+    short = columns <= LONGEST_ROW
     (_round_short_rows if short else _round_long_rows)(plan, x, result, rows, columns)
 
 
 def _round_short_rows(plan: Plan, x: Tensor, result: Tensor, rows: int, columns: int) -> None:
-    """Which a tile holds whole, or several of them."""
-    width = _power_of_two(columns)
+    """By one program each, or several by one."""
+    width = min(_power_of_two(columns), PIECE_OF_ROW)
     height = max(1, TILE // width)
     share, mean, beyond, more, _ = plan.padded
     up = lift(columns)
     _kernels().round_rows[(-(-rows // height),)](
         x, result, rows, columns, up, 1 / up, share, more, _most(plan, x),
         MEAN=bool(mean), BEYOND=bool(beyond),
-        EVEN=columns == width and rows % height == 0,
-        R=height, C=width, num_warps=_warps(height * width),
+        EVEN=columns % width == 0 and rows % height == 0,
+        R=height, C=width, num_warps=ROW_WARPS if columns > TILE else _warps(height * width),
         **_rule(plan),
     )  # fmt: skip
 

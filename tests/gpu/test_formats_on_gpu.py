@@ -50,6 +50,9 @@ LAYOUTS = [  # shape, block, batched
     ((2, 1024, 64), (16,), True),
     ((4, 33, 65), (5, 7), True),
     ((2, 20000), (-1,), True),
+    ((6, 5000), (-1,), True),
+    ((6, 8192), (1, 4096), False),
+    ((6, 10000), (1, 4096), False),
     ((4096, 512), (16,), False),
     ((3, 5000, 48), (16,), True),
     ((256, 300), (-1, -1), False),
@@ -78,7 +81,7 @@ def numbers(shape, dtype=torch.float32):
     bits = torch.randint(info.min, info.max + 1, (n,), dtype=torch.int64).to(whole).view(dtype)
     scale = torch.randint(-140, 120, (1,)).float().exp2() if torch.rand(()) < 0.5 else 1.0
     x = torch.where(torch.rand(n) < torch.rand(()), bits, (torch.randn(n) * scale).to(dtype))
-    x[: len(SPECIAL)] = torch.tensor(SPECIAL).to(dtype)
+    x[: len(SPECIAL)] = torch.tensor(SPECIAL[:n]).to(dtype)
     return x[torch.randperm(n)].view(shape)
 
 
@@ -138,7 +141,17 @@ MEANS = [
     FORMATS["ternary"](2, True, None, None, None),
     FORMATS["ternary"](2, True, 1.0, None, None),
 ]
-ROWS = [(64, 512), (3, 1001), (2, 5, 7, 9), (3000,), (40, 3), (7, 1), (130, 16), (5, 16384)]
+ROWS = [
+    (64, 512),
+    (3, 1001),
+    (2, 5, 7, 9),
+    (3000,),
+    (40, 3),
+    (7, 1),
+    (130, 16),
+    (5, 5000),
+    (5, 16384),
+]
 LONG_ROWS = [(3, 20000), (2, 8, 4096), (50000,), (1, 2**20)]
 
 

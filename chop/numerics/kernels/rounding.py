@@ -420,42 +420,93 @@ def find_largest(
     tl.atomic_max(largest_ptr + block, _bits(largest), mask=real)
 
 
+@triton.jit
+def _piece(x_ptr, at, there, EVEN: tl.constexpr, KEEP: tl.constexpr):
+    """To be read again, and then out of the cache, if KEEP."""
+    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
+    if EVEN:
+        x = tl.load(x_ptr + at, eviction_policy=policy)
+    else:
+        x = tl.load(x_ptr + at, mask=there, other=0.0, eviction_policy=policy)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def round_vectors(
+    x_ptr, y_ptr, columns, p0, p1, p2, p3, p4, most,
+    RULE: tl.constexpr, EVEN: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """`RULE` for blocks of one row each, one to a program, which reads it again out of the cache.
+
+    A block held in registers would leave no room for others, whose loading could go on meanwhile.
+    """
+    start = tl.program_id(0).to(tl.int64) * columns
+    column = tl.arange(0, C)
+    a = tl.zeros([C], tl.float32)
+    for i in range(0, columns, C):
+        there = i + column < columns
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i + column, there, EVEN, True)))
+    largest = tl.max(a, axis=0, keep_dims=True)
+    for i in range(0, columns, C):
+        at, there = start + i + column, i + column < columns
+        x = _piece(x_ptr, at, there, EVEN, False)
+        y = _cast(RULE(x, largest, p0, p1, p2, p3, p4), most, y_ptr)
+        if EVEN:
+            tl.store(y_ptr + at, y)
+        else:
+            tl.store(y_ptr + at, y, mask=there)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def round_rows(
     x_ptr, y_ptr, rows, columns, lift, unlift, share, p, most,
     RULE: tl.constexpr, MEAN: tl.constexpr, BEYOND: tl.constexpr,
     EVEN: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` row by row, R whole ones at a time.
+    """`RULE` for R rows to a program, which reads them again and again out of the cache.
 
     The first statistic is `share`, of the mean magnitude if MEAN. The second is the mean of the
     magnitudes beyond the first, or one.
     """
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
     column = tl.arange(0, C)[None, :]
-    at = row * columns + column
-    there = (row < rows) & (column < columns)
-    if EVEN:
-        x = tl.load(x_ptr + at).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
-    a = _magnitudes(x)
+    start = row * columns + column
+    real = row < rows
+    a = tl.zeros([R, C], tl.float32)
+    for i in range(0, columns, C):
+        there = real & (i + column < columns)
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i, there, EVEN, True)))
     largest = tl.max(a, axis=1, keep_dims=True)
     first = tl.zeros_like(largest) + share
     second = tl.zeros_like(largest) + 1.0
     if MEAN:
-        total = tl.sum(_parts(a, largest, lift), axis=1, keep_dims=True)
+        total = tl.zeros([R, C], tl.int64)
+        for i in range(0, columns, C):
+            there = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, there, EVEN, True)
+            total += _parts(_magnitudes(x), largest, lift)
+        total = tl.sum(total, axis=1, keep_dims=True)
         first = share * _mean(total, columns, largest, unlift)
     if BEYOND:
-        beyond = tl.abs(x) > first
-        count = tl.sum(beyond.to(tl.int32), axis=1, keep_dims=True)
-        total = tl.sum(_parts(tl.where(beyond, a, 0.0), largest, lift), axis=1, keep_dims=True)
-        second = _mean(total, tl.maximum(count, 1), largest, unlift)
-    y = _cast(RULE(x, first, second, p), most, y_ptr)
-    if EVEN:
-        tl.store(y_ptr + at, y)
-    else:
-        tl.store(y_ptr + at, y, mask=there)
+        found = tl.zeros([R, C], tl.int64)
+        counts = tl.zeros([R, C], tl.int32)
+        for i in range(0, columns, C):
+            there = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, there, EVEN, True)
+            beyond = tl.abs(x) > first
+            found += _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
+            counts += beyond.to(tl.int32)
+        found = tl.sum(found, axis=1, keep_dims=True)
+        count = tl.sum(counts, axis=1, keep_dims=True)
+        second = _mean(found, tl.maximum(count, 1), largest, unlift)
+    for i in range(0, columns, C):
+        there = real & (i + column < columns)
+        x = _piece(x_ptr, start + i, there, EVEN, False)
+        y = _cast(RULE(x, first, second, p), most, y_ptr)
+        if EVEN:
+            tl.store(y_ptr + start + i, y)
+        else:
+            tl.store(y_ptr + start + i, y, mask=there)
 
 
 @triton.jit
@@ -474,10 +525,7 @@ def add_up(
 ):  # fmt: skip
     """Of rows longer than a tile, the magnitudes beyond a border, and how many they are."""
     row, at, there = _part_of_row(columns, parts, SIZE)
-    if EVEN:
-        x = tl.load(x_ptr + at).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
+    x = _piece(x_ptr, at, there, EVEN, False)
     largest = _float(tl.load(largest_ptr + row))
     beyond = tl.abs(x) > tl.load(border_ptr + row)
     found = _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
@@ -492,10 +540,7 @@ def round_long_rows(
 ):  # fmt: skip
     """`RULE` by statistics that are there already."""
     row, at, there = _part_of_row(columns, parts, SIZE)
-    if EVEN:
-        x = tl.load(x_ptr + at).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
+    x = _piece(x_ptr, at, there, EVEN, False)
     second = tl.load(second_ptr + row) if BEYOND else 1.0
     y = _cast(RULE(x, tl.load(first_ptr + row), second, p), most, y_ptr)
     if EVEN:
