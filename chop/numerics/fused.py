@@ -401,8 +401,8 @@ TILE, MOST_WARPS = 1024, 16
 LARGEST_TILE = 2**14  # into which a block is fitted whole
 LINE = 512  # columns, at least, that a tile of a part of a block is wide if it can
 STEPS = 16  # tiles of a large block that a program looks at for its largest
-LONGEST_ROW = 2**14  # that one program takes piece by piece, again and again out of the cache
-PIECE_OF_ROW, ROW_WARPS = 2048, 16
+LONG_ROW = 2**14  # up to which one program takes a row, piece by piece, again out of the cache
+LONGEST_ROW, MANY_ROWS = 2**17, 2**9  # up to which it still does, if so many rows are at work
 
 
 def _power_of_two(n: int) -> int:
@@ -520,7 +520,8 @@ def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[],
     t = tiling_of(fmt, x.shape)
     if t is None:
         return None
-    if t.block_m == 1 and t.n % t.block_n == 0 and TILE < t.block_n <= LONGEST_ROW:
+    vectors = t.block_m == 1 and t.n % t.block_n == 0 and t.block_n > TILE
+    if vectors and _by_one_program(x.numel() // t.block_n, t.block_n):
         return functools.partial(_round_vectors, plan, x, result, t.block_n)
     work: Callable[..., None] = _round_blocks
     by = whole_tiles(t)
@@ -595,16 +596,26 @@ def _round_large_blocks(plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Ti
     _round_blocks(plan, x, result, t, by, largest)
 
 
+def _by_one_program(rows: int, columns: int) -> bool:
+    return columns <= (LONGEST_ROW if rows >= MANY_ROWS else LONG_ROW)
+
+
+def _row_size(columns: int, most: int) -> dict[str, int]:
+    """Pieces of at most that size. Of long rows fewer are at work, so that the cache holds all."""
+    warps = 2 * MOST_WARPS if columns > LONG_ROW else _warps(max(columns, TILE))
+    return {"C": min(_power_of_two(columns), most), "num_warps": _power_of_two(warps)}
+
+
 def _round_vectors(plan: Plan, x: Tensor, result: Tensor, columns: int) -> None:
+    size = _row_size(columns, 4096)
     _kernels().round_vectors[(x.numel() // columns,)](
         x,
         result,
         columns,
         *plan.padded,
         _most(plan, x),
-        EVEN=columns % PIECE_OF_ROW == 0,
-        C=PIECE_OF_ROW,
-        num_warps=ROW_WARPS,
+        EVEN=columns % size["C"] == 0,
+        **size,
         **_rule(plan),
     )
 
@@ -614,21 +625,21 @@ LONG, LONG_WARPS = 4096, 8  # of a row that many programs share
 
 def _round_rows(plan: Plan, x: Tensor, result: Tensor) -> None:
     rows, columns = rows_of(x.shape)
-    short = columns <= LONGEST_ROW
+    short = _by_one_program(rows, columns)
     (_round_short_rows if short else _round_long_rows)(plan, x, result, rows, columns)
 
 
 def _round_short_rows(plan: Plan, x: Tensor, result: Tensor, rows: int, columns: int) -> None:
     """By one program each, or several by one."""
-    width = min(_power_of_two(columns), PIECE_OF_ROW)
-    height = max(1, TILE // width)
     share, mean, beyond, more, _ = plan.padded
+    size = _row_size(columns, 2048 if beyond else 4096)  # two sums take more registers
+    height = max(1, TILE // size["C"])
     up = lift(columns)
     _kernels().round_rows[(-(-rows // height),)](
         x, result, rows, columns, up, 1 / up, share, more, _most(plan, x),
         MEAN=bool(mean), BEYOND=bool(beyond),
-        EVEN=columns % width == 0 and rows % height == 0,
-        R=height, C=width, num_warps=ROW_WARPS if columns > TILE else _warps(height * width),
+        EVEN=columns % size["C"] == 0 and rows % height == 0, R=height,
+        **size,
         **_rule(plan),
     )  # fmt: skip
 

@@ -164,6 +164,13 @@ def test_formats_with_means_give_the_bits_of_the_cpu(fmt, dtype, shape):
         check(fmt, x)
 
 
+@pytest.mark.parametrize("fmt", [*MEANS, FORMATS["scale_integer"](8)])
+def test_many_long_rows_give_the_bits_of_the_cpu(fmt, monkeypatch):
+    monkeypatch.setattr(fused, "MANY_ROWS", 1)
+    for shape in ((3, 20000), (2, 2**16)):
+        check(fmt, numbers(shape))
+
+
 def test_scales_give_the_bits_of_the_cpu_for_millions_of_numbers():
     for length in (1, 7, 64, 1024, 5000, 16384, 30000):
         for width, symmetric in ((2, True), (8, False), (8, True), (16, True), (24, True)):
