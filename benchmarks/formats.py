@@ -4,6 +4,7 @@ TRITON_CACHE_DIR=$(mktemp -d) python benchmarks/formats.py    # first calls with
 python benchmarks/formats.py                     # CUDA, if there, with 1 GiB; CPU with 64 MiB
 python benchmarks/formats.py --device cpu --mib 16    # in the C++ library, which is waited for
 MASE_FUSED=off python benchmarks/formats.py      # the formats as plain torch operations
+python benchmarks/formats.py --only binary ternary    # rows with one of these in their title
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def backward_ms(fmt: NumberFormat, x: Tensor, repeats: int, device: str) -> floa
     return median_ms(lambda: torch.autograd.grad(y, leaf, grad, retain_graph=True), repeats, device)
 
 
-def measure(device: str, mib: int, repeats: int, only: str) -> None:
+def measure(device: str, mib: int, repeats: int, only: list[str]) -> None:
     side = 1024 * int((mib / 4) ** 0.5)
     if device == "cpu" and fused_mode() == "auto":
         KERNELS.ready(0, wait=True)
@@ -122,7 +123,7 @@ def measure(device: str, mib: int, repeats: int, only: str) -> None:
     chain = median_ms(lambda: (x * 16).round().clamp(-128, 127) / 16, repeats, device)
     rows = []
     for fmt, title, given in cases(x):
-        if only not in title:
+        if not any(wanted in title for wanted in only):
             continue
         first = seconds(lambda fmt=fmt, given=given: fmt(given), device)
         forward = median_ms(lambda fmt=fmt, given=given: fmt(given), repeats, device)
@@ -147,7 +148,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, help="size of the tensor (1024 on CUDA, 64 on the CPU)")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1, help="on the CPU")
-    parser.add_argument("--only", default="", help="formats with this in their title")
+    parser.add_argument("--only", nargs="+", default=[""], help="what titles have, one of these")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     sizes = {"cuda": 1024, "cpu": 64}
