@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.exponents import LAYOUTS, exp2, floor_log2
+from chop.numerics.own import own
 
 SUM_BITS = 60  # of a magnitude below 4, times as many as there are: a sum below 2^62
 WIDE = {"mps": torch.float32}  # elsewhere there is float64
@@ -39,18 +40,21 @@ def mean_magnitude(x: Tensor, among: Tensor | None = None) -> Tensor:
 
     `among` says which ones count. NaN counts as zero, infinity as the largest number.
     """
-    magnitudes = x.abs().nan_to_num(nan=0.0, posinf=torch.finfo(x.dtype).max)
+    a = x.abs()
+    out = own(a)
+    a = torch.nan_to_num(a, nan=0.0, posinf=torch.finfo(x.dtype).max, out=out)
     dims = list(range(1 if x.ndim > 1 else 0, x.ndim))
     if not x.numel():
-        return magnitudes.sum(dims, keepdim=True)
-    count = rows_of(x.shape)[1]
-    largest = magnitudes.amax(dims, keepdim=True)
-    moved = magnitudes * exp2(-_middle(largest), x.dtype)
-    parts = (moved * lift(count)).to(torch.int64)
-    if among is None:
-        return mean_of(parts.sum(dims, keepdim=True), count, largest, lift(count))
-    total = torch.where(among, parts, 0).sum(dims, keepdim=True)
-    return mean_of(total, among.sum(dims, keepdim=True).clamp(min=1), largest, lift(count))
+        return a.sum(dims, keepdim=True)
+    count: int | Tensor = rows_of(x.shape)[1]
+    up = lift(rows_of(x.shape)[1])
+    if among is not None:
+        a = torch.mul(a, among, out=out)
+        count = among.sum(dims, keepdim=True).clamp(min=1)
+    largest = a.amax(dims, keepdim=True)
+    a = torch.mul(a, exp2(-_middle(largest), x.dtype), out=out)
+    total = torch.mul(a, up, out=out).to(torch.int64).sum(dims, keepdim=True)
+    return mean_of(total, count, largest, up)
 
 
 def mean_of(total: Tensor, count: int | Tensor, largest: Tensor, lift: float) -> Tensor:

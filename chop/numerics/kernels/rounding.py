@@ -438,7 +438,7 @@ def round_vectors(
 ):  # fmt: skip
     """`RULE` for blocks of one row each, one to a program, which reads it again out of the cache.
 
-    A block held in registers would leave no room for others, whose loading could go on meanwhile.
+    That is faster than holding it in registers, which leaves room for few others meanwhile.
     """
     start = tl.program_id(0).to(tl.int64) * columns
     column = tl.arange(0, C)
