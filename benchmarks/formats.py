@@ -4,6 +4,7 @@ TRITON_CACHE_DIR=$(mktemp -d) python benchmarks/formats.py    # first calls with
 python benchmarks/formats.py                     # CUDA, if there, with 1 GiB; CPU with 64 MiB
 python benchmarks/formats.py --device cpu --mib 16    # in the C++ library, which is waited for
 MASE_FUSED=off python benchmarks/formats.py      # the formats as plain torch operations
+python benchmarks/formats.py --only binary ternary    # rows with one of these in their title
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ ELEMENTWISE: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("binary_residual", [1, False, True], {}),
     ("ternary", [2, False, 1.0, None, None], {}),
     ("scale_integer", [8], {}),
+    ("scale_integer", [8], {"symmetric": True}),
 ]
-# a mean of each row comes first: the tensor is read at least twice, so at most 67 % of a copy
+# with means of each row: (B, L, D) has rows too long to be held, which are read again for each
 MEANS: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("binary", [1, False, True], {"scaled": True}),
     ("binary", [1, False, False], {}),
@@ -61,10 +63,13 @@ MX: list[tuple[str, list[Any], list[int]]] = [("mxint", [8], [32]), ("mxfp", [4,
 
 def cases(x: Tensor) -> Iterator[tuple[NumberFormat, str, Tensor]]:
     """Formats, what the table calls them, and the tensor in the shape that they get."""
+    sequence = x.view(-1, 1024, 1024)
     for name, precision, more in ELEMENTWISE + MEANS:
         options = "".join(f" {key}" for key in more)
         yield FORMATS[name](*precision, **more), f"{name} {precision}{options}", x
-    sequence = x.view(-1, 1024, 1024)
+    for name, precision, more in MEANS:
+        options = "".join(f" {key}" for key in more)
+        yield FORMATS[name](*precision, **more), f"{name} {precision}{options} (B, L, D)", sequence
     for name, precision, block in BLOCK + MX:
         fmt = FORMATS[name](*precision, block)
         yield fmt, f"{name} {fmt.precision} weight", x
@@ -108,7 +113,7 @@ def backward_ms(fmt: NumberFormat, x: Tensor, repeats: int, device: str) -> floa
     return median_ms(lambda: torch.autograd.grad(y, leaf, grad, retain_graph=True), repeats, device)
 
 
-def measure(device: str, mib: int, repeats: int) -> None:
+def measure(device: str, mib: int, repeats: int, only: list[str]) -> None:
     side = 1024 * int((mib / 4) ** 0.5)
     if device == "cpu" and fused_mode() == "auto":
         KERNELS.ready(0, wait=True)
@@ -118,6 +123,8 @@ def measure(device: str, mib: int, repeats: int) -> None:
     chain = median_ms(lambda: (x * 16).round().clamp(-128, 127) / 16, repeats, device)
     rows = []
     for fmt, title, given in cases(x):
+        if not any(wanted in title for wanted in only):
+            continue
         first = seconds(lambda fmt=fmt, given=given: fmt(given), device)
         forward = median_ms(lambda fmt=fmt, given=given: fmt(given), repeats, device)
         clipped = dataclasses.replace(fmt, ste="clip")
@@ -141,13 +148,14 @@ def main() -> None:
     parser.add_argument("--mib", type=int, help="size of the tensor (1024 on CUDA, 64 on the CPU)")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1, help="on the CPU")
+    parser.add_argument("--only", nargs="+", default=[""], help="what titles have, one of these")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     sizes = {"cuda": 1024, "cpu": 64}
     for device, size in sizes.items():
         wanted = options.device in (device, "all")
         if wanted and (device == "cpu" or torch.cuda.is_available()):
-            measure(device, options.mib or size, options.repeats)
+            measure(device, options.mib or size, options.repeats, options.only)
 
 
 if __name__ == "__main__":

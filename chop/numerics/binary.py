@@ -11,24 +11,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-
-
-def magnitudes(x: Tensor, share: float) -> Tensor:
-    """|x| times a share; NaN counts as zero, infinity as the largest number."""
-    return x.abs().nan_to_num(nan=0.0, posinf=torch.finfo(x.dtype).max) * share
-
-
-def mean_magnitude(x: Tensor, magnitudes: Callable[[Tensor, float], Tensor] = magnitudes) -> Tensor:
-    """Mean of |x| for each entry of the first dimension: an output channel, or a sample.
-
-    Of one dimension or none, the mean of all.
-    """
-    dims = list(range(1 if x.ndim > 1 else 0, x.ndim))
-    count = max(1, math.prod([x.shape[dim] for dim in dims]))
-    share = 2.0 ** -(count - 1).bit_length()  # the sum itself may be too large
-    parts = magnitudes(x, share)
-    mean = parts.sum(dims, keepdim=True) / (count * share)
-    return mean.clamp(max=torch.finfo(parts.dtype).max)
+from chop.numerics.means import mean_magnitude
 
 
 def sign(x: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ SIGNATURES = {
     kind: (_TENSOR, _TENSOR, *shape, _ARGUMENTS, ctypes.c_int)
     for kind, shape in {
         "elements": (_COUNT,),
-        "rows": (_COUNT, _COUNT, _TENSOR),
+        "rows": (_COUNT, _COUNT),
         "blocks": 5 * (_COUNT,),
     }.items()
 }

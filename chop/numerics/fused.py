@@ -34,6 +34,7 @@ from torch import Tensor
 
 from chop.numerics.compiled import KERNELS
 from chop.numerics.exponents import LAYOUTS
+from chop.numerics.means import lift, mean_of, rows_of
 from chop.numerics.own import plain
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ def _by_library(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
     if plan.blocks:
         shape = tiling_of(fmt, x.shape)
     elif plan.rows:
-        statistics = plan.rows(given).contiguous()
-        count = statistics.numel()
-        shape = (count, x.numel() // count, statistics.data_ptr())
+        shape = rows_of(x.shape)
     if shape is None:
         return None
     _call_library(plan, given, result, shape)
@@ -169,7 +168,7 @@ class Plan:
     arguments: tuple[float, ...]
     blocks: bool = False
     infinite: bool = False  # may make infinities
-    rows: Callable[[Tensor], Tensor] | None = None  # a number for each row, found beforehand
+    rows: bool = False  # with means of each row
 
     @property
     def kind(self) -> str:
@@ -224,28 +223,12 @@ def _plan_log(fmt: Any, device: torch.device) -> Plan:
     return Plan("log", (2.0**-fmt.exponent_bias, highest, LAYOUTS[torch.float32].carry, fmt.zero))
 
 
-def _mean_magnitude(x: Tensor) -> Tensor:
-    """By torch's own sum, whose order decides about the last bit."""
-    from chop.numerics.binary import mean_magnitude
-
-    return mean_magnitude(x, _magnitudes)
-
-
-def _magnitudes(x: Tensor, share: float) -> Tensor:
-    plan, result = Plan("magnitude", (share,)), torch.empty_like(x, dtype=torch.float32)
-    if x.is_cuda:
-        _round_elements(plan, x, result)
-    else:
-        _call_library(plan, x, result, (x.numel(),))
-    return result
-
-
 def _plan_binary(fmt: Any, device: torch.device) -> Plan | None:
     if fmt.stochastic:
         return None
     if fmt.bipolar and not fmt.scaled:
         return Plan("bipolar", ())
-    return Plan("on_off", (fmt.bipolar,), rows=_mean_magnitude)
+    return Plan("on_off", (1.0, True, False, fmt.bipolar), rows=True)
 
 
 def _plan_binary_residual(fmt: Any, device: torch.device) -> Plan | None:
@@ -255,16 +238,22 @@ def _plan_binary_residual(fmt: Any, device: torch.device) -> Plan | None:
 
 
 def _plan_ternary(fmt: Any, device: torch.device) -> Plan | None:
-    if fmt.scaling_factor:  # a second statistic, of what the first one leaves
-        return None
-    if fmt.fixed_border is not None:
-        return Plan("ternary", (fmt.fixed_border,))
-    return Plan("row_ternary", (), rows=lambda x: 0.75 * _mean_magnitude(x))
+    border = fmt.fixed_border
+    if border is not None and not fmt.scaling_factor:
+        return Plan("ternary", (border,))
+    share = 0.75 if border is None else border
+    return Plan("row_ternary", (share, border is None, fmt.scaling_factor), rows=True)
 
 
 def _plan_scale_integer(fmt: Any, device: torch.device) -> Plan:
     full, low, high = fmt.codes
-    return Plan("scale_integer", (full, low, high), blocks=True)
+    return Plan("scale_integer", (full, low, high, *_reciprocal(full)), blocks=True)
+
+
+def _reciprocal(n: int) -> tuple[float, float]:
+    """1/n as the float32 next below it, and the rest, so that zeros keep their signs."""
+    fine = 2 ** (23 + n.bit_length())
+    return fine // n / fine, fine % n / (n * fine)
 
 
 def _plan_block_fp(fmt: Any, device: torch.device) -> Plan:
@@ -412,6 +401,8 @@ TILE, MOST_WARPS = 1024, 16
 LARGEST_TILE = 2**14  # into which a block is fitted whole
 LINE = 512  # columns, at least, that a tile of a part of a block is wide if it can
 STEPS = 16  # tiles of a large block that a program looks at for its largest
+LONG_ROW = 2**14  # up to which one program takes a row, piece by piece, again out of the cache
+LONGEST_ROW, MANY_ROWS = 2**17, 2**9  # up to which it still does, if so many rows are at work
 
 
 def _power_of_two(n: int) -> int:
@@ -467,7 +458,7 @@ def launch(plan: Plan, fmt: NumberFormat, x: Tensor) -> Tensor | None:
     if plan.blocks:
         work = _block_work(plan, fmt, x, result)
     elif plan.rows:
-        work = functools.partial(_round_rows, plan, plan.rows, x, result)
+        work = functools.partial(_round_rows, plan, x, result)
     else:
         work = functools.partial(_round_elements, plan, x, result)
     if work is None or not _compiled(work, x):
@@ -529,6 +520,9 @@ def _block_work(plan: Plan, fmt: Any, x: Tensor, result: Tensor) -> Callable[[],
     t = tiling_of(fmt, x.shape)
     if t is None:
         return None
+    vectors = t.block_m == 1 and t.n % t.block_n == 0 and t.block_n > TILE
+    if vectors and _by_one_program(x.numel() // t.block_n, t.block_n):
+        return functools.partial(_round_vectors, plan, x, result, t.block_n)
     work: Callable[..., None] = _round_blocks
     by = whole_tiles(t)
     if by is None:
@@ -558,9 +552,13 @@ def _shape(t: Tiling, by: Tiles, parts: tuple[int, int]) -> tuple[int, ...]:
     return t.m, t.n, t.block_m, t.block_n, _groups(t, by)[0], *parts
 
 
+def _warps(size: int) -> int:
+    return min(MOST_WARPS, max(2, size // 512))
+
+
 def _size(by: Tiles) -> dict[str, Any]:
-    warps = min(MOST_WARPS, max(2, by.size // 512))
-    return {"BM": by.rows, "G": by.groups, "BN": by.columns, "EVEN": by.even, "num_warps": warps}
+    tile = {"BM": by.rows, "G": by.groups, "BN": by.columns, "EVEN": by.even}
+    return {**tile, "num_warps": _warps(by.size)}
 
 
 def _rule(plan: Plan) -> dict[str, Any]:
@@ -598,8 +596,78 @@ def _round_large_blocks(plan: Plan, x: Tensor, result: Tensor, t: Tiling, by: Ti
     _round_blocks(plan, x, result, t, by, largest)
 
 
-def _round_rows(plan: Plan, rows: Callable[[Tensor], Tensor], x: Tensor, result: Tensor) -> None:
-    """Like blocks, each with a number that is not its largest magnitude."""
-    given = rows(x).contiguous().view(-1)
-    t = Tiling(1, 1, x.numel(), 1, x.numel() // given.numel())
-    _round_blocks(plan, x, result, t, part_tiles(t), given.view(torch.int32))
+def _by_one_program(rows: int, columns: int) -> bool:
+    return columns <= (LONGEST_ROW if rows >= MANY_ROWS else LONG_ROW)
+
+
+def _row_size(columns: int, most: int) -> dict[str, int]:
+    """Pieces of at most that size. Of long rows fewer are at work, so that the cache holds all."""
+    warps = 2 * MOST_WARPS if columns > LONG_ROW else _warps(max(columns, TILE))
+    return {"C": min(_power_of_two(columns), most), "num_warps": _power_of_two(warps)}
+
+
+def _round_vectors(plan: Plan, x: Tensor, result: Tensor, columns: int) -> None:
+    size = _row_size(columns, 4096)
+    _kernels().round_vectors[(x.numel() // columns,)](
+        x,
+        result,
+        columns,
+        *plan.padded,
+        _most(plan, x),
+        EVEN=columns % size["C"] == 0,
+        **size,
+        **_rule(plan),
+    )
+
+
+LONG, LONG_WARPS = 4096, 8  # of a row that many programs share
+
+
+def _round_rows(plan: Plan, x: Tensor, result: Tensor) -> None:
+    rows, columns = rows_of(x.shape)
+    short = _by_one_program(rows, columns)
+    (_round_short_rows if short else _round_long_rows)(plan, x, result, rows, columns)
+
+
+def _round_short_rows(plan: Plan, x: Tensor, result: Tensor, rows: int, columns: int) -> None:
+    """By one program each, or several by one."""
+    share, mean, beyond, more, _ = plan.padded
+    size = _row_size(columns, 2048 if beyond else 4096)  # two sums take more registers
+    height = max(1, TILE // size["C"])
+    up = lift(columns)
+    _kernels().round_rows[(-(-rows // height),)](
+        x, result, rows, columns, up, 1 / up, share, more, _most(plan, x),
+        MEAN=bool(mean), BEYOND=bool(beyond),
+        EVEN=columns % size["C"] == 0 and rows % height == 0, R=height,
+        **size,
+        **_rule(plan),
+    )  # fmt: skip
+
+
+def _round_long_rows(plan: Plan, x: Tensor, result: Tensor, rows: int, columns: int) -> None:
+    """Of many tiles each, and so read for their largest, for each mean, and to be rounded."""
+    share, mean, beyond, more, _ = plan.padded
+    even = columns % LONG == 0
+    t, by = Tiling(1, 1, x.numel(), 1, columns), Tiles(1, 1, LONG, even)
+    parts = -(-columns // LONG)
+    size = {"EVEN": even, "SIZE": LONG, "num_warps": LONG_WARPS}
+    largest = torch.zeros(rows, dtype=torch.int32, device=x.device)
+    _kernels().find_largest[(rows * parts,)](
+        x, largest, *_shape(t, by, (1, parts)), STEPS=1, **_size(by)
+    )
+
+    def mean_beyond(border: Tensor, count: int | None) -> Tensor:
+        sums = torch.zeros(2, rows, dtype=torch.int64, device=x.device)
+        up = lift(columns)
+        _kernels().add_up[(rows * parts,)](x, largest, border, *sums, columns, parts, up, **size)
+        found = sums[1].clamp(min=1) if count is None else count
+        return mean_of(sums[0], found, largest.view(torch.float32), up)
+
+    first = torch.full((rows,), share, device=x.device)
+    if mean:
+        first = share * mean_beyond(torch.full_like(first, -1.0), columns)
+    second = mean_beyond(first, None) if beyond else first
+    _kernels().round_long_rows[(rows * parts,)](
+        x, result, first, second, columns, parts, more, _most(plan, x),
+        BEYOND=bool(beyond), **size, **_rule(plan),
+    )  # fmt: skip

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.binary import mean_magnitude, scale_bits
+from chop.numerics.binary import scale_bits
+from chop.numerics.means import mean_magnitude
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,10 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
         return 0.75 * mean_magnitude(x)
 
     def round(self, x: Tensor) -> Tensor:
-        finite = torch.finfo(x.dtype).max
-        beyond = (x.abs() > self.border(x)).to(x.dtype)
-        ternary = x.sign() * beyond
+        beyond = x.abs() > self.border(x)
+        ternary = x.sign() * beyond.to(x.dtype)
         if self.scaling_factor:
-            kept = mean_magnitude(x.clamp(-finite, finite) * beyond)
-            share = mean_magnitude(beyond)
-            ternary = ternary * (kept / torch.where(share > 0, share, 1.0)).clamp(max=finite)
+            ternary = ternary * mean_magnitude(x, beyond)
         return torch.where(x.isnan(), x, ternary)
 
     @property

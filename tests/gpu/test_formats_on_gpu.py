@@ -50,6 +50,9 @@ LAYOUTS = [  # shape, block, batched
     ((2, 1024, 64), (16,), True),
     ((4, 33, 65), (5, 7), True),
     ((2, 20000), (-1,), True),
+    ((6, 5000), (-1,), True),
+    ((6, 8192), (1, 4096), False),
+    ((6, 10000), (1, 4096), False),
     ((4096, 512), (16,), False),
     ((3, 5000, 48), (16,), True),
     ((256, 300), (-1, -1), False),
@@ -78,7 +81,7 @@ def numbers(shape, dtype=torch.float32):
     bits = torch.randint(info.min, info.max + 1, (n,), dtype=torch.int64).to(whole).view(dtype)
     scale = torch.randint(-140, 120, (1,)).float().exp2() if torch.rand(()) < 0.5 else 1.0
     x = torch.where(torch.rand(n) < torch.rand(()), bits, (torch.randn(n) * scale).to(dtype))
-    x[: len(SPECIAL)] = torch.tensor(SPECIAL).to(dtype)
+    x[: len(SPECIAL)] = torch.tensor(SPECIAL[:n]).to(dtype)
     return x[torch.randperm(n)].view(shape)
 
 
@@ -135,23 +138,56 @@ MEANS = [
     FORMATS["binary"](1, False, True, scaled=True),
     FORMATS["binary"](1, False, False),
     FORMATS["ternary"](2, False, None, None, None),
+    FORMATS["ternary"](2, True, None, None, None),
+    FORMATS["ternary"](2, True, 1.0, None, None),
 ]
-
-
-@pytest.mark.parametrize("fmt", [*MEANS, FORMATS["ternary"](2, True, None, None, None)])
-def test_formats_with_means_are_close(fmt):
-    x = torch.randn(64, 512)
-    # sums in another order, so up to a few roundings apart
-    torch.testing.assert_close(fmt(x.cuda()).cpu(), fmt(x), rtol=1e-5, atol=0)
+ROWS = [
+    (64, 512),
+    (3, 1001),
+    (2, 5, 7, 9),
+    (3000,),
+    (40, 3),
+    (7, 1),
+    (130, 16),
+    (5, 5000),
+    (5, 16384),
+]
+LONG_ROWS = [(3, 20000), (2, 8, 4096), (50000,), (1, 2**20)]
 
 
 @pytest.mark.parametrize("fmt", MEANS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(64, 512), (3, 1001), (2, 5, 7, 9), (3000,), (40, 3)])
-def test_means_are_those_of_torch_itself(fmt, dtype, shape):
-    x = numbers(shape, dtype).cuda()
-    assert is_fused(fmt, x)
-    assert same_bits(fmt(x), fmt.rounded(x))
+@pytest.mark.parametrize("shape", ROWS + LONG_ROWS)
+def test_formats_with_means_give_the_bits_of_the_cpu(fmt, dtype, shape):
+    for x in (numbers(shape, dtype), torch.randn(shape).to(dtype), torch.zeros(shape, dtype=dtype)):
+        assert is_fused(fmt, x)
+        check(fmt, x)
+
+
+@pytest.mark.parametrize("fmt", [*MEANS, FORMATS["scale_integer"](8)])
+def test_many_long_rows_give_the_bits_of_the_cpu(fmt, monkeypatch):
+    monkeypatch.setattr(fused, "MANY_ROWS", 1)
+    for shape in ((3, 20000), (2, 2**16)):
+        check(fmt, numbers(shape))
+
+
+def test_scales_give_the_bits_of_the_cpu_for_millions_of_numbers():
+    for length in (1, 7, 64, 1024, 5000, 16384, 30000):
+        for width, symmetric in ((2, True), (8, False), (8, True), (16, True), (24, True)):
+            fmt = FORMATS["scale_integer"](width, symmetric=symmetric)
+            check(fmt, numbers((2**19 // length, length)))
+            check(
+                fmt,
+                torch.rand(2**19 // length, length) * 2.0 ** float(torch.randint(-140, 120, ())),
+            )
+
+
+def test_residual_signs_may_leave_the_operand_as_it_is():
+    fmt = FORMATS["binary_residual"](1, False, True, residual_sign=False)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        x = torch.randn(64, 4096).to(dtype)
+        assert not is_fused(fmt, x)
+        assert same_bits(fmt(x.cuda()).cpu(), x)
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,8 @@ class TestBits:
             FORMATS["binary"](1, False, True, scaled=True),
             FORMATS["binary"](1, False, False),
             FORMATS["ternary"](2, False, None, None, None),
+            FORMATS["ternary"](2, True, None, None, None),
+            FORMATS["ternary"](2, True, 0.5, None, None),
         ],
     )
     @settings(max_examples=30, deadline=None)

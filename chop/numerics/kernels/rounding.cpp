@@ -148,12 +148,6 @@ struct ternary {
     }
 };
 
-struct magnitude {
-    float share;
-    explicit magnitude(const float* p) : share(p[0]) {}
-    float operator()(float x) const { return x == x ? at_most(magnitude_of(x), FINITE) * share : 0; }
-};
-
 struct residual {
     float levels, total;
     explicit residual(const float* p) : levels(p[0]), total(p[1]) {}
@@ -261,21 +255,71 @@ struct scale_integer {
     }
 };
 
-// --- rows with a statistic: Rule(arguments, that of the row)(x) ---------------------------------
+// --- rows: Rule(arguments, row)(x) ----------------------------------------------------------------
+
+// What counts of a number, as bits: no NaN, and infinity as the largest number.
+inline int32_t counted(float x) {
+    int32_t b = bits(x) & MAGNITUDE;
+    return b > EXPONENT ? 0 : least(b, EXPONENT - 1);
+}
+
+// Mean magnitudes as in chop/numerics/means.py: sums of whole numbers.
+struct Row {
+    const float* x;
+    int64_t count;
+    float lift;
+    int32_t exponent;
+
+    Row(const float* x, int64_t count, float lift) : x(x), count(count), lift(lift) {
+        int32_t largest = 0;
+        for (int64_t i = 0; i < count; i++) largest = most(largest, counted(x[i]));
+        exponent = least(most(floor_log2(number(largest)), -126), 126);
+    }
+    float mean() const { return mean_of(total_beyond(-1.0f), count); }
+    float mean_beyond(float border) const {
+        int64_t found = 0;
+        for (int64_t i = 0; i < count; i++) found += magnitude_of(x[i]) > border;
+        return mean_of(total_beyond(border), found > 0 ? found : 1);
+    }
+
+  private:
+    int64_t total_beyond(float border) const {
+        const float move = power(-exponent);
+        int64_t total = 0;
+        for (int64_t i = 0; i < count; i++) {
+            float a = magnitude_of(x[i]) > border ? number(counted(x[i])) : 0.0f;
+            total += int64_t(a * move * lift);
+        }
+        return total;
+    }
+    float mean_of(int64_t total, int64_t count) const {
+        return float(double(total) / double(count) / lift * power(exponent));
+    }
+};
+
+// The first statistic is p[0], of the mean magnitude if p[1]; the second is the mean of what lies
+// beyond the first if p[2], and else one.
+struct statistics {
+    float first, second;
+    statistics(const float* p, const Row& row)
+        : first(p[1] != 0 ? p[0] * row.mean() : p[0]),
+          second(p[2] != 0 ? row.mean_beyond(first) : 1.0f) {}
+};
 
 struct on_off {
     float scale, off;
     bool bipolar;
-    on_off(const float* p, float scale)
-        : scale(scale), off(p[0] != 0 ? -scale : 0.0f), bipolar(p[0] != 0) {}
+    on_off(const float* p, const Row& row)
+        : scale(statistics(p, row).first), off(p[3] != 0 ? -scale : 0.0f), bipolar(p[3] != 0) {}
     float operator()(float x) const {
         bool on = (x > 0) | ((x == 0) & bipolar);
         return x == x ? (on ? scale : off) : x;
     }
 };
 
-struct row_ternary : ternary {
-    row_ternary(const float*, float border) : ternary(&border) {}
+struct row_ternary : statistics {
+    using statistics::statistics;
+    float operator()(float x) const { return ternary(&first)(x) * second; }
 };
 
 // --- loops --------------------------------------------------------------------------------------
@@ -303,18 +347,14 @@ void elements(const float* x, float* y, int64_t n, const float* p, int threads) 
 }
 
 template <typename Rule>
-void rows(const float* x, float* y, int64_t count, int64_t columns, const float* statistics,
-          const float* p, int threads) {
+void rows(const float* x, float* y, int64_t count, int64_t columns, const float* p, int threads) {
+    float lift = power(60);
+    for (int64_t n = 1; n < columns; n *= 2) lift *= 0.5f;
     in_threads(count, threads < count ? threads : int(count), [=](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++)
-            round(Rule(p, statistics[row]), x + row * columns, y + row * columns, columns);
+            round(Rule(p, Row(x + row * columns, columns, lift)), x + row * columns,
+                  y + row * columns, columns);
     });
-}
-
-// What counts for the largest of a block, as bits: no NaN, and infinity as the largest number.
-inline int32_t counted(float x) {
-    int32_t b = bits(x) & MAGNITUDE;
-    return b > EXPONENT ? 0 : least(b, EXPONENT - 1);
 }
 
 // A strip of rows by columns, in blocks next to each other that are as tall as the strip.
@@ -401,8 +441,8 @@ void blocks(const float* x, float* y, int64_t samples, int64_t m, int64_t n, int
     }
 #define ROWS(RULE)                                                                                 \
     extern "C" void round_##RULE(const float* x, float* y, int64_t count, int64_t columns,         \
-                                 const float* statistics, const float* p, int threads) {           \
-        rows<RULE>(x, y, count, columns, statistics, p, threads);                                  \
+                                 const float* p, int threads) {                                    \
+        rows<RULE>(x, y, count, columns, p, threads);                                              \
     }
 #define BLOCKS(RULE)                                                                               \
     extern "C" void round_##RULE(const float* x, float* y, int64_t samples, int64_t m, int64_t n,  \
@@ -417,7 +457,6 @@ ELEMENTS(minifloat_wide)
 ELEMENTS(log)
 ELEMENTS(bipolar)
 ELEMENTS(ternary)
-ELEMENTS(magnitude)
 ELEMENTS(residual)
 ROWS(on_off)
 ROWS(row_ternary)

@@ -74,6 +74,18 @@ def _exp2(exponent):
 
 
 @triton.jit
+def _power(exponent):
+    """Two to the exponent of a normal number."""
+    return _float((exponent + 127) << 23)
+
+
+@triton.jit
+def _middle(largest):
+    """Its exponent, or the nearest one of which two to it and to its negative are normal."""
+    return tl.minimum(tl.maximum(_floor_log2(largest), -126), 126)
+
+
+@triton.jit
 def _shift(exponent):
     """By which power of two numbers of this exponent are moved to the middle of float32."""
     return tl.where(exponent >= 64, -64, tl.where(exponent < -32, 64, 0))
@@ -153,12 +165,6 @@ def bipolar(x, p0, p1, p2, p3, p4):
 def ternary(x, border, p1, p2, p3, p4):
     sign = tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
     return tl.where(x == x, sign * tl.where(tl.abs(x) > border, 1.0, 0.0), x)
-
-
-@triton.jit
-def magnitude(x, share, p1, p2, p3, p4):
-    """In parts small enough to be summed up; NaN counts as zero, infinity as the largest number."""
-    return tl.where(x == x, tl.minimum(tl.abs(x), FINITE), 0.0) * share
 
 
 @triton.jit
@@ -252,26 +258,62 @@ def block_log(x, largest, top, most, carry, zero, p4):
 
 
 @triton.jit
-def scale_integer(x, largest, full, low, high, p3, p4):
-    inside = _clamp(x, -FINITE, FINITE)
-    parts = tl.div_rn(inside, tl.where(largest > 0, largest, 1.0) + tl.zeros_like(x))
-    whole = _clamp(_nearest(parts * full), low, high)
-    return tl.div_rn(whole, full + tl.zeros_like(x)) * largest
+def _divided(a, b):
+    """a / b, rounded once, as tests/numerics/test_division.py shows; b is that of many numbers.
 
-
-# --- rows with a statistic: rule(x, that of the row, p0, p1, p2, p3, p4) --------------------------
+    For 0 <= a <= b and 2**-23 <= b < 4. Below 2**-26 the last bits may differ. A reciprocal in two
+    parts takes one of the two floats next to the quotient; what this leaves of `a` is exact, and
+    corrects it (Markstein 1990).
+    """
+    inverse = tl.div_rn(tl.full(b.shape, 1.0, tl.float32), b)
+    rest = tl.fma(-inverse, b, tl.full(b.shape, 1.0, tl.float32)) * inverse
+    near = tl.fma(a, inverse, a * rest)
+    return tl.fma(tl.fma(-near, b, a), inverse, near)
 
 
 @triton.jit
-def on_off(x, scale, bipolar, p1, p2, p3, p4):
+def scale_integer(x, largest, full, low, high, inverse, rest):
+    """As parts of the largest; `inverse` and `rest` are 1 / full."""
+    divisor = tl.where(largest > 0, largest, 1.0)
+    move = _power(-_middle(divisor))
+    divisor *= move
+    parts = _divided(_at_most(tl.abs(x) * move, divisor), divisor)
+    code = _clamp(_signed(x, _nearest(parts * full)), low, high)
+    return tl.fma(code, inverse, code * rest) * largest
+
+
+# --- rows: rule(x, first and second statistic of the row, p) --------------------------------------
+
+
+@triton.jit
+def _magnitudes(x):
+    """What counts: no NaN, and infinity as the largest number."""
+    return tl.where(x == x, tl.minimum(tl.abs(x), FINITE), 0.0)
+
+
+@triton.jit
+def _parts(a, largest, lift):
+    """Magnitudes as whole numbers of small parts, whose sum does not depend on the order."""
+    return (a * _power(-_middle(largest)) * lift).to(tl.int64)
+
+
+@triton.jit
+def _mean(total, count, largest, unlift):
+    """As `mean_of` in chop/numerics/means.py."""
+    mean = tl.cast(total, tl.float64) / tl.cast(count, tl.float64)
+    return (mean * unlift * _power(_middle(largest))).to(tl.float32)
+
+
+@triton.jit
+def on_off(x, scale, one, bipolar):
     on = tl.where(bipolar != 0, x >= 0, x > 0)
     off = tl.where(bipolar != 0, -scale, 0.0)
     return tl.where(x == x, tl.where(on, scale, off), x)
 
 
 @triton.jit
-def row_ternary(x, border, p0, p1, p2, p3, p4):
-    return ternary(x, border, p1, p2, p3, p4)
+def row_ternary(x, border, scale, p):
+    return ternary(x, border, p, p, p, p) * scale
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -300,12 +342,6 @@ def round_elements(
         x = tl.load(x_ptr + start + at, mask=mask, other=0.0).to(tl.float32)
         y = _cast(RULE(x, p0, p1, p2, p3, p4), most, y_ptr)
         tl.store(y_ptr + start + at, y, mask=mask)
-
-
-@triton.jit
-def _magnitudes(x):
-    """What counts for the largest of a block: no NaN, and infinity as the largest number."""
-    return magnitude(x, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @triton.jit
@@ -382,3 +418,132 @@ def find_largest(
         row += BM
     largest = tl.max(tl.max(most, axis=2), axis=0)
     tl.atomic_max(largest_ptr + block, _bits(largest), mask=real)
+
+
+@triton.jit
+def _piece(x_ptr, at, there, EVEN: tl.constexpr, KEEP: tl.constexpr):
+    """To be read again, and then out of the cache, if KEEP."""
+    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
+    if EVEN:
+        x = tl.load(x_ptr + at, eviction_policy=policy)
+    else:
+        x = tl.load(x_ptr + at, mask=there, other=0.0, eviction_policy=policy)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def round_vectors(
+    x_ptr, y_ptr, columns, p0, p1, p2, p3, p4, most,
+    RULE: tl.constexpr, EVEN: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """`RULE` for blocks of one row each, one to a program, which reads it again out of the cache.
+
+    That is faster than holding it in registers, which leaves room for few others meanwhile.
+    """
+    start = tl.program_id(0).to(tl.int64) * columns
+    column = tl.arange(0, C)
+    a = tl.zeros([C], tl.float32)
+    for i in range(0, columns, C):
+        there = i + column < columns
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i + column, there, EVEN, True)))
+    largest = tl.max(a, axis=0, keep_dims=True)
+    for i in range(0, columns, C):
+        at, there = start + i + column, i + column < columns
+        x = _piece(x_ptr, at, there, EVEN, False)
+        y = _cast(RULE(x, largest, p0, p1, p2, p3, p4), most, y_ptr)
+        if EVEN:
+            tl.store(y_ptr + at, y)
+        else:
+            tl.store(y_ptr + at, y, mask=there)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def round_rows(
+    x_ptr, y_ptr, rows, columns, lift, unlift, share, p, most,
+    RULE: tl.constexpr, MEAN: tl.constexpr, BEYOND: tl.constexpr,
+    EVEN: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """`RULE` for R rows to a program, which reads them again and again out of the cache.
+
+    The first statistic is `share`, of the mean magnitude if MEAN. The second is the mean of the
+    magnitudes beyond the first, or one.
+    """
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
+    column = tl.arange(0, C)[None, :]
+    start = row * columns + column
+    real = row < rows
+    a = tl.zeros([R, C], tl.float32)
+    for i in range(0, columns, C):
+        there = real & (i + column < columns)
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i, there, EVEN, True)))
+    largest = tl.max(a, axis=1, keep_dims=True)
+    first = tl.zeros_like(largest) + share
+    second = tl.zeros_like(largest) + 1.0
+    if MEAN:
+        total = tl.zeros([R, C], tl.int64)
+        for i in range(0, columns, C):
+            there = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, there, EVEN, True)
+            total += _parts(_magnitudes(x), largest, lift)
+        total = tl.sum(total, axis=1, keep_dims=True)
+        first = share * _mean(total, columns, largest, unlift)
+    if BEYOND:
+        found = tl.zeros([R, C], tl.int64)
+        counts = tl.zeros([R, C], tl.int32)
+        for i in range(0, columns, C):
+            there = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, there, EVEN, True)
+            beyond = tl.abs(x) > first
+            found += _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
+            counts += beyond.to(tl.int32)
+        found = tl.sum(found, axis=1, keep_dims=True)
+        count = tl.sum(counts, axis=1, keep_dims=True)
+        second = _mean(found, tl.maximum(count, 1), largest, unlift)
+    for i in range(0, columns, C):
+        there = real & (i + column < columns)
+        x = _piece(x_ptr, start + i, there, EVEN, False)
+        y = _cast(RULE(x, first, second, p), most, y_ptr)
+        if EVEN:
+            tl.store(y_ptr + start + i, y)
+        else:
+            tl.store(y_ptr + start + i, y, mask=there)
+
+
+@triton.jit
+def _part_of_row(columns, parts, SIZE: tl.constexpr):
+    """Of this program: the row, its elements, and which of them exist."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program // parts
+    column = (program % parts) * SIZE + tl.arange(0, SIZE)
+    return row, row * columns + column, column < columns
+
+
+@triton.jit(do_not_specialize=["parts"])
+def add_up(
+    x_ptr, largest_ptr, border_ptr, total_ptr, count_ptr, columns, parts, lift,
+    EVEN: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Of rows longer than a tile, the magnitudes beyond a border, and how many they are."""
+    row, at, there = _part_of_row(columns, parts, SIZE)
+    x = _piece(x_ptr, at, there, EVEN, False)
+    largest = _float(tl.load(largest_ptr + row))
+    beyond = tl.abs(x) > tl.load(border_ptr + row)
+    found = _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
+    tl.atomic_add(total_ptr + row, tl.sum(found, axis=0))
+    tl.atomic_add(count_ptr + row, tl.sum(beyond.to(tl.int32), axis=0).to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["parts"])
+def round_long_rows(
+    x_ptr, y_ptr, first_ptr, second_ptr, columns, parts, p, most,
+    RULE: tl.constexpr, BEYOND: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """`RULE` by statistics that are there already."""
+    row, at, there = _part_of_row(columns, parts, SIZE)
+    x = _piece(x_ptr, at, there, EVEN, False)
+    second = tl.load(second_ptr + row) if BEYOND else 1.0
+    y = _cast(RULE(x, tl.load(first_ptr + row), second, p), most, y_ptr)
+    if EVEN:
+        tl.store(y_ptr + at, y)
+    else:
+        tl.store(y_ptr + at, y, mask=there)
