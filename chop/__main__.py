@@ -15,6 +15,8 @@ def main() -> None:
         if is_core_dependency(error):
             repair()
         raise
+    except KeyboardInterrupt:
+        sys.exit(130)
     command_line()
 
 

@@ -48,6 +48,8 @@ def _pt(file: Path) -> State:
     if file.suffix == ".safetensors":
         return _safetensors(file)
     content = read_torch_file(file)
+    if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
+        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]

@@ -40,7 +40,8 @@ app = typer.Typer(
     name="ch",
     cls=ActionGroup,
     help="MASE: read a PyTorch model as a graph, analyse it, and make it fit real hardware.",
-    epilog="`ch train jsc-tiny jsc-sim` trains a small network; `ch --info` lists what there is.",
+    epilog="`ch train jsc-tiny jsc-sim --learning-rate 1e-3` trains a small network; "
+    "`ch --info` lists what there is.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -35,6 +35,7 @@ class Action:
     about: str
     function: str  # "module:function", imported when the action runs
     requirements: tuple[Requirement, ...] = ()
+    beside_checkpoint: bool = False  # what it makes belongs to the run whose checkpoint it loads
 
     def run(self, config: RunConfig, project: Project) -> None:
         """Do it."""
@@ -52,6 +53,7 @@ ACTIONS: dict[str, Action] = {
             "Test a trained model on the test split of a data set.",
             "chop.actions.test:run_test",
             requirements=(needs_checkpoint,),
+            beside_checkpoint=True,
         ),
     )
 }

@@ -259,7 +259,10 @@ class RunConfig:
         Trainer("Steps between checkpoints, besides those after each epoch.", row="when set"),
     ] = None
     compile: Annotated[
-        bool, Trainer("Compile the training step: slower to start, faster to run.", row="when set")
+        bool,
+        Trainer(
+            "Compile the training step: slow to start, may pay for larger networks.", row="when set"
+        ),
     ] = False
 
     profile: Annotated[

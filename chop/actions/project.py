@@ -27,8 +27,12 @@ class Project:
     folder: Path
 
     @classmethod
-    def of(cls, config: RunConfig) -> Project:
+    def of(cls, config: RunConfig, *, beside_checkpoint: bool = False) -> Project:
         """The folder that the options name, or derive; with `resume`, one that can be resumed."""
+        if config.resume and config.load_name:
+            raise ConfigError("--resume goes on with the run's own weights; leave --load out")
+        if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
+            return cls(owner)
         goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
         earlier = find_project_to_resume(config) if goes_on and config.project is None else None
         project = earlier or cls(config.project_dir / (config.project or _derived_name(config)))
@@ -69,6 +73,14 @@ class Project:
             folder.mkdir(parents=True, exist_ok=True)
         logger.info("Project will be created at %s", self.folder)
         return self
+
+
+def _owner(checkpoint: str | None) -> Path | None:
+    """The project whose training has left `checkpoint`."""
+    folders = Path(checkpoint).absolute().parents if checkpoint else ()
+    if len(folders) > 2 and (folders[0].name, folders[1].name) == ("training_ckpts", "software"):
+        return folders[2]
+    return None
 
 
 def find_project_to_resume(config: RunConfig) -> Project | None:

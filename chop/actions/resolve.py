@@ -46,7 +46,10 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
     chosen = _defaults() | (file or {}) | typed
     chosen |= dict(_located(chosen, typed, problems))
     if chosen["model"] is None or chosen["dataset"] is None:
-        problems.append("No model and/or dataset provided! These are required.")
+        missing = [name for name in ("model", "dataset") if chosen[name] is None]
+        problems.append(
+            f"No model and/or dataset provided! These are required. (no {' and no '.join(missing)})"
+        )
     if problems:
         raise ConfigError(*problems)
     return Resolved(RunConfig(**chosen), file, typed)

@@ -54,7 +54,7 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     set_up_logging(config)
     for require in action.requirements:
         require(config)
-    project = Project.of(config)
+    project = Project.of(config, beside_checkpoint=action.beside_checkpoint)
     import_files(config.imports)
     _check_names(config)
     named = replace(config, project=config.project or project.name)
@@ -74,8 +74,12 @@ def import_files(files: Sequence[Path]) -> None:
 
 def _check_names(config: RunConfig) -> None:
     from chop.dataset.base import DATASETS
-    from chop.models.base import get_model_info
+    from chop.models.base import MODELS, get_model_info
 
+    if config.model in DATASETS and config.dataset in MODELS:
+        raise ConfigError(
+            f"{config.model!r} is the data set and {config.dataset!r} the model: swap"
+        )
     get_model_info(str(config.model))
     _ = DATASETS[str(config.dataset)]
 

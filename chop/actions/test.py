@@ -194,6 +194,8 @@ def _unused(folder: Path, stem: str) -> Path:
 def run_test(config: RunConfig, project: Project) -> None:
     """`ch test`."""
     model, model_info, data_module = model_and_data(config)
+    data_module.prepare_data()
+    data_module.setup("test")
     project.create()
     logger.info("Testing model '%s'...", config.model)
     options = options_of(config)

@@ -121,6 +121,8 @@ def run_train(config: RunConfig, project: Project) -> None:
 
     model, _, data_module = model_and_data(config)
     options = options_of(config)
+    data_module.prepare_data()
+    data_module.setup("fit")
     folder = project.create().training_ckpts
     resume = config.resume or (config.is_to_auto_requeue and is_requeued())
     names, saved = continued(folder) if resume else (None, None)
@@ -130,6 +132,7 @@ def run_train(config: RunConfig, project: Project) -> None:
         logger.info("An earlier run is in this folder: this one saves %s", names.best.name)
     logger.info("Training model '%s'...", config.model)
     logger.info("%s", model_summary(model, str(config.model)))
+    logger.info("%s", sizes(data_module))
     curves = open_curves(config, project, names, saved)
     try:
         fitted = fit(
@@ -146,9 +149,25 @@ def run_train(config: RunConfig, project: Project) -> None:
     finally:
         for each in curves:
             each.finalize("success")
-    if fitted.place.leads and curves:
-        report(config, Names(project.software, names.version), model, data_module, fitted)
+    if not fitted.steps:
+        logger.info(
+            "This run is complete, after %d epochs: raise --max-epochs to go on",
+            fitted.progress.epoch,
+        )
+    elif fitted.place.leads and curves:
+        files = Names(project.software, names.version)
+        report(config, files, model, data_module, fitted)
+        logger.info("Curves are in %s", files("curves", "svg"))
+        test = f"ch test {config.model} {config.dataset} --load {names.best} --load-type pl"
+        logger.info("Test it with: %s", test)
     logger.info("Training is completed")
+
+
+def sizes(data_module: Any) -> str:
+    """How many samples there are to learn from, and to validate on."""
+    validation = data_module.val_dataset
+    rest = f"{len(validation):,} to validate on" if validation else "none to validate on"
+    return f"{len(data_module.train_dataset):,} samples to learn from, {rest}"
 
 
 def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:

@@ -89,6 +89,8 @@ class DatasetSpec:
         owner, known = f"data set {self.info.name!r}", inspect.signature(self.load).parameters
         given = {k: v for k, v in options.items() if v is not None}
         surplus = sorted(given.keys() - known.keys() - OFFERED)
+        if surplus[:1] == ["path"]:
+            raise ValueError(f"{owner} needs no file, so there is nothing for --data-path to name")
         if surplus:
             raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED))
         return checked(owner, self.load, {k: v for k, v in given.items() if k in known})

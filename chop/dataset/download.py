@@ -31,6 +31,15 @@ class _Changed(Exception):
     """What was fetched so far does not belong to the file that is there now."""
 
 
+@contextmanager
+def instead(advice: str) -> Iterator[None]:
+    """Meanwhile a download that fails ends with `advice`."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{error}; {advice}") from error
+
+
 def download(
     url: str,
     target: Path,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chop.dataset.base import Split, dataset
-from chop.dataset.download import download
+from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
 from chop.dataset.sources import own_file
 from chop.dataset.tabular import BLOCK, Table
@@ -38,7 +38,8 @@ def jsc(
     """
     source = own_file(path, (".z", ".h5", ".hdf5"), name=FILE) if path else cache / "jsc" / FILE
     if not path:
-        download(URL, source)
+        with instead("jsc-sim, simulated jets, needs no download"):
+            download(URL, source)
     data = prepared_jets(cache / "jsc", source, read_cernbox, drop_duplicates=True, renew=renew)
     return data.split(split, legacy_val=legacy_val)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from chop.dataset.base import Split, dataset
-from chop.dataset.download import download
+from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
@@ -47,7 +47,8 @@ def _downloaded(folder: Path) -> Path:
     target = folder / FILE
     if target.exists():
         return target
-    about = download(ABOUT, folder / "about.json")
+    with instead("jsc-sim, simulated jets, needs no download"):
+        about = download(ABOUT, folder / "about.json")
     try:
         facts = json.loads(about.read_text(encoding="utf-8"))["data_set_description"]
         url, md5 = facts["url"], facts["md5_checksum"]

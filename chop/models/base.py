@@ -267,6 +267,11 @@ def get_model(
         logger.warning("pretrained is ignored: the weights come from %s", checkpoint)
         pretrained = False
     built = spec.make(dataset_info, pretrained=pretrained, options=options)
+    if not isinstance(built, nn.Module):
+        raise ValueError(
+            f"the builder of model {spec.info.name!r} returned {built!r}, not a module; "
+            f"is a return missing in it?"
+        )
     if checkpoint is not None:
         load_model(checkpoint, "auto", built)
     return built

@@ -14,6 +14,12 @@ from torch import Tensor, nn
 from chop.devices import parse_accelerator
 from chop.training.options import TrainOptions
 
+MEETING_POINTS = (
+    "MASTER_ADDR",
+    "SLURM_JOB_ID",
+    "SLURM_JOBID",
+)  # by which processes find each other
+
 
 @dataclass(frozen=True)
 class Place:
@@ -68,11 +74,16 @@ class Place:
 def take_place(options: TrainOptions) -> Place:
     """Start the processes that `options` ask for, and find this one's device."""
     alone = options.devices == 1 and options.num_nodes == 1
-    _check_launcher(options.devices * options.num_nodes)
+    _check_launcher(options)
     try:
         device = parse_accelerator(options.accelerator)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
+    if options.accelerator == "auto" and device.type == "cpu" and options.devices > 1:
+        raise ValueError(
+            f"--gpu {options.devices}: there is no GPU here; for {options.devices} processes on "
+            f"the CPU add --accelerator cpu"
+        )
     found = torch.cuda.device_count()
     if device.type == "cuda" and options.devices > found:
         raise ValueError(f"--gpu {options.devices}: this machine has {found}")
@@ -92,8 +103,14 @@ def take_place(options: TrainOptions) -> Place:
     return Place(fabric.device, fabric.global_rank, fabric.world_size, fabric)
 
 
-def _check_launcher(wanted: int) -> None:
-    """Processes that do not know of each other would save over each other."""
+def _check_launcher(options: TrainOptions) -> None:
+    """Processes that do not know of each other would save over each other, or wait for ever."""
+    wanted = options.devices * options.num_nodes
+    if options.num_nodes > 1 and not any(name in os.environ for name in MEETING_POINTS):
+        raise ValueError(
+            f"--nodes {options.num_nodes}: start ch on every machine by torchrun or srun, or set "
+            f"MASTER_ADDR, MASTER_PORT and NODE_RANK there"
+        )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and started != wanted:
         raise ValueError(

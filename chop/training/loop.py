@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 
 from chop.dataset.tensors import TensorSplit
@@ -28,8 +30,11 @@ from chop.training.scalars import Visualizer
 from chop.training.steps import CapturedRun, EagerRun, Mixed, Outcome, Reading, Run, Step
 
 logger = logging.getLogger(__name__)
+# options without which a run cannot be what it was
+FIXED = ("model", "dataset", "batch_size", "accumulate_grad_batches", "num_devices", "num_nodes")
 # options that may differ between a run and its continuation without anybody caring
 IRRELEVANT = {"resume", "project", "project_dir", "config", "no_progress", "log_level", "profile"}
+SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,10 @@ class Fitted:
 
     progress: Progress
     validation: Score | None
+    steps: int  # of this run, without those before it was resumed
+    seconds: float
     samples_per_second: float
+    precision: str
     place: Place = field(repr=False)
 
 
@@ -159,8 +167,16 @@ class Training:
 
     def resume_from(self, saved: dict[str, Any]) -> None:
         """Go on from what a checkpoint holds; options that have changed since are named."""
+        before = saved["hyper_parameters"]
+        for name in FIXED:
+            if name in before and self.hyper_parameters.get(name, before[name]) != before[name]:
+                raise ValueError(
+                    f"the run that is resumed has {name} = {before[name]}, not "
+                    f"{self.hyper_parameters[name]}: resume it as it was, or begin a new run with "
+                    f"its weights (--load … --load-type pl)"
+                )
         self.progress = restore(saved, self.model, self.optimizer, self.mixed.scaler)
-        for name, was in saved["hyper_parameters"].items():
+        for name, was in before.items():
             now = self.hyper_parameters.get(name, was)
             if now != was and name not in IRRELEVANT and self.place.leads:
                 logger.warning("resuming with %s = %s; the run began with %s", name, now, was)
@@ -168,17 +184,43 @@ class Training:
     def fit(self) -> Fitted:
         """Train until the epochs, the steps or the patience end."""
         self.model.train()
+        began, first = time.perf_counter(), self.progress.step
         bar = progress_bar(self.total_steps, wanted=self.options.progress and self.place.leads)
-        with Interruption(requeue=self.options.auto_requeue) as interruption, bar as shown:
+        interruptible = Interruption(requeue=self.options.auto_requeue)
+        with interruptible as interruption, self._threads(), bar as shown:
             while not self._done():
                 self._train_epoch(interruption, shown)
-        if self.validation is None:  # a run that was complete when it was resumed
-            self.validation = self._score()
-        return Fitted(self.progress, self.validation, self.samples_per_second, self.place)
+            if self.validation is None:  # a run that was complete when it was resumed
+                self.validation = self._score()
+        return Fitted(
+            self.progress,
+            self.validation,
+            steps=self.progress.step - first,
+            seconds=time.perf_counter() - began,
+            samples_per_second=self.samples_per_second,
+            precision=self.mixed.name,
+            place=self.place,
+        )
+
+    @contextlib.contextmanager
+    def _threads(self) -> Iterator[None]:
+        """One thread for small work: several wait for each other, long on a busy machine.
+
+        The rule looks at sizes only, so that a run is repeated with the same rounding.
+        """
+        before = torch.get_num_threads()
+        work = self.train_feed.batch_size * sum(p.numel() for p in self.model.parameters())
+        if self.place.device.type == "cpu" and work < SMALL:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def _done(self) -> bool:
         progress, patience = self.progress, self.options.early_stopping
-        if progress.step >= self.total_steps:
+        limit = 1 if self.options.fast_dev_run else self.options.max_steps
+        if progress.epoch >= self.options.max_epochs or (limit and progress.step >= limit):
             return True
         if patience is not None and progress.best_epoch >= 0 and progress.stale_epochs >= patience:
             logger.info(
@@ -189,6 +231,7 @@ class Training:
 
     def _train_epoch(self, interruption: Interruption, bar: Bar | NoBar) -> None:
         began, first = time.perf_counter(), self.progress.step_in_epoch
+        limit = 1 if self.options.fast_dev_run else self.options.max_steps or math.inf
         outcome = None  # a run that was interrupted after the last step has only the rest to do
         for outcome in self._steps():
             if self.progress.step % self.options.log_every_n_steps == 0:
@@ -201,11 +244,12 @@ class Training:
             every = self.options.checkpoint_every
             if every is not None and self.progress.step % every == 0:
                 self._save("last")
-            if self.progress.step >= self.total_steps:
+            if self.progress.step >= limit:
                 break
         self._write_step(bar)
-        self._measure_speed(first, time.perf_counter() - began)
-        self._end_epoch(outcome)
+        seconds = time.perf_counter() - began
+        self._measure_speed(first, seconds)
+        self._end_epoch(outcome, seconds)
 
     def _signal(self, interruption: Interruption) -> int:
         """The signal that came, to this process or, asked now and then, to another; 0 for none."""
@@ -268,19 +312,20 @@ class Training:
             f"the loss is {loss} at step {step} (epoch {self.progress.epoch + 1}): {why}"
         )
 
-    def _end_epoch(self, outcome: Outcome | None) -> None:
+    def _end_epoch(self, outcome: Outcome | None, seconds: float) -> None:
         loss = outcome.loss.item() if outcome else math.inf
         if outcome:
             self._check_losses(outcome.recent.tolist(), self.progress.step)
         progress = self.progress
         whole = progress.step_in_epoch >= self.steps_per_epoch
-        self.validation = self._validate()
+        self.validation = self._validate(seconds)
         if whole:
             progress.epoch += 1
             progress.step_in_epoch = 0
         loss = self.validation.loss if self.validation else loss
         if loss < progress.best_loss:
             progress.best_loss, progress.best_epoch = loss, progress.epoch - whole
+            progress.best_accuracy = self.validation.accuracy if self.validation else None
             self._save("best")
         self._save("last")
 
@@ -293,7 +338,7 @@ class Training:
         batches, reduce = self.val_feed.every(), self.place.total
         return evaluate(self.model, batches, mixed=self.mixed, reduce=reduce, limit=limit)
 
-    def _validate(self) -> Score | None:
+    def _validate(self, seconds: float) -> Score | None:
         score = self._score()
         if score is None:
             return None
@@ -302,14 +347,16 @@ class Training:
             why = cause(self.model, data=self.val_feed.stored)
             raise FloatingPointError(f"the validation loss is {score.loss}: {why}")
         metrics = {"val_loss_epoch": score.loss, "val_acc_epoch": score.accuracy}
+        metrics |= {"epoch_seconds": seconds}
         self._log(metrics, epoch=self.progress.epoch, step=self.progress.step)
         if self.place.leads:
             logger.info(
-                "Epoch %d/%d  val_loss_epoch %.4f  val_acc_epoch %.4f  %s samples/s",
+                "Epoch %d/%d  val_loss_epoch %.4f  val_acc_epoch %.4f  %.3g s  %s samples/s",
                 self.progress.epoch + 1,
                 self.options.max_epochs,
                 score.loss,
                 score.accuracy,
+                seconds,
                 f"{self.samples_per_second:,.0f}",
             )
         return score

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import platform
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,12 @@ def write_summary(
             "val_loss_epoch": validation.loss if validation else None,
             "val_acc_epoch": validation.accuracy if validation else None,
             "best_val_loss": fitted.progress.best_loss if validation else None,
-            "best_epoch": fitted.progress.best_epoch,
+            "best_val_acc": fitted.progress.best_accuracy,
+            "best_epoch": fitted.progress.best_epoch + 1,  # as the log counts them
+            "seconds": fitted.seconds,
             "samples_per_second": fitted.samples_per_second,
         },
-        "progress": asdict(fitted.progress),
+        "progress": {"epoch": fitted.progress.epoch, "step": fitted.progress.step},
         "parameters": parameters,
         "seed": config.get("seed"),
         "config": config,
@@ -53,6 +54,7 @@ def write_summary(
             "python": platform.python_version(),
         },
         "device": device_name(fitted.place.device),
+        "precision": fitted.precision,
     }
     text = json.dumps(_finite(content), indent=2, default=str, allow_nan=False)
     return write_text(file, text + "\n")

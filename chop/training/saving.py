@@ -26,6 +26,7 @@ class Progress:
     step: int = 0  # optimiser steps in all
     step_in_epoch: int = 0
     best_loss: float = float("inf")
+    best_accuracy: float | None = None
     best_epoch: int = -1
 
     @property

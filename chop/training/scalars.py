@@ -21,6 +21,7 @@ COLUMNS = (
     "train_acc_step",
     "val_loss_epoch",
     "val_acc_epoch",
+    "epoch_seconds",
     "samples_per_second",
 )
 

@@ -61,10 +61,11 @@ class Mixed:
     """Autocast and loss scaling for a precision on a device; nothing at all for float32."""
 
     def __init__(self, precision: str, device: torch.device) -> None:
-        half = {"16-mixed": torch.float16, "bf16": torch.bfloat16}.get(precision)
         if precision == "16-mixed" and device.type == "cpu":
-            logger.info("16-mixed is for GPUs: this CPU trains in float32")
-            half = None
+            logger.debug("16-mixed is for GPUs: this CPU computes in float32")
+            precision = "32"
+        self.name = precision
+        half = {"16-mixed": torch.float16, "bf16": torch.bfloat16}.get(precision)
         self.device, self.half = device.type, half
         scaled = half is torch.float16
         self.scaler = torch.amp.GradScaler(device.type) if scaled else None

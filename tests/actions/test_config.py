@@ -288,8 +288,13 @@ def test_all_that_is_wrong_is_said_at_once(toml):
 
 
 def test_a_model_and_a_dataset_are_required():
-    for given in ({}, {"model": "jsc-tiny"}, {"dataset": "jsc"}):
-        assert refusal(given) == "No model and/or dataset provided! These are required."
+    for given, missing in (
+        ({}, "no model and no dataset"),
+        ({"model": "jsc-tiny"}, "no dataset"),
+        ({"dataset": "jsc"}, "no model"),
+    ):
+        said = f"No model and/or dataset provided! These are required. ({missing})"
+        assert refusal(given) == said
 
 
 # ------------------------------------------------------------------ the table

@@ -71,6 +71,18 @@ def test_a_network_is_trained_and_tested_by_two_commands(ch, tmp_path):
     assert set(scores["class_accuracy"]) == set("gqtwz")
 
 
+def test_a_complete_run_is_left_as_it_is(ch, tmp_path):
+    ch(*RUN, "--max-epochs", "1")
+    folder = software(tmp_path)
+    before = {p: p.read_bytes() for p in folder.glob("*.*")}
+    done = ch(*RUN, "--max-epochs", "1", "--resume")
+    assert "This run is complete, after 1 epochs: raise --max-epochs to go on" in done.stderr
+    assert {p: p.read_bytes() for p in folder.glob("*.*")} == before
+    done = ch(*RUN, "--max-epochs", "2", "--resume")
+    assert "Epoch 2/2" in done.stderr
+    assert "Test it with: ch test jsc-tiny jsc-sim --load" in done.stderr
+
+
 def test_a_second_run_on_the_same_day_keeps_the_first(ch, tmp_path):
     ch(*RUN, "--max-steps", "5")
     folder = software(tmp_path)
@@ -206,7 +218,11 @@ def test_a_trial_of_one_batch_leaves_nothing_behind(ch, tmp_path):
     ("arguments", "sentence"),
     [
         (("--max-steps", "0"), "--max-steps: no steps train nothing; -1 is no limit"),
-        (("--data-path", "."), "data set 'jsc-sim' has no option 'path'"),
+        (("--data-path", "."), "'jsc-sim' needs no file, so there is nothing for --data-path"),
+        (
+            ("--resume", "--load", "a.toml"),
+            "--resume goes on with the run's own weights; leave --load out",
+        ),
         (("--task", "lm"), "model 'jsc-tiny' does cls, not lm"),
         (("--config", "a.toml"), "option 'legacy_val' of data set 'jsc-sim' is bool, not 'yes'"),
     ],
@@ -226,9 +242,14 @@ def test_a_model_for_other_data_is_refused_as_wrong_usage(ch):
 def test_accelerators_that_are_not_here_are_one_sentence(ch):
     if torch.cuda.is_available() or torch.backends.mps.is_available():
         pytest.skip("there is one here")
-    for name in ("gpu", "mps"):
-        done = ch(*RUN, "--accelerator", name, check=1)
-        assert f"ch: accelerator {name!r}" in done.stderr
+    for options, sentence in (
+        (("--accelerator", "gpu"), "ch: accelerator 'gpu'"),
+        (("--accelerator", "mps"), "ch: accelerator 'mps'"),
+        (("--gpu", "4"), "there is no GPU here; for 4 processes on the CPU add --accelerator cpu"),
+        (("--nodes", "2"), "start ch on every machine by torchrun or srun"),
+    ):
+        done = ch(*RUN, *options, check=1)
+        assert sentence in done.stderr
         assert "Traceback" not in done.stderr
 
 
@@ -250,7 +271,8 @@ def test_two_processes_train_one_network(ch, tmp_path):
         summary["metrics"]["val_loss_epoch"], rel=1e-6
     )  # what was reported is what was saved
     best = folder / "training_ckpts" / "best.ckpt"
-    done = ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", "--gpu", "2")
+    two = ("--accelerator", "cpu", "--gpu", "2")
+    ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", *two)
     scores = json.loads((folder / "checkpoints" / "test_metrics.json").read_text())
     assert scores["samples"] == len(simulated_test_jets())
     assert scores["checkpoint"] == str(best)

@@ -204,8 +204,8 @@ class TestALossThatIsNoNumber:
         run = small.training(tmp_path, max_epochs=2)
         original = run._end_epoch
 
-        def poison(outcome):
-            original(outcome)
+        def poison(outcome, seconds):
+            original(outcome, seconds)
             with torch.no_grad():
                 run.model[2].weight[0, 0] = math.inf
 

@@ -101,22 +101,29 @@ def test_another_network_or_optimiser_cannot_go_on_with_a_run(small, tmp_path):
 
 def test_resuming_with_other_options_says_which(small, tmp_path, caplog):
     first = small.training(tmp_path, max_epochs=1)
-    first.hyper_parameters = {"batch_size": 64}
+    first.hyper_parameters = {"weight_decay": 0, "resume": False, "batch_size": 64}
     first.fit()
     second = small.training(tmp_path)
-    second.hyper_parameters = {"batch_size": 32}
+    second.hyper_parameters = {"weight_decay": 1, "resume": True, "batch_size": 64}
     second.resume(tmp_path / "last.ckpt")
-    assert "batch_size = 32; the run began with 64" in caplog.text
+    assert "weight_decay = 1; the run began with 0" in caplog.text
+    assert "resume" not in caplog.text.replace("resuming", "")
+    second.hyper_parameters["batch_size"] = 32
+    with pytest.raises(ValueError, match=r"has batch_size = 64, not 32: resume it as it was, or"):
+        second.resume(tmp_path / "last.ckpt")
 
 
 def test_a_complete_run_that_is_resumed_changes_nothing(small, tmp_path):
     first = small.training(tmp_path, max_epochs=1)
     first.fit()
-    second = small.training(tmp_path, max_epochs=1)
+    seen = small.Recorder()
+    second = small.training(tmp_path, max_epochs=1, visualizers=[seen])
     second.resume(tmp_path / "last.ckpt")
     fitted = second.fit()
     assert equal(state(first.model), state(second.model))
     assert fitted.validation is not None
+    assert fitted.steps == 0
+    assert not seen.rows
 
 
 def test_a_second_run_in_a_folder_has_names_of_its_own(tmp_path):
