@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "user_code": set(),
     "numerics": {"registry", "files"},
     "ir": {"registry", "files", "numerics"},
-    "passes": {"registry", "log", "files", "dotted", "numerics", "ir"},
+    "passes": {"registry", "log", "files", "dotted", "charts", "numerics", "ir"},
     "dataset": {"registry", "log", "files"},
     "models": {"registry", "log", "dataset", "checkpoints"},
     "training": {"registry", "files", "charts", "checkpoints", "processes", "version", "dataset"},

@@ -6,6 +6,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_software_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
+from chop.passes.graph.analysis.cost import calculate_flops_analysis_pass, cost_analysis_pass
 from chop.passes.graph.analysis.hook_inspection import hook_inspection_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.report import (
@@ -28,6 +29,8 @@ __all__ = [
     "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
+    "calculate_flops_analysis_pass",
+    "cost_analysis_pass",
     "hook_inspection_analysis_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",
