@@ -117,6 +117,7 @@ PASSES = [
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
+    "sensitivity_analysis_pass",
     "verify_common_metadata_analysis_pass",
     "verify_hardware_metadata_analysis_pass",
     "verify_metadata_analysis_pass",

@@ -16,6 +16,7 @@ from chop.passes.graph.analysis.report import (
     report_node_shape_analysis_pass,
     report_node_type_analysis_pass,
 )
+from chop.passes.graph.analysis.sensitivity import sensitivity_analysis_pass
 from chop.passes.graph.analysis.statistical_profiler import profile_statistics_analysis_pass
 from chop.passes.graph.analysis.verify import (
     verify_common_metadata_analysis_pass,
@@ -39,6 +40,7 @@ __all__ = [
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
+    "sensitivity_analysis_pass",
     "verify_common_metadata_analysis_pass",
     "verify_hardware_metadata_analysis_pass",
     "verify_metadata_analysis_pass",

@@ -24,17 +24,19 @@ def shares_memory(node: fx.Node) -> bool:
     """Whether the result lies where the first input lies: a view, or written in place."""
     if not node.all_input_nodes or node.op == "output":
         return False
-    if mase(node).common.mase_op in VIEWS:
-        return True
+    return mase(node).common.mase_op in VIEWS or writes_in_place(node)
+
+
+def writes_in_place(node: fx.Node) -> bool:
+    """Whether a node changes the tensor that it is given."""
     if node.op == "call_module":
         return getattr(mase(node).module, "inplace", False) is True
     if node.kwargs.get("inplace") is True or mase(node).common.args.get("inplace") is True:
         return True
     name = str(getattr(node.target, "__name__", node.target))
-    in_place = (
-        name.endswith("_") and not name.endswith("__") and name not in ("not_", "and_", "or_")
-    )
-    return in_place or (node.op == "call_function" and name in IN_PLACE_OPERATORS)
+    if name.endswith("_") and not name.endswith("__") and name not in ("not_", "and_", "or_"):
+        return True
+    return node.op == "call_function" and name in IN_PLACE_OPERATORS
 
 
 def peak(nodes: Iterable[fx.Node], sizes: Mapping[fx.Node, int]) -> tuple[int, str]:
