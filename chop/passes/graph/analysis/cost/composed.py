@@ -102,7 +102,11 @@ def _functional_attention(call: Call) -> Count:
         Product(rows * width * width, None, None, width),
     )
     inner = _heads(batch, rows // batch, pairs // batch, width, heads)
-    return Count(products) + plain((2 * rows + 2 * pairs) * width) + inner
+    # a bias that is given is one of the tensors; None stays among the arguments
+    without = {name for name, value in call.arguments.items() if value is None}
+    biases = 0 if "in_proj_bias" in without else (rows + 2 * pairs) * width
+    biases += 0 if "out_proj_bias" in without else rows * width
+    return Count(products) + plain(biases) + inner
 
 
 def _layer(call: Call, part: str, given: Shape, result: Shape | None = None) -> Count:

@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from chop.ir.ops import OPS
@@ -266,6 +268,89 @@ def test_functions_agree_with_what_runs(function, make):
     model = make.doing(function, **{name: torch.randn(shape) for name, shape in shapes.items()})
     x = torch.randn(4, 3)
     assert total(make, model, x)["macs"] == audited(model, x) > 0
+
+
+# layers and the functions behind them; the input is a batch of two pictures
+TWINS = {
+    "max_pool": (nn.MaxPool2d(3, 2), lambda _, x: F.max_pool2d(x, kernel_size=3, stride=2)),
+    "avg_pool": (nn.AvgPool2d((2, 1)), lambda _, x: F.avg_pool2d(x, (2, 1))),
+    "adaptive": (nn.AdaptiveAvgPool2d((3, 1)), lambda _, x: F.adaptive_avg_pool2d(x, (3, 1))),
+    "lp_pool": (nn.LPPool2d(2, 2), lambda _, x: F.lp_pool2d(x, 2, 2)),
+    "gelu": (nn.GELU(), lambda _, x: F.gelu(x)),
+    "softmax": (nn.Softmax(1), lambda _, x: x.softmax(1)),
+    "glu": (nn.GLU(1), lambda _, x: F.glu(x, 1)),
+    "resize": (
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        lambda _, x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    ),
+    "layer_norm": (
+        nn.LayerNorm(8, elementwise_affine=False),
+        lambda _, x: F.layer_norm(x, (8,)),
+    ),
+    "group_norm": (nn.GroupNorm(2, 4, affine=False), lambda _, x: F.group_norm(x, 2)),
+    "instance_norm": (nn.InstanceNorm2d(4), lambda _, x: F.instance_norm(x)),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_layer_and_its_function_cost_the_same(name, make):
+    layer, function = TWINS[name]
+    x = torch.randn(2, 4, 8, 8)
+    as_layer, as_function = (total(make, m, x) for m in (make.whole(layer), make.doing(function)))
+    assert as_layer == as_function | {"peak_node": as_layer["peak_node"]}
+    assert as_layer["flops"] > 0
+
+
+@given(
+    rank=st.integers(1, 2),
+    groups=st.integers(1, 2),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 1),
+    dilation=st.integers(1, 2),
+    transposed=st.booleans(),
+)
+def test_any_convolution_agrees_with_what_runs(
+    rank, groups, kernel, stride, padding, dilation, transposed
+):
+    cls = getattr(nn, f"Conv{'Transpose' if transposed else ''}{rank}d")
+    layer = cls(2, 4, kernel, stride, padding, groups=groups, dilation=dilation)
+    x = torch.randn(1, 2, *[7] * rank)
+    given_shapes = {"data_in_0": tuple(x.shape), "weight": tuple(layer.weight.shape)}
+    op = cls.__name__.lower()
+    with torch.no_grad(), MacCounter() as counter:
+        result = layer(x)
+    found = count(Call(op, given_shapes, [tuple(result.shape)], layer))
+    assert found is not None
+    assert found.macs == counter.macs
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_as_a_function_has_the_biases_that_it_is_given(biased, make):
+    names = {"w": (24, 8), "b": (24,), "out": (8, 8), "c": (8,)}
+
+    def attend(self, x):
+        b, c = (self.b, self.c) if biased else (None, None)
+        return F.multi_head_attention_forward(
+            x, x, x, 8, 2, self.w, b, None, None, False, 0.0, self.out, c
+        )[0]
+
+    model = make.doing(attend, **{name: torch.randn(shape) for name, shape in names.items()})
+    x = torch.randn(5, 3, 8)
+    found = total(make, model, x)
+    assert found["macs"] == audited(model, x)
+    scores = 3 * 2 * 5 * 5
+    assert found["flops"] == 2 * found["macs"] + 6 * scores + (4 * 15 * 8 if biased else 0)
+
+
+def test_grouped_queries_share_their_keys(make):
+    def attend(_, x):
+        keys = x[:, :2]
+        return F.scaled_dot_product_attention(x, keys, keys, enable_gqa=True)
+
+    x = torch.randn(2, 4, 5, 8)
+    assert total(make, make.doing(attend), x)["macs"] == 2 * (2 * 4 * 5 * 5) * 8
+    assert audited(make.doing(attend), x) == 2 * (2 * 4 * 5 * 5) * 8
 
 
 def test_sizes_and_shapes_cost_nothing(make):
