@@ -151,10 +151,8 @@ def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
 
 
 def _width(node: fx.Node, name: str | None) -> float:
-    if name is not None and name in mase(node).common.args:
+    if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
         return element_width(operand_format(node, name))
-    if name is not None and name in (weights := parameters_of(node)):
-        return 8.0 * weights[name].element_size()
     results = result_tensors(node)  # what an op computes inside is as wide as what it gives
     return element_width(format_of(results[0])) if results else 32.0
 
@@ -186,10 +184,8 @@ def _parameters(node: fx.Node, sparse: bool, counted: set[int]) -> tuple[int, in
         kept = parameter.numel()
         if node.op == "get_attr":
             stored = result_bits(node)
-        elif name in mase(node).common.args:
-            stored = stored_bits(operand_format(node, name), list(parameter.shape))
         else:
-            stored = 8 * parameter.element_size() * kept
+            stored = stored_bits(operand_format(node, name), list(parameter.shape))
         if sparse and kept:
             left = nonzero(weights_of(node).get(name, parameter.detach()))
             stored, kept = stored * left // kept, left

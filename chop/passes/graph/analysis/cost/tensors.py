@@ -57,7 +57,10 @@ def operand_format(node: fx.Node, name: str) -> NumberFormat:
     """In which format a node takes an operand."""
     # a quantized layer knows more than its metadata: options beside the precision may cost bits
     own = node_formats(node).get(OPERANDS.get(name, "")) if node.op == "call_module" else None
-    return own or format_of(mase(node).common.args.tensor(name))
+    args = mase(node).common.args
+    if own is None and name not in args:  # a parameter that is stored in another form
+        return from_dtype(parameters_of(node)[name].dtype)
+    return own or format_of(args.tensor(name))
 
 
 def stored_bits(fmt: NumberFormat, shape: list[int]) -> int:
@@ -100,7 +103,7 @@ def parameters_of(node: fx.Node) -> dict[str, Tensor]:
     """The parameters of a node, by operand name: of its module, or the one that it reads."""
     module = mase(node).module
     if module is not None:
-        return dict(module.named_parameters())
+        return {_operand_name(name): p for name, p in module.named_parameters()}
     if node.op == "get_attr":
         found = fetch_attr(mase(node).model, str(node.target))
         if isinstance(found, torch.nn.Parameter):
@@ -108,23 +111,26 @@ def parameters_of(node: fx.Node) -> dict[str, Tensor]:
     return {}
 
 
+def _operand_name(name: str) -> str:
+    """A parameter that is seen through a mask or the like is stored as its original."""
+    if not name.endswith(".original"):
+        return name
+    return name.removesuffix(".original").replace("parametrizations.", "")
+
+
 def weights_of(node: fx.Node) -> dict[str, Tensor]:
     """The tensors that a node computes with and that are known beforehand, rounded as it does."""
     module = mase(node).module
-    found: dict[str, Any]
-    if module is not None:
-        found = dict(module.named_parameters())
-        # a layer may make its weight of other parameters, as of a mask
-        plain = {name: getattr(module, name, None) for name in ("weight", "bias")}
-        found |= {name: t for name, t in plain.items() if isinstance(t, Tensor)}
-    else:
+    if module is None:
         origins = {name: s for name, s in sources(node).items() if s.op == "get_attr"}
         found = {n: fetch_attr(mase(s).model, str(s.target)) for n, s in origins.items()}
-    args = mase(node).common.args
-    return {
-        name: operand_format(node, name)(tensor.detach()) if name in args else tensor.detach()
-        for name, tensor in found.items()
-    }
+        return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
+    own = parameters_of(node)
+    found = {name: fetch_attr(module, name) for name in own}
+    weight = getattr(module, "weight", None)  # it may be made of several parameters
+    if isinstance(weight, Tensor) and "weight" not in found:
+        return {**found, "weight": weight.detach()}
+    return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
 
 
 def nonzero(tensor: Tensor) -> int:
