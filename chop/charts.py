@@ -1,4 +1,4 @@
-"""Line charts as SVG text: enough for curves, without a plotting package."""
+"""Curves and bars as SVG text, without a plotting package."""
 
 from __future__ import annotations
 
@@ -124,3 +124,54 @@ def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One panel of horizontal bars, each with its name and its number."""
+
+    title: str
+    values: Mapping[str, float]
+
+    def svg(self) -> str:
+        return bar_page([self])
+
+
+BAR, NAMES = 16, 150  # height of a bar with its gap, room for the names
+
+
+def bar_page(panels: Sequence[Bars]) -> str:
+    """The panels side by side, as tall as the longest, as a complete SVG file."""
+    rows = max((len(panel.values) for panel in panels), default=0)
+    width, height = WIDTH * len(panels), TOP + BAR * max(rows, 1) + 12
+    body = "".join(
+        f'<g transform="translate({i * WIDTH} 0)">{_bars(panel)}</g>'
+        for i, panel in enumerate(panels)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">'
+        f'<rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
+    )
+
+
+def _bars(panel: Bars) -> str:
+    parts = [_text(WIDTH / 2, 20, panel.title, "middle", 'font-weight="bold"')]
+    drawn = {name: value for name, value in panel.values.items() if math.isfinite(value)}
+    if not drawn:
+        return parts[0] + _text(WIDTH / 2, TOP + 8, "nothing to show", "middle")
+    longest = max(max(drawn.values()), 0.0) or 1.0
+    room = WIDTH - NAMES - 90
+    for i, (name, value) in enumerate(drawn.items()):
+        y, length = TOP + BAR * i, room * max(value, 0.0) / longest
+        parts.append(_text(NAMES - 6, y + 10, _shortened(name), "end"))
+        parts.append(
+            f'<rect x="{NAMES}" y="{y}" width="{length:.1f}" height="{BAR - 4}" '
+            f'fill="{COLOURS[0]}"/>'
+        )
+        parts.append(_text(NAMES + length + 5, y + 10, _number(value), "start"))
+    return "".join(parts)
+
+
+def _shortened(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else f"…{name[1 - most :]}"

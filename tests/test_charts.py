@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chop.charts import HEIGHT, WIDTH, Axis, Chart, page
+from chop.charts import HEIGHT, WIDTH, Axis, Bars, Chart, bar_page, page
 
 SVG = "{http://www.w3.org/2000/svg}"
 numbers = st.floats(-1e9, 1e9, allow_nan=False)
@@ -55,3 +55,20 @@ def test_ticks_are_round_and_inside(low, high):
     ticks = axis.ticks()
     assert 2 <= len(ticks) <= 11
     assert all(axis.low <= t <= axis.high for t in ticks)
+
+
+@given(values=st.dictionaries(st.text("abc_", min_size=1), st.floats(0, 1e12), max_size=20))
+def test_bars_are_as_long_as_their_numbers(values):
+    root = ET.fromstring(Bars("t", values).svg())
+    bars = [float(r.get("width")) for r in root.iter(f"{SVG}rect") if r.get("fill") != "white"]
+    assert len(bars) == len(values)
+    longest = max(values.values(), default=0) or 1
+    for drawn, value in zip(bars, values.values(), strict=True):
+        assert abs(drawn - max(bars) * value / longest) <= 0.11  # written with one digit
+    assert all(0 <= length <= WIDTH for length in bars)
+
+
+def test_bars_have_their_names_which_may_be_long_and_their_numbers():
+    root = ET.fromstring(bar_page([Bars("a < b", {"x" * 40: 12.0}), Bars("none", {})]))
+    assert {"a < b", "…" + "x" * 23, "12", "nothing to show"} <= set(texts(root))
+    assert root.get("width") == str(2 * WIDTH)

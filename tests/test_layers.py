@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "devices": {"registry"},
     "numerics": {"registry", "files"},
     "ir": {"registry", "files", "numerics"},
-    "passes": {"registry", "log", "files", "dotted", "numerics", "ir"},
+    "passes": {"registry", "log", "files", "dotted", "charts", "numerics", "ir"},
     "dataset": {"registry", "log", "files", "keywords"},
     "models": {"registry", "log", "keywords", "dataset", "checkpoints"},
     "training": {"registry", "files", "charts", "checkpoints", "devices", "version", "dataset"},

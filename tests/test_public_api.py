@@ -88,6 +88,9 @@ PATHS = {
         "v2p",
         "vf",
     ],
+    "chop.passes.graph.analysis.cost": ["MacCounter", "RULES", "calculate_modules", "rule"],
+    "chop.passes.graph.analysis.flop_estimator.calculator.calc_modules": ["calculate_modules"],
+    "chop.passes.graph.analysis.quantization": ["calculate_flops_pass"],
     "chop.passes.graph.analysis.statistical_profiler.stat": ["STAT_NAME_TO_CLS", "create_new_stat"],
 }
 OP_SETS = [
@@ -104,6 +107,8 @@ PASSES = [
     "add_common_metadata_analysis_pass",
     "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
+    "calculate_flops_analysis_pass",
+    "cost_analysis_pass",
     "hook_inspection_analysis_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",
@@ -112,6 +117,7 @@ PASSES = [
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
+    "sensitivity_analysis_pass",
     "verify_common_metadata_analysis_pass",
     "verify_hardware_metadata_analysis_pass",
     "verify_metadata_analysis_pass",

@@ -51,6 +51,9 @@ EXAMPLES = {
     },
     "quantize": {"by": "type", "default": {"config": {"name": None}}, "conv2d": INTEGER},
     "calculate_avg_bits": {"legacy_sum": True},
+    "calculate_flops": {"dummy_in": {"x": X}},
+    "sensitivity": {"formats": {"int8": INTEGER}, "input_generator": Inputs(), "num_batches": 2},
+    "cost": {"sparse": True, "per_sample": True},
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 

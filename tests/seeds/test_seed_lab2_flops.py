@@ -10,10 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from chop.passes import calculate_flops_analysis_pass
+
 Notebook = Callable[..., dict[str, Any]]
 
-# Without `from chop.passes.graph.analysis.quantization import calculate_flops_pass`: the student
-# put the function below into that file.
+IMPORT = "from chop.passes.graph.analysis.quantization import calculate_flops_pass\n"
+
+# Without that import: the student put the function below into that file.
 TRAVERSE = r'''
 # Import necessary libraries
 import os
@@ -257,6 +260,31 @@ def test_seed_003_counts_the_operations_of_jsc_tiny(
     assert same is graph
     assert info["total_flops"] == 8 * (4 * 16 + 16 + 16 * 5 + 5 + 5)
     assert list(info["flop_module_breakdown"]) == list(jsc_tiny.seq_blocks)
+
+
+def test_our_own_function_at_the_student_s_import_gives_the_same_numbers(
+    jsc_tiny: nn.Module,
+    graph_of: Any,
+    notebook: Notebook,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "machop").mkdir()
+    (tmp_path / "docs").mkdir()
+    monkeypatch.chdir(tmp_path / "docs")
+    graph = graph_of(jsc_tiny)
+    ours = notebook(IMPORT + TRAVERSE, ori_mg=graph)
+    theirs = notebook(COUNT)["calculate_flops_pass"]
+    info = ours["calculate_flops_mg_pass"](graph)[1]
+    assert info["total_flops"] == 8 * (4 * 16 + 16 + 16 * 5 + 5 + 5)
+    for module, row in info["flop_module_breakdown"].items():
+        n = 8 * (5 if module is jsc_tiny.seq_blocks[3] else 16)
+        results = torch.randn(8, 5 if module is not jsc_tiny.seq_blocks[0] else 16)
+        expected = theirs(module, (torch.randn(8, n // 8),), (results,))
+        assert row.keys() == expected.keys()
+        assert row["computations"] == expected["computations"]
+        assert row["total_parameters"] == expected["total_parameters"]
+    assert calculate_flops_analysis_pass(graph)[1]["total_flops"] == info["total_flops"]
 
 
 def test_only_the_ends_of_a_graph_lack_the_value_of_an_input(

@@ -6,6 +6,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_software_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
+from chop.passes.graph.analysis.cost import calculate_flops_analysis_pass, cost_analysis_pass
 from chop.passes.graph.analysis.hook_inspection import hook_inspection_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.report import (
@@ -15,6 +16,7 @@ from chop.passes.graph.analysis.report import (
     report_node_shape_analysis_pass,
     report_node_type_analysis_pass,
 )
+from chop.passes.graph.analysis.sensitivity import sensitivity_analysis_pass
 from chop.passes.graph.analysis.statistical_profiler import profile_statistics_analysis_pass
 from chop.passes.graph.analysis.verify import (
     verify_common_metadata_analysis_pass,
@@ -28,6 +30,8 @@ __all__ = [
     "add_hardware_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
+    "calculate_flops_analysis_pass",
+    "cost_analysis_pass",
     "hook_inspection_analysis_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",
@@ -36,6 +40,7 @@ __all__ = [
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
+    "sensitivity_analysis_pass",
     "verify_common_metadata_analysis_pass",
     "verify_hardware_metadata_analysis_pass",
     "verify_metadata_analysis_pass",

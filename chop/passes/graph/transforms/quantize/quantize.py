@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
+from chop.dotted import deepgetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.operands import NAMED_OPERANDS
@@ -233,7 +234,7 @@ def _is_tensor(node: fx.Node) -> bool:
 def _dtype(node: fx.Node, name: str) -> torch.dtype:
     """In what torch stores an argument; the metadata of a parameter does not say."""
     tensor = mase(node).common.args.tensor(name)
-    dtype: torch.dtype = tensor.get("torch_dtype") or getattr(mase(node).module, name).dtype
+    dtype: torch.dtype = tensor.get("torch_dtype") or deepgetattr(mase(node).module, name).dtype
     return dtype
 
 

@@ -642,3 +642,19 @@ class TestTernaryThresholds:
 
     def test_are_those_of_the_data_otherwise(self):
         assert self.formats(self.graph(), TERNARY)["weight"].fixed_border is None
+
+
+class Halved(nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+def test_a_layer_whose_metadata_name_a_parametrized_weight_can_be_quantized():
+    layer = nn.Linear(3, 3, bias=False)
+    nn.init.ones_(layer.weight)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Halved())
+    graph = MaseGraph(nn.Sequential(layer))
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph, {"dummy_in": {"input": torch.ones(1, 3)}})
+    quantize_transform_pass(graph, {"by": "type", "linear": integer(8, 4)})
+    assert torch.equal(graph.model(torch.ones(1, 3)), torch.full((1, 3), 1.5))

@@ -1,0 +1,135 @@
+"""Count what really runs: the multiply-accumulates that reach torch's kernels, one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+
+
+class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the multiply-accumulates of everything that runs inside, by aten op.
+
+    Nothing is computed from shapes: each product is run again on ones, where every sum gives the
+    number of its terms. `uncounted` are the kernels that multiply and are not known here.
+
+    >>> with MacCounter() as counter:
+    ...     _ = torch.ones(2, 3) @ torch.ones(3, 5)
+    >>> counter.macs
+    30
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.by_op: Counter[str] = Counter()
+        self.uncounted: set[str] = set()
+
+    @property
+    def macs(self) -> int:
+        return self.by_op.total()
+
+    def __enter__(self) -> MacCounter:
+        self._plain = ExitStack()
+        self._plain.enter_context(_without_shortcuts())
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        super().__exit__(*about)  # type: ignore[no-untyped-call]
+        self._plain.close()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        terms = TERMS.get(func.overloadpacket)
+        name = func.overloadpacket.__name__
+        if terms is not None:
+            self.by_op[name] += round(terms(*args).sum(dtype=torch.float64).item())
+        elif any(word in name for word in SUSPECT):
+            self.uncounted.add(name)
+        return result
+
+
+SUSPECT = ("mm", "conv", "attention", "lstm", "gru", "rnn", "linear", "einsum", "dot", "addmv")
+
+
+@contextmanager
+def _without_shortcuts() -> Iterator[None]:
+    """Kernels that do several things at once would hide the products in them."""
+    fast, onednn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)  # mkldnn.flags would set, and warn of, more than this
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(onednn)
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _ones(x: Tensor) -> Tensor:
+    return torch.ones(x.shape, dtype=torch.float32)
+
+
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """With ones in the padding, too; a transposed convolution before its edge is cut off."""
+    rank = weight.dim() - 2
+    if transposed:
+        spread: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
+        grown = tuple(
+            o if o < max(s, d) else 0
+            for o, s, d in zip(output_padding, stride, dilation, strict=True)
+        )
+        return torch.as_tensor(
+            spread(_ones(x), _ones(weight), None, tuple(stride), 0, grown, groups, tuple(dilation))
+        )
+    around = [p for side in reversed(padding) for p in (side, side)]
+    window: Any = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+    padded = F.pad(_ones(x), around, value=1.0)
+    return torch.as_tensor(
+        window(padded, _ones(weight), None, tuple(stride), 0, tuple(dilation), groups)
+    )
+
+
+def _matrices(a: Tensor, b: Tensor, *_: Any) -> Tensor:
+    return _ones(a) @ _ones(b)
+
+
+def _added_matrices(_: Tensor, a: Tensor, b: Tensor, *__: Any) -> Tensor:
+    return _ones(a) @ _ones(b)
+
+
+# what each element of a result is a sum of, for the aten ops that multiply and add up
+TERMS: Mapping[Any, Callable[..., Tensor]] = {
+    aten.convolution: _convolution,
+    aten._convolution: _convolution,
+    aten.mm: _matrices,
+    aten.bmm: _matrices,
+    aten.mv: _matrices,
+    aten.dot: _matrices,
+    aten.vdot: _matrices,
+    aten.addmm: _added_matrices,
+    aten.baddbmm: _added_matrices,
+    aten.addbmm: _added_matrices,
+    aten.addmv: _added_matrices,
+}

@@ -1,0 +1,149 @@
+"""What a rule is given, one call of an op, and what it answers, a count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Product:
+    """Multiply-accumulates of two operands, which are names in the metadata.
+
+    None stands for what is computed inside the op. `depth` is how many products one sum has.
+    `part` is which of how many equal parts of the right operand is meant.
+    """
+
+    macs: int
+    left: str | None
+    right: str | None
+    depth: int
+    part: tuple[int, int] = (0, 1)
+
+
+@dataclass(frozen=True)
+class Count:
+    """The arithmetic of one call: its products, and all operations beside them."""
+
+    products: tuple[Product, ...] = ()
+    other: int = 0
+    other_backward: int = 0
+
+    @property
+    def macs(self) -> int:
+        return sum(product.macs for product in self.products)
+
+    @property
+    def flops(self) -> int:
+        """A multiply-accumulate is two operations."""
+        return 2 * self.macs + self.other
+
+    @property
+    def backward_flops(self) -> int:
+        """The gradient of either operand of a product takes as much as the product."""
+        return 4 * self.macs + self.other_backward
+
+    def __add__(self, more: Count) -> Count:
+        return Count(
+            self.products + more.products,
+            self.other + more.other,
+            self.other_backward + more.other_backward,
+        )
+
+
+NOTHING = Count()
+
+
+def plain(forward: int, backward: int | None = None) -> Count:
+    """Operations without products; backwards as many, unless said otherwise."""
+    return Count((), forward, forward if backward is None else backward)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an op: the shapes of its tensors by operand name, and its other arguments."""
+
+    op: str
+    inputs: Mapping[str, Shape]
+    outputs: Sequence[Shape]
+    module: nn.Module | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""  # of the parameters' names, inside a module made of modules
+
+    @property
+    def out(self) -> Shape:
+        """The shape of the first result; a result that is no tensor counts as empty."""
+        return self.outputs[0] if self.outputs else (0,)
+
+    @property
+    def data(self) -> list[Shape]:
+        """The tensors that are neither weight nor bias."""
+        return [shape for name, shape in self.inputs.items() if name.startswith("data_in_")]
+
+    def shape(self, name: str) -> Shape | None:
+        """The shape of an operand; that of a parameter also if it is stored in another form."""
+        if name in self.inputs:
+            return self.inputs[name]
+        held = getattr(self.module, name, None)
+        return tuple(held.shape) if isinstance(held, Tensor) else None
+
+    def required(self, name: str) -> Shape:
+        found = self.shape(name)
+        assert found is not None, f"{self.op} has no operand {name!r}; it has {list(self.inputs)}"
+        return found
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """A setting of the module, or an argument of the function."""
+        source = self.arguments.get(name, default)
+        return source if self.module is None else getattr(self.module, name, source)
+
+    def inside(self, part: str, op: str, given: Sequence[Shape], result: Shape) -> Call:
+        """The call of a module inside this one's, on data of these shapes."""
+        assert self.module is not None, f"{self.op} is no module"
+        inputs = {f"data_in_{i}": shape for i, shape in enumerate(given)}
+        return Call(
+            op,
+            inputs,
+            [result],
+            self.module.get_submodule(part),
+            prefix=f"{self.prefix}{part}.",
+        )
+
+
+Rule = Callable[[Call], Count]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*ops: str) -> Callable[[Rule], Rule]:
+    """`@rule("my_op")`: what a call of these ops costs; one of your own replaces ours."""
+
+    def add(fn: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, fn))
+        return fn
+
+    return add
+
+
+def count(call: Call) -> Count | None:
+    """What a call costs, None for an op without a rule."""
+    found = RULES.get(call.op)
+    if found is None:
+        return None
+    # sizes are computed with, too: numbers of Python cost nothing
+    return found(call) if call.outputs else NOTHING
+
+
+def size(shape: Sequence[int]) -> int:
+    """The number of elements."""
+    return math.prod(shape)
+
+
+def spelt(names: str) -> tuple[str, ...]:
+    """A list of names, written as words."""
+    return tuple(names.split())

@@ -1,0 +1,178 @@
+"""Costs of layers that are made of others: recurrence, attention with weights, transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chop.ir.ops import module_op
+from chop.passes.graph.analysis.cost.call import (
+    NOTHING,
+    Call,
+    Count,
+    Product,
+    Shape,
+    count,
+    plain,
+    rule,
+    size,
+)
+
+# operations per hidden element and step beside the products: gates that are added up, their
+# functions, the new state; forward and backward
+RECURRENT = {"rnn": (2, 3), "lstm": (4 + 18, 26), "gru": (3 + 13, 20)}
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+
+
+@rule("rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell")
+def recurrent(call: Call) -> Count:
+    """Each weight matrix is used once for each step of each sequence."""
+    kind = call.op.removesuffix("_cell")
+    data = call.required("data_in_0")
+    steps = size(data[:-1])
+    total = NOTHING
+    for name, shape in call.inputs.items():
+        if len(shape) != 2 or "weight_" not in name:
+            continue
+        fed = (
+            "data_in_0" if name.endswith(("weight_ih", "weight_ih_l0", "_ih_l0_reverse")) else None
+        )
+        total += Count((Product(steps * size(shape), fed, name, shape[1]),))
+        if "weight_hh" in name:
+            hidden = shape[0] // GATES[kind]
+            forward, backward = RECURRENT[kind]
+            total += plain(steps * hidden * forward, steps * hidden * backward)
+    biases = sum(size(shape) for name, shape in call.inputs.items() if "bias_" in name)
+    return total + plain(steps * biases)
+
+
+@rule("attention")
+def multihead_attention(call: Call) -> Count:
+    """Three projections, attention in each head, and the projection of the result."""
+    if call.module is None:
+        return _functional_attention(call)
+    module: Any = call.module
+    query, key, value = (call.data * 3)[:3] if len(call.data) < 3 else call.data[:3]
+    width = module.embed_dim
+    rows, pairs = size(query[:-1]), size(key[:-1])
+    batch = 1 if len(query) == 2 else query[0] if module.batch_first else query[1]
+    extra = (module.bias_k is not None) + bool(module.add_zero_attn)
+    joint = module.in_proj_weight is not None
+    names = ["in_proj_weight"] * 3 if joint else [f"{n}_proj_weight" for n in "qkv"]
+    places = [f"data_in_{min(i, len(call.data) - 1)}" for i in range(3)]
+    projected = [(rows, query[-1]), (pairs, key[-1]), (pairs, value[-1])]
+    products = [
+        Product(n * depth * width, place, call.prefix + name, depth, (i, 3) if joint else (0, 1))
+        for i, ((n, depth), place, name) in enumerate(zip(projected, places, names, strict=True))
+    ]
+    products.append(Product(rows * width * width, None, f"{call.prefix}out_proj.weight", width))
+    biases = 0
+    if module.in_proj_bias is not None:
+        biases += (rows + 2 * pairs) * width
+    if module.out_proj.bias is not None:
+        biases += rows * width
+    inner = _heads(batch, rows // batch, pairs // batch + extra, width, module.num_heads)
+    masked = plain(
+        inner.products[0].macs * module.num_heads // width if len(call.data) > 3 else 0, 0
+    )
+    return Count(tuple(products)) + plain(biases) + inner + masked
+
+
+def _heads(batch: int, queries: int, keys: int, width: int, heads: int) -> Count:
+    """What scaled_dot_product_attention costs inside."""
+    q = (batch, heads, queries, width // heads)
+    k = (batch, heads, keys, width // heads)
+    inner = count(
+        Call("scaled_dot_product_attention", {"data_in_0": q, "data_in_1": k, "data_in_2": k}, [q])
+    )
+    assert inner is not None
+    products = tuple(Product(p.macs, None, None, p.depth) for p in inner.products)
+    return Count(products, inner.other, inner.other_backward)
+
+
+def _functional_attention(call: Call) -> Count:
+    """multi_head_attention_forward: sequence first, widths from its arguments."""
+    query, key, value = call.data[:3]
+    width, heads = call.arguments["embed_dim_to_check"], call.arguments["num_heads"]
+    batch = query[1] if len(query) == 3 else 1
+    rows, pairs = size(query[:-1]), size(key[:-1])
+    products = (
+        Product(rows * query[-1] * width, "data_in_0", None, query[-1]),
+        Product(pairs * key[-1] * width, "data_in_1", None, key[-1]),
+        Product(pairs * value[-1] * width, "data_in_2", None, value[-1]),
+        Product(rows * width * width, None, None, width),
+    )
+    inner = _heads(batch, rows // batch, pairs // batch, width, heads)
+    # a bias that is given is one of the tensors; None stays among the arguments
+    without = {name for name, value in call.arguments.items() if value is None}
+    biases = 0 if "in_proj_bias" in without else (rows + 2 * pairs) * width
+    biases += 0 if "out_proj_bias" in without else rows * width
+    return Count(products) + plain(biases) + inner
+
+
+def _layer(call: Call, part: str, given: Shape, result: Shape | None = None) -> Count:
+    """A submodule on one tensor; nothing if it is not there."""
+    module = getattr(call.module, part, None)
+    if module is None:
+        return NOTHING
+    cls: Any = type(module)
+    spec = module_op(cls)
+    assert spec is not None, f"{type(module).__name__} is no op of the table"
+    return count(call.inside(part, spec.name, [given], result or given)) or NOTHING
+
+
+def _attend(call: Call, part: str, query: Shape, key: Shape) -> Count:
+    return multihead_attention(call.inside(part, "attention", [query, key, key], query))
+
+
+def _feed_forward(call: Call, x: Shape) -> Count:
+    module: Any = call.module
+    wide = (*x[:-1], module.linear1.out_features)
+    name = getattr(module.activation, "__name__", type(module.activation).__name__.lower())
+    activation = count(Call(name, {"data_in_0": wide}, [wide]))
+    assert activation is not None, f"the activation {name!r} has no cost rule"
+    return _layer(call, "linear1", x, wide) + activation + _layer(call, "linear2", wide, x)
+
+
+@rule("transformer_encoder_layer")
+def encoder_layer(call: Call) -> Count:
+    """Attention to itself and two linear layers, each with a norm and a sum around it."""
+    x = call.required("data_in_0")
+    total = _attend(call, "self_attn", x, x) + _feed_forward(call, x)
+    return total + _layer(call, "norm1", x) + _layer(call, "norm2", x) + plain(2 * size(x), 0)
+
+
+@rule("transformer_decoder_layer")
+def decoder_layer(call: Call) -> Count:
+    """As the encoder's, and attention to what the encoder made."""
+    x, memory = call.required("data_in_0"), call.required("data_in_1")
+    total = _attend(call, "self_attn", x, x) + _attend(call, "multihead_attn", x, memory)
+    total += _feed_forward(call, x) + plain(3 * size(x), 0)
+    return total + _layer(call, "norm1", x) + _layer(call, "norm2", x) + _layer(call, "norm3", x)
+
+
+@rule("transformer_encoder", "transformer_decoder")
+def stack(call: Call) -> Count:
+    """All layers, and the norm after them."""
+    module: Any = call.module
+    given = call.data[: 1 if call.op == "transformer_encoder" else 2]
+    total = _layer(call, "norm", given[0])
+    for i in range(len(module.layers)):
+        total += count(call.inside(f"layers.{i}", f"{call.op}_layer", given, given[0])) or NOTHING
+    return total
+
+
+@rule("transformer")
+def transformer(call: Call) -> Count:
+    source, target = call.data[:2]
+    encoder = stack(call.inside("encoder", "transformer_encoder", [source], source))
+    return encoder + stack(call.inside("decoder", "transformer_decoder", [target, source], target))
+
+
+@rule("adaptive_log_softmax")
+def adaptive_log_softmax(call: Call) -> Count:
+    """The head for every row; clusters of rare classes, which depend on the data, are left out."""
+    module: Any = call.module
+    rows = size(call.required("data_in_0")[:-1])
+    return _layer(call, "head", call.required("data_in_0"), (rows, module.head_size)) + plain(
+        5 * rows * module.head_size
+    )

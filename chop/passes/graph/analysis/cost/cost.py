@@ -1,0 +1,254 @@
+"""What a graph costs: arithmetic, bits and memory, of every node and altogether."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import TensorMeta, mase
+from chop.passes.base import graph_pass
+from chop.passes.graph.analysis.cost.call import NOTHING
+from chop.passes.graph.analysis.cost.liveness import peak, shares_memory
+from chop.passes.graph.analysis.cost.report import report
+from chop.passes.graph.analysis.cost.rules import Call, Count, Product, count
+from chop.passes.graph.analysis.cost.tensors import (
+    element_width,
+    format_of,
+    nonzero,
+    operand_format,
+    parameters_of,
+    real_tensors,
+    result_bits,
+    result_tensors,
+    stored_bits,
+    weights_of,
+)
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+# what grows with the batch
+PER_BATCH = (
+    "macs",
+    "flops",
+    "backward_flops",
+    "bit_ops",
+    "bit_ops_multiply",
+    "bit_ops_accumulate",
+    "activation_bits",
+)
+SUMMED = ("parameters", *PER_BATCH, "weight_bits", "moved_bits")
+
+
+@graph_pass("cost", "analysis", needs=("common",))
+def cost_analysis_pass(
+    graph: MaseGraph,
+    *,
+    sparse: bool = False,
+    per_sample: bool = False,
+    file_name: str | Path | None = None,
+    picture: str | Path | None = None,
+    silent: bool = False,
+) -> Row:
+    """Parameters, MACs, FLOPs, BitOPs and memory of each node, of each op, and in total.
+
+    `sparse` counts only the weights that are not zero. `per_sample` divides by the batch that the
+    metadata were made with. The table goes to the log unless `silent`, the numbers as JSON to
+    `file_name`, and bars as SVG to `picture`.
+    """
+    info = cost_of(graph, sparse=sparse, per_sample=per_sample)
+    if not silent or file_name is not None or picture is not None:
+        report(info, silent, file_name, picture)
+    return info
+
+
+def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False) -> Row:
+    """The numbers of `cost_analysis_pass`, without a report."""
+    unknown: dict[str, list[str]] = defaultdict(list)
+    counted: set[int] = set()
+    rows: dict[str, Row] = {}
+    sizes: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        found = count(call_of(node))
+        if found is None:
+            unknown[mase(node).common.mase_op].append(node.name)
+        sizes[node] = _kept_bits(node)
+        rows[node.name] = _row(node, found or NOTHING, sizes[node], sparse, counted)
+    _warn(unknown)
+    total = _sum(rows.values())
+    total["peak_activation_bits"], total["peak_node"] = peak(graph.nodes, sizes)
+    batch = _batch_size(graph)
+    by_type = _by_type(rows)
+    if per_sample:
+        for row in (total, *by_type.values(), *rows.values()):
+            _divide(row, batch)
+    return {
+        "total": total,
+        "by_type": by_type,
+        "nodes": rows,
+        "unknown": dict(unknown),
+        "batch_size": batch,
+        "per_sample": per_sample,
+        "sparse": sparse,
+    }
+
+
+def call_of(node: fx.Node) -> Call:
+    """A node as the rules see it."""
+    common = mase(node).common
+    inputs = {name: tuple(tensor.shape) for name, tensor in real_tensors(common.args)}
+    outputs = [tuple(tensor.shape) for tensor in result_tensors(node)]
+    arguments = {k: v for k, v in common.args.items() if not isinstance(v, TensorMeta)}
+    return Call(common.mase_op, inputs, outputs, mase(node).module, arguments)
+
+
+def _row(node: fx.Node, found: Count, kept: int, sparse: bool, counted: set[int]) -> Row:
+    if sparse:
+        found = _without_zeros(node, found)
+    multiply, accumulate = _bit_ops(node, found)
+    parameters, weight_bits = _parameters(node, sparse, counted)
+    moved = _moved_bits(node, kept, computes=found.flops > 0)
+    return {
+        "op": mase(node).common.mase_op,
+        "parameters": parameters,
+        "macs": found.macs,
+        "flops": found.flops,
+        "backward_flops": found.backward_flops,
+        "bit_ops": multiply + accumulate,
+        "bit_ops_multiply": multiply,
+        "bit_ops_accumulate": accumulate,
+        "weight_bits": weight_bits,
+        "activation_bits": kept,
+        "moved_bits": moved,
+        "arithmetic_intensity": _intensity(found.flops, moved),
+    }
+
+
+def _intensity(flops: float, moved_bits: float) -> float:
+    """Operations per byte that is read or written."""
+    return flops / (moved_bits / 8) if moved_bits else 0.0
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
+    """Of the multiplications, and of adding the products up in a register that cannot overflow."""
+    multiply = accumulate = 0.0
+    for product in found.products:
+        left, right = (_width(node, name) for name in (product.left, product.right))
+        register = left + right + max(product.depth - 1, 0).bit_length()
+        multiply += product.macs * left * right
+        accumulate += product.macs * register
+    return _whole(multiply), _whole(accumulate)
+
+
+def _width(node: fx.Node, name: str | None) -> float:
+    if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
+        return element_width(operand_format(node, name))
+    results = result_tensors(node)  # what an op computes inside is as wide as what it gives
+    return element_width(format_of(results[0])) if results else 32.0
+
+
+def _without_zeros(node: fx.Node, found: Count) -> Count:
+    """Every weight is used equally often, so that the zeros can be taken off exactly."""
+    if not found.products:
+        return found
+    weights = weights_of(node)
+    products = []
+    for product in found.products:
+        macs = product.macs
+        for name in {product.left, product.right} & weights.keys():
+            tensor = weights[str(name)]
+            if name == product.right and product.part[1] > 1:
+                tensor = tensor.chunk(product.part[1])[product.part[0]]
+            if tensor.numel():
+                macs = macs * nonzero(tensor) // tensor.numel()
+        products.append(Product(macs, product.left, product.right, product.depth, product.part))
+    return Count(tuple(products), found.other, found.other_backward)
+
+
+def _parameters(node: fx.Node, sparse: bool, counted: set[int]) -> tuple[int, int]:
+    """How many, and their bits; a layer that is called twice has them once."""
+    found = {n: p for n, p in parameters_of(node).items() if id(p) not in counted}
+    counted.update(id(p) for p in found.values())
+    number = bits = 0
+    for name, parameter in found.items():
+        kept = parameter.numel()
+        if node.op == "get_attr":
+            stored = result_bits(node)
+        else:
+            stored = stored_bits(operand_format(node, name), list(parameter.shape))
+        if sparse and kept:
+            left = nonzero(weights_of(node).get(name, parameter.detach()))
+            stored, kept = stored * left // kept, left
+        number, bits = number + kept, bits + stored
+    return number, bits
+
+
+def _kept_bits(node: fx.Node) -> int:
+    """What the results take, if they are activations with a place of their own."""
+    if node.op in ("get_attr", "output") or shares_memory(node):
+        return 0
+    return result_bits(node)
+
+
+def _moved_bits(node: fx.Node, kept: int, computes: bool) -> int:
+    """What a node reads and writes; a view moves nothing, and a table is not read as a whole."""
+    if node.op not in ("call_module", "call_function", "call_method"):
+        return 0
+    if not kept and not computes:
+        return 0
+    read = {
+        name: stored_bits(operand_format(node, name), tensor.shape)
+        for name, tensor in real_tensors(mase(node).common.args)
+    }
+    written = kept or result_bits(node)
+    if mase(node).common.mase_op == "embedding":
+        return written + sum(b for name, b in read.items() if name != "weight") + written
+    return written + sum(read.values())
+
+
+def _sum(rows: Iterable[Mapping[str, Any]]) -> Row:
+    rows = list(rows)
+    total = {key: sum(row[key] for row in rows) for key in SUMMED}
+    total["arithmetic_intensity"] = _intensity(total["flops"], total["moved_bits"])
+    return total
+
+
+def _by_type(rows: Mapping[str, Row]) -> dict[str, Row]:
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows.values():
+        groups[row["op"]].append(row)
+    return {op: {"nodes": len(group), **_sum(group)} for op, group in groups.items()}
+
+
+def _batch_size(graph: MaseGraph) -> int:
+    """The first dimension of the first input that has one."""
+    shapes = (t.shape for node in graph.inputs for t in result_tensors(node))
+    return next((shape[0] for shape in shapes if shape and shape[0]), 1)
+
+
+def _divide(row: Row, batch: int) -> None:
+    for key in (*PER_BATCH, "peak_activation_bits"):
+        if key in row:
+            row[key] = _whole(row[key] / batch) if row[key] % batch else row[key] // batch
+
+
+def _warn(unknown: Mapping[str, list[str]]) -> None:
+    """What is not counted is said, in one line."""
+    if not unknown:
+        return
+    named = "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items())
+    logger.warning(
+        "no cost rule for these, so they count as 0 (%s); give them one with "
+        "chop.passes.graph.analysis.cost.rule",
+        named,
+    )

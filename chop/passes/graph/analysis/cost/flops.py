@@ -1,0 +1,136 @@
+"""Operations as the labs count them: a multiply-accumulate is one, everything else as it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import module_op
+from chop.passes.base import PassArgsError, graph_pass, has_metadata
+from chop.passes.graph.analysis.add_metadata import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
+from chop.passes.graph.analysis.cost.call import NOTHING, Call, Count, count, size
+from chop.passes.graph.analysis.cost.cost import call_of, cost_of
+
+logger = logging.getLogger(__name__)
+
+
+def calculate_modules(module: nn.Module, in_data: Any, out_data: Any) -> dict[str, int]:
+    """What one call of a module costs, given the tensors that went in and came out.
+
+    Returns `total_parameters`, `computations` (a multiply-accumulate is one, and so is each other
+    operation), `backward_computations`, `input_buffer_size` and `output_buffer_size` in elements.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"calculate_modules takes a module first, not {type(module).__name__}")
+    given, results = (
+        [tuple(x.shape) for x in tree_leaves(data) if isinstance(x, Tensor)]
+        for data in (in_data, out_data)
+    )
+    cls: Any = type(module)
+    spec = module_op(cls)
+    found = None
+    if spec is not None:
+        if not given or not results:
+            raise ValueError(
+                f"the cost of {type(module).__name__} depends on its tensors; "
+                f"give calculate_modules(module, (input,), (output,))"
+            )
+        inputs = {f"data_in_{i}": shape for i, shape in enumerate(given)}
+        inputs |= {name: tuple(p.shape) for name, p in module.named_parameters()}
+        found = count(Call(spec.name, inputs, results, module))
+    if found is None:
+        logger.debug("no cost rule for %s: its computations count as 0", type(module).__name__)
+    return {
+        "total_parameters": sum(p.numel() for p in module.parameters()),
+        **_computations(found or NOTHING),
+        "input_buffer_size": size(given[0]) if given else 0,
+        "output_buffer_size": size(results[0]) if results else 0,
+    }
+
+
+calculate_flops_pass = calculate_modules  # what seed 003 calls it
+
+
+def _computations(found: Count) -> dict[str, int]:
+    return {
+        "computations": found.macs + found.other,
+        "backward_computations": 2 * found.macs + found.other_backward,
+    }
+
+
+@graph_pass("calculate_flops", "analysis")
+def calculate_flops_analysis_pass(
+    graph: MaseGraph, *, dummy_in: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Count operations as seed 003 does: per node, per module, and `total_flops`.
+
+    `breakdown` has a row for each node, `flop_module_breakdown` one for each module. `dummy_in`
+    serves a graph without metadata, or another batch; the graph stays as it is.
+    """
+    measured = _measured(graph, dummy_in)
+    numbers = cost_of(measured)
+    breakdown: dict[str, dict[str, Any]] = {}
+    by_module: dict[nn.Module, dict[str, Any]] = {}
+    for node in measured.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        row = breakdown[node.name] = _node(node, numbers["nodes"][node.name])
+        if node.op == "call_module":
+            module = graph.modules[str(node.target)]
+            by_module[module] = _added(by_module[module], row) if module in by_module else row
+    total = numbers["total"]
+    return {
+        "breakdown": breakdown,
+        "flop_module_breakdown": by_module,
+        "total_flops": sum(row["computations"] for row in breakdown.values()),
+        "total_backward_flops": sum(row["backward_computations"] for row in breakdown.values()),
+        "total_parameters": total["parameters"],
+        "total_macs": total["macs"],
+        "total_bitops": total["bit_ops"],
+        "model_size_bits": total["weight_bits"],
+    }
+
+
+def _measured(graph: MaseGraph, dummy_in: Mapping[str, Any] | None) -> MaseGraph:
+    """The graph with metadata: itself, or a copy that was run on `dummy_in`."""
+    if dummy_in is None:
+        bare = next((node for node in graph.nodes if not has_metadata(node, "common")), None)
+        if bare is not None:
+            raise PassArgsError(
+                f"node {bare.name!r} has no common metadata; run add_common_metadata_analysis_pass "
+                f"first, or give {{'dummy_in': {{input: tensor}}}}"
+            )
+        return graph
+    copy = graph.clone()
+    init_metadata_analysis_pass(copy)
+    add_common_metadata_analysis_pass(copy, {"dummy_in": dummy_in, "add_value": False})
+    return copy
+
+
+def _node(node: fx.Node, row: Mapping[str, Any]) -> dict[str, Any]:
+    call = call_of(node)
+    module = mase(node).module
+    return {
+        "total_parameters": sum(p.numel() for p in module.parameters()) if module else 0,
+        **_computations(count(call) or NOTHING),
+        "input_buffer_size": size(call.data[0]) if call.data else 0,
+        "output_buffer_size": size(call.out),
+        "bit_ops": row["bit_ops"],
+    }
+
+
+def _added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """A module that is called twice computes twice, with the same parameters."""
+    return {
+        key: value if key == "total_parameters" else value + second[key]
+        for key, value in first.items()
+    }

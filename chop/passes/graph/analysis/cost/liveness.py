@@ -1,0 +1,60 @@
+"""How much memory the activations take at once: each lives until its last reader has run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import fx
+
+from chop.ir.graph.mase_metadata import mase
+from chop.ir.graph.tracer import IN_PLACE_OPERATORS
+from chop.passes.graph.analysis.cost.call import spelt
+
+# these give what they are given, seen in another way
+VIEWS = spelt(
+    "view reshape flatten unflatten transpose permute t swapaxes swapdims movedim squeeze "
+    "unsqueeze getitem select narrow split chunk unbind split_with_sizes tensor_split hsplit "
+    "vsplit diagonal expand expand_as broadcast_to view_as reshape_as contiguous detach alias "
+    "real imag identity dropout ravel adjoint as_strided view_as_real view_as_complex "
+    "atleast_1d atleast_2d atleast_3d requires_grad pos getattr"
+)
+
+
+def shares_memory(node: fx.Node) -> bool:
+    """Whether the result lies where the first input lies: a view, or written in place."""
+    if not node.all_input_nodes or node.op == "output":
+        return False
+    return mase(node).common.mase_op in VIEWS or writes_in_place(node)
+
+
+def writes_in_place(node: fx.Node) -> bool:
+    """Whether a node changes the tensor that it is given."""
+    if node.op == "call_module":
+        return getattr(mase(node).module, "inplace", False) is True
+    if node.kwargs.get("inplace") is True or mase(node).common.args.get("inplace") is True:
+        return True
+    name = str(getattr(node.target, "__name__", node.target))
+    if name.endswith("_") and not name.endswith("__") and name not in ("not_", "and_", "or_"):
+        return True
+    return node.op == "call_function" and name in IN_PLACE_OPERATORS
+
+
+def peak(nodes: Iterable[fx.Node], sizes: Mapping[fx.Node, int]) -> tuple[int, str]:
+    """The most that lives at one time, and the node that runs then; O(nodes)."""
+    order = list(nodes)
+    home: dict[fx.Node, fx.Node] = {}
+    last: dict[fx.Node, int] = {}
+    for i, node in enumerate(order):
+        home[node] = home[node.all_input_nodes[0]] if shares_memory(node) else node
+        for used in (node, *node.all_input_nodes):
+            last[home[used]] = i
+    dying: dict[int, list[fx.Node]] = {}
+    for node, i in last.items():
+        dying.setdefault(i, []).append(node)
+    live, most, where = 0, 0, ""
+    for i, node in enumerate(order):
+        live += sizes[node] if home[node] is node else 0
+        if live > most:
+            most, where = live, node.name
+        live -= sum(sizes[gone] for gone in dying.get(i, ()))
+    return most, where

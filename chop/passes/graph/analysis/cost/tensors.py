@@ -1,0 +1,141 @@
+"""What the cost pass asks about tensors: where they come from, how wide they are, what is zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from chop.ir.graph.mase_metadata import Operands, TensorMeta, mase
+from chop.ir.operands import bind_operands
+from chop.ir.ops import identify
+from chop.numerics import NumberFormat, from_dtype, from_precision
+from chop.passes.base import PassArgsError
+from chop.passes.graph.analysis.utils import fetch_attr
+from chop.passes.graph.transforms.quantize.quantize import node_formats
+
+OPERANDS = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
+
+
+def result_tensors(node: fx.Node) -> list[TensorMeta]:
+    return [tensor for _, tensor in real_tensors(mase(node).common.results)]
+
+
+def real_tensors(operands: Operands) -> Iterator[tuple[str, TensorMeta]]:
+    """The entries that are tensors; numbers that a node gives have a shape as well."""
+    for name, tensor in operands.tensors():
+        if "precision" in tensor:
+            yield name, tensor
+
+
+def sources(node: fx.Node) -> dict[str, fx.Node]:
+    """Which node each tensor operand of a call comes from."""
+    if node.op not in ("call_module", "call_function", "call_method"):
+        return {}
+
+    def marked(n: fx.Node) -> Any:
+        marks = [TensorMeta(type="", source=n) for _ in result_tensors(n)]
+        return marks[0] if len(marks) == 1 else marks or 0
+
+    module = mase(node).module
+    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), marked)
+    bound = bind_operands(node, identify(node, module), module, args, kwargs)
+    return {name: t["source"] for name, t in bound.items() if isinstance(t, TensorMeta)}
+
+
+def format_of(tensor: TensorMeta) -> NumberFormat:
+    """The format that the metadata name, else torch's own."""
+    if tensor.get("type") == "model_specific_input":
+        return from_dtype(tensor.torch_dtype)
+    return from_precision(tensor.type, tensor.precision)
+
+
+def operand_format(node: fx.Node, name: str) -> NumberFormat:
+    """In which format a node takes an operand."""
+    # a quantized layer knows more than its metadata: options beside the precision may cost bits
+    own = node_formats(node).get(OPERANDS.get(name, "")) if node.op == "call_module" else None
+    args = mase(node).common.args
+    if own is None and name not in args:  # a parameter that is stored in another form
+        return from_dtype(parameters_of(node)[name].dtype)
+    return own or format_of(args.tensor(name))
+
+
+def stored_bits(fmt: NumberFormat, shape: list[int]) -> int:
+    """What a tensor of that shape takes, shared exponents and scales included."""
+    return round(fmt.average_bits(shape) * math.prod(shape))
+
+
+def element_width(fmt: NumberFormat) -> float:
+    """Bits that a multiplier sees: those of one element, without what a block shares."""
+    return float(getattr(fmt, "element_bits", fmt.bits))
+
+
+def result_bits(node: fx.Node) -> int:
+    """What a node's results take while they wait: as many bits as the widest of its readers needs.
+
+    A reader that rounds what it reads needs no more than its own format.
+    """
+    total = 0
+    for tensor in result_tensors(node):
+        own = stored_bits(format_of(tensor), tensor.shape)
+        read = [_read_bits(user, node, tensor) for user in node.users]
+        total += own if None in read or not read else min(own, max(b for b in read if b))
+    return total
+
+
+def _read_bits(user: fx.Node, source: fx.Node, tensor: TensorMeta) -> int | None:
+    """How many bits of a tensor a reader needs, None for all of them."""
+    if not node_formats(user):
+        return None
+    shape = tensor.shape
+    found = [
+        stored_bits(operand_format(user, name), shape)
+        for name, origin in sources(user).items()
+        if origin is source
+    ]
+    return max(found, default=None)
+
+
+def parameters_of(node: fx.Node) -> dict[str, Tensor]:
+    """The parameters of a node, by operand name: of its module, or the one that it reads."""
+    module = mase(node).module
+    if module is not None:
+        return {_operand_name(name): p for name, p in module.named_parameters()}
+    if node.op == "get_attr":
+        found = fetch_attr(mase(node).model, str(node.target))
+        if isinstance(found, torch.nn.Parameter):
+            return {"data_out_0": found}
+    return {}
+
+
+def _operand_name(name: str) -> str:
+    """A parameter that is seen through a mask or the like is stored as its original."""
+    if not name.endswith(".original"):
+        return name
+    return name.removesuffix(".original").replace("parametrizations.", "")
+
+
+def weights_of(node: fx.Node) -> dict[str, Tensor]:
+    """The tensors that a node computes with and that are known beforehand, rounded as it does."""
+    module = mase(node).module
+    if module is None:
+        origins = {name: s for name, s in sources(node).items() if s.op == "get_attr"}
+        found = {n: fetch_attr(mase(s).model, str(s.target)) for n, s in origins.items()}
+        return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
+    own = parameters_of(node)
+    found = {name: fetch_attr(module, name) for name in own}
+    weight = getattr(module, "weight", None)  # it may be made of several parameters
+    if isinstance(weight, Tensor) and "weight" not in found:
+        return {**found, "weight": weight.detach()}
+    return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
+
+
+def nonzero(tensor: Tensor) -> int:
+    if tensor.is_meta:
+        raise PassArgsError(
+            "sparse = true looks at the weights, and these are on the meta device; load the model"
+        )
+    return int(torch.count_nonzero(tensor))

@@ -1,0 +1,3 @@
+from chop.passes.graph.analysis.cost.flops import calculate_modules
+
+__all__ = ["calculate_modules"]

@@ -1,0 +1,65 @@
+"""Run a graph once, then again from any node on: what does not depend on it is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_map_only
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph.analysis.cost.liveness import writes_in_place
+
+Values = dict[str, Any]  # what each node gave, by its name
+
+
+class Rerun:
+    """A graph of one's own to run, node by node, in eval mode; names say which node is which."""
+
+    def __init__(self, graph: MaseGraph) -> None:
+        self.graph = graph
+        graph.model.eval()
+        self.nodes: dict[str, fx.Node] = {node.name: node for node in graph.nodes}
+        self._interpreter = fx.Interpreter(graph.model)
+        self._in_place = {node.name for node in graph.nodes if writes_in_place(node)}
+
+    def node(self, name: str, values: Mapping[str, Any]) -> Any:
+        """What a node makes of what the others gave; these stay as they are."""
+        node = self.nodes[name]
+        args, kwargs = fx.node.map_arg(
+            (node.args, dict(node.kwargs)), lambda given: values[given.name]
+        )
+        if name in self._in_place:
+            args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
+        return getattr(self._interpreter, node.op)(node.target, args, kwargs)
+
+    def all(self, inputs: Sequence[Any]) -> Values:
+        """What every node gives for these inputs."""
+        values: Values = {}
+        given = iter(inputs)
+        for name, node in self.nodes.items():
+            values[name] = next(given) if node.op == "placeholder" else self.node(name, values)
+        return values
+
+    def after(self, name: str, result: Any, values: Mapping[str, Any]) -> tuple[Any, int]:
+        """The output if one node gave `result` instead, and how many nodes were run for it."""
+        changed: Values = {name: result}
+        known = _Over(changed, values)
+        for later, node in self.nodes.items():
+            if later != name and any(source.name in changed for source in node.all_input_nodes):
+                changed[later] = self.node(later, known)
+        output = next(reversed(self.nodes))
+        return known[output], len(changed)
+
+
+class _Over(dict[str, Any]):
+    """What was changed, else what was there before."""
+
+    def __init__(self, changed: Values, before: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.changed, self.before = changed, before
+
+    def __missing__(self, name: str) -> Any:
+        return self.changed[name] if name in self.changed else self.before[name]

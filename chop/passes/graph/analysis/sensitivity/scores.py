@@ -1,0 +1,70 @@
+"""How far outputs are from those in float: noise, loss and accuracy over several batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass
+class Score:
+    """Sums over the batches that were seen."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    loss: float = 0.0
+    correct: int = 0
+    samples: int = 0
+
+    def add(self, output: Any, wanted: Any, target: Tensor | None, loss: Loss | None) -> None:
+        """Compare `output` with the one in float, and with the target, if there is one."""
+        for got, expected in zip(_numbers(output), _numbers(wanted), strict=True):
+            self.signal += expected.double().square().sum().item()
+            self.noise += (got.double() - expected.double()).square().sum().item()
+        if target is None:
+            return
+        scores = next(iter(_numbers(output)))
+        value = loss(output, target) if loss else _usual_loss(scores, target)
+        self.loss += float(value) * len(target)
+        self.samples += len(target)
+        if not target.is_floating_point():
+            self.correct += int((scores.argmax(1) == target).sum())
+
+    @property
+    def sqnr(self) -> float:
+        """Signal over noise in decibel; infinite where nothing was lost."""
+        if self.noise == 0.0:
+            return math.inf
+        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
+
+    def row(self, float_score: Score | None = None, classes: bool = False) -> dict[str, float]:
+        """The numbers, and how they differ from those in float."""
+        found = {"sqnr": self.sqnr}
+        if self.samples:
+            found["loss"] = self.loss / self.samples
+        if self.samples and classes:
+            found["accuracy"] = self.correct / self.samples
+        if float_score is not None:
+            before = float_score.row(classes=classes)
+            found |= {f"{k}_change": v - before[k] for k, v in found.items() if k != "sqnr"}
+        return found
+
+
+def _numbers(output: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def _usual_loss(scores: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy for classes, the mean square for numbers."""
+    if target.is_floating_point():
+        return F.mse_loss(scores, target)
+    return F.cross_entropy(scores.to(torch.float32), target)

@@ -1,0 +1,277 @@
+"""How much each layer suffers from each format: it alone rounded, and all others rounded."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from chop.charts import Bars, bar_page
+from chop.files import write_text
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.log import show_logs_unless_configured
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.run import input_values, kept_random_state
+from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
+from chop.passes.graph.analysis.sensitivity.scores import Score
+from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
+from chop.passes.select import select
+
+logger = logging.getLogger(__name__)
+
+WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d")
+Key = tuple[str, str]  # node, format
+Measure = Literal["sqnr", "loss", "accuracy"]
+
+
+@graph_pass("sensitivity", "analysis", needs=("common",))
+def sensitivity_analysis_pass(
+    graph: MaseGraph,
+    *,
+    formats: Mapping[str, Mapping[str, Any]],
+    input_generator: Any,
+    by: Literal["type", "name", "regex_name"] = "type",
+    nodes: Sequence[str] | None = None,
+    num_batches: int = 1,
+    loss: Callable[..., Any] | None = None,
+    rank_by: Measure = "sqnr",
+    file_name: str | Path | None = None,
+    picture: str | Path | None = None,
+    silent: bool = False,
+) -> dict[str, Any]:
+    """Rank layers by what is lost if only they are rounded, for each of several formats.
+
+    `formats` names configs as those of quantize: `{"int8": {"name": "integer", …}}`. `nodes` are
+    chosen as there, by default all linear layers and convolutions.
+    `input_generator` yields dicts of inputs, or pairs of these and targets, which also give loss
+    and accuracy. For each node and format, `alone` is it rounded and all else in float, `all_but`
+    it in float and all others rounded. Activations are remembered, so that this takes about one
+    forward pass per layer and format. The most sensitive come first in `ranking`.
+    """
+    if not formats:
+        raise PassArgsError("formats names no format; give {'int8': {'name': 'integer', …}}")
+    chosen = _chosen(graph, by, nodes)
+    variants = {name: _rounded(graph, chosen, config) for name, config in formats.items()}
+    batches = list(_batches(graph, input_generator, num_batches))
+    _check_targets(rank_by, [target for _, target in batches])
+    found = _Measured(graph, variants, chosen, loss)
+    with torch.no_grad(), kept_random_state(graph.model):
+        for inputs, target in batches:
+            found.add(inputs, target)
+    info = found.info(rank_by)
+    _report(info, graph, rank_by, silent, file_name, picture)
+    return info
+
+
+def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
+    """The nodes to look at: those that were named, or all layers with weights."""
+    if keys is None:
+        return _some([n.name for n in graph.nodes if mase(n).common.mase_op in WEIGHTED], WEIGHTED)
+    return _some([node.name for node in select(graph, by, keys)], keys)
+
+
+def _some(names: list[str], keys: Sequence[str]) -> list[str]:
+    if not names:
+        raise PassArgsError(f"the graph has no node of {', '.join(keys)}; name others in nodes")
+    return names
+
+
+def _rounded(graph: MaseGraph, nodes: list[str], config: Mapping[str, Any]) -> Rerun:
+    """A copy in which all those nodes are rounded."""
+    copy = graph.clone()
+    table = {"config": dict(config.get("config", config))}
+    quantize_transform_pass(copy, {"by": "name", **dict.fromkeys(nodes, table)})
+    return Rerun(copy)
+
+
+Batch = tuple[list[Any], Tensor | None]
+
+
+def _batches(graph: MaseGraph, source: Any, number: int) -> Iterator[Batch]:
+    """Inputs in the order of the graph, with their targets."""
+    if number < 1:
+        raise PassArgsError(f"num_batches is at least 1, not {number}")
+    if not isinstance(source, Iterable):
+        raise PassArgsError(
+            f"input_generator yields dicts such as {{'x': batch}}, or pairs of these and targets; "
+            f"a {type(source).__name__} does not"
+        )
+    empty = True
+    for batch in islice(source, number):
+        empty = False
+        inputs, target = batch if isinstance(batch, list | tuple) else (batch, None)
+        if isinstance(inputs, Tensor):
+            inputs = {str(graph.inputs[0].target): inputs}
+        if not isinstance(inputs, Mapping):
+            raise PassArgsError(
+                f"input_generator gave {type(inputs).__name__}; it yields dicts such as "
+                f"{{'x': batch}}, or pairs of these and targets"
+            )
+        yield input_values(graph, inputs, "input_generator"), target
+    if empty:
+        raise PassArgsError("input_generator yields no batch; give at least one")
+
+
+def _check_targets(rank_by: Measure, targets: list[Tensor | None]) -> None:
+    given = [target for target in targets if target is not None]
+    if given and len(given) < len(targets):
+        raise PassArgsError(
+            "input_generator yields targets with some batches only; give all or none"
+        )
+    if rank_by != "sqnr" and not given:
+        raise PassArgsError(
+            f"rank_by = {rank_by!r} needs targets: let input_generator yield (inputs, targets)"
+        )
+    if rank_by == "accuracy" and given[0].is_floating_point():
+        raise PassArgsError("rank_by = 'accuracy' needs classes as targets; rank by 'loss'")
+
+
+class _Measured:
+    """Scores of every node and format, batch after batch."""
+
+    def __init__(
+        self, graph: MaseGraph, variants: Mapping[str, Rerun], chosen: list[str], loss: Any
+    ) -> None:
+        self.plain, self.variants, self.loss = Rerun(graph.clone()), variants, loss
+        self.baseline = Score()
+        self.rounded = {name: Score() for name in variants}
+        keys = [(node, fmt) for node in chosen for fmt in variants]
+        self.alone: dict[Key, Score] = {key: Score() for key in keys}
+        self.all_but: dict[Key, Score] = {key: Score() for key in keys}
+        self.ran, self.batches, self.classes = 0, 0, False
+
+    def add(self, inputs: list[Any], target: Tensor | None) -> None:
+        copied = [tree_map_only(Tensor, torch.clone, value) for value in inputs]
+        exact = self.plain.all(copied)
+        output = exact[next(reversed(exact))]
+        self._check(inputs, output)
+        self.batches += 1
+        self.classes = target is not None and not target.is_floating_point()
+        self.baseline.add(output, output, target, self.loss)
+        for fmt, variant in self.variants.items():
+            rounded = variant.all(copied)
+            self.rounded[fmt].add(rounded[next(reversed(rounded))], output, target, self.loss)
+            for node, of in self.alone:
+                if of == fmt:
+                    self._node(node, fmt, exact, rounded, output, target)
+
+    def _node(
+        self,
+        node: str,
+        fmt: str,
+        exact: Values,
+        rounded: Values,
+        output: Any,
+        target: Tensor | None,
+    ) -> None:
+        variant = self.variants[fmt]
+        one, ran = self.plain.after(node, variant.node(node, exact), exact)
+        self.alone[node, fmt].add(one, output, target, self.loss)
+        rest, again = variant.after(node, self.plain.node(node, rounded), rounded)
+        self.all_but[node, fmt].add(rest, output, target, self.loss)
+        self.ran += ran + again
+
+    def _check(self, inputs: list[Any], output: Any) -> None:
+        """What is remembered must be what the model computes."""
+        copied = [tree_map_only(Tensor, torch.clone, value) for value in inputs]
+        wanted = Score()
+        wanted.add(output, self.plain.graph.model(*copied), None, None)
+        if not wanted.noise <= 1e-9 * wanted.signal:
+            raise PassArgsError(
+                "the graph writes into tensors that other nodes read, or draws random numbers, so "
+                "that its activations cannot be remembered; write the model without in-place "
+                "operations on views"
+            )
+
+    def info(self, rank_by: Measure) -> dict[str, Any]:
+        layers: dict[str, dict[str, Any]] = {}
+        for (node, fmt), score in self.alone.items():
+            layers.setdefault(node, {})[fmt] = {
+                "alone": score.row(self.baseline, self.classes),
+                "all_but": self.all_but[node, fmt].row(self.baseline, self.classes),
+            }
+        baseline = self.baseline.row(classes=self.classes)
+        scored = {
+            key: score.row(classes=self.classes)[rank_by] for key, score in self.alone.items()
+        }
+        worst_last = rank_by != "loss"  # much loss is bad, little of the others
+        order = sorted(scored, key=lambda key: scored[key] if worst_last else -scored[key])
+        return {
+            "baseline": baseline,
+            "rounded": {f: s.row(self.baseline, self.classes) for f, s in self.rounded.items()},
+            "layers": layers,
+            "ranking": [
+                {"node": node, "format": fmt, rank_by: scored[node, fmt]} for node, fmt in order
+            ],
+            "forwards": self.ran / len(self.plain.nodes) / self.batches,
+        }
+
+
+def _report(
+    info: Mapping[str, Any],
+    graph: MaseGraph,
+    rank_by: Measure,
+    silent: bool,
+    file_name: str | Path | None,
+    picture: str | Path | None,
+) -> None:
+    if not silent:
+        show_logs_unless_configured()
+        logger.info("Sensitivity, the worst first (rounded alone, and all others rounded):")
+        logger.info("\n%s", table(info, graph))
+    if file_name is not None:
+        write_text(file_name, json.dumps(_finite(info), indent=2) + "\n")
+    if picture is not None:
+        write_text(picture, _picture(info, rank_by))
+
+
+def table(info: Mapping[str, Any], graph: MaseGraph) -> str:
+    """One row for each node and format, in the order of the ranking."""
+    ops = {node.name: mase(node).common.mase_op for node in graph.nodes}
+    rows = []
+    for entry in info["ranking"]:
+        node, fmt = entry["node"], entry["format"]
+        found = info["layers"][node][fmt]
+        row: dict[str, Any] = {"Node": node, "OP": ops[node], "Format": fmt}
+        for how in ("alone", "all_but"):
+            row |= {f"{key} {how}": round(value, 4) for key, value in found[how].items()}
+        rows.append(row)
+    return tabulate(rows, headers="keys", tablefmt="orgtbl")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: where nothing is lost, SQNR is null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _picture(info: Mapping[str, Any], rank_by: Measure) -> str:
+    """For each format, bars that are long where much is lost."""
+    formats = list(info["rounded"])
+    titles = {"sqnr": "noise, % of the signal", "loss": "rise of the loss"}
+    title = titles.get(rank_by, "fall of the accuracy, %")
+    panels = []
+    for fmt in formats:
+        rows = {node: found[fmt]["alone"] for node, found in info["layers"].items() if fmt in found}
+        panels.append(Bars(f"{fmt}: {title}", {n: _lost(r, rank_by) for n, r in rows.items()}))
+    return bar_page(panels)
+
+
+def _lost(row: Mapping[str, float], rank_by: Measure) -> float:
+    if rank_by == "sqnr":
+        return 100 * 10 ** (-row["sqnr"] / 20)
+    change = row[f"{rank_by}_change"]
+    return change if rank_by == "loss" else -100 * change

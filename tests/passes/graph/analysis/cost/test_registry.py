@@ -1,0 +1,54 @@
+"""For every model of the registry, the rules and a count of what runs agree to the last product."""
+
+import pytest
+import torch
+
+from chop.dataset import MaseDatasetInfo
+from chop.models import MODELS, get_model, get_model_info
+from chop.passes import run_pass
+from chop.passes.graph.analysis.cost import MacCounter, cost_of
+
+FEATURES = MaseDatasetInfo(name="rows", num_features=16, num_classes=5)
+IMAGES = MaseDatasetInfo(name="pictures", image_size=(3, 32, 32), num_classes=4)
+BIG = ("deit", "mobilenetv2", "mobilenetv3_large", "resnet34", "resnet50", "resnet101", "wide")
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow) if name.startswith(BIG) else name
+    for name, spec in MODELS.items()
+    if spec.build.__module__.startswith("chop.models.")
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rules_and_execution_agree(name, make):
+    rows = get_model_info(name).physical_data_point_classification
+    x = torch.randn(2, 16) if rows else torch.randn(2, 3, 32, 32)
+    model = get_model(name, dataset_info=FEATURES if rows else IMAGES).eval()
+    with torch.no_grad(), MacCounter() as counter:
+        model(x)
+    total = cost_of(make.graph(model, x))["total"]
+    assert total["macs"] == counter.macs > 0
+    assert not counter.uncounted
+    unused = ("l2.",) if name == "toy_tiny" else ()  # it has a layer that it never calls
+    held = sum(p.numel() for n, p in model.named_parameters() if not n.startswith(unused))
+    assert total["parameters"] == held
+
+
+@pytest.mark.parametrize("name", ["jsc-tiny", "mobilenetv3_small", "vit_tiny_patch4_32"])
+def test_rounding_changes_the_bits_and_not_the_products(name, make):
+    rows = get_model_info(name).physical_data_point_classification
+    x = torch.randn(2, 16) if rows else torch.randn(2, 3, 32, 32)
+    graph = make.graph(get_model(name, dataset_info=FEATURES if rows else IMAGES).eval(), x)
+    exact = cost_of(graph)["total"]
+    config = {"name": "integer"}
+    for operand in ("data_in", "weight", "bias"):
+        config |= {f"{operand}_width": 8, f"{operand}_frac_width": 4}
+    run_pass("quantize", graph, {"by": "type", "default": {"config": config}})
+    rounded = cost_of(graph)["total"]
+    with torch.no_grad(), MacCounter() as counter:
+        graph.model(x)
+    assert exact["macs"] == rounded["macs"] == counter.macs
+    assert exact["flops"] == rounded["flops"]
+    # the scores inside attention stay in float: 19,468,800 products of 32 by 8 bits
+    inside = 19_468_800 * (32 * 8 - 8 * 8) if "vit" in name else 0
+    assert exact["bit_ops_multiply"] == 16 * (rounded["bit_ops_multiply"] - inside)
+    assert exact["weight_bits"] > 3.9 * rounded["weight_bits"]
