@@ -51,6 +51,11 @@ EXAMPLES = {
     },
     "quantize": {"by": "type", "default": {"config": {"name": None}}, "conv2d": INTEGER},
     "calculate_avg_bits": {"legacy_sum": True},
+    "prune": {
+        "weight": {"sparsity": 0.5, "method": "l1-norm", "scope": "global"},
+        "activation": {"sparsity": 0.25},
+    },
+    "prune_detach_hook": None,
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 
