@@ -56,6 +56,8 @@ EXAMPLES = {
         "activation": {"sparsity": 0.25},
     },
     "prune_detach_hook": None,
+    "add_pruning_metadata": {"dummy_in": {"x": X}, "add_value": True},
+    "add_natural_sparsity": {"dummy_in": {"x": X}, "add_meta": True},
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 

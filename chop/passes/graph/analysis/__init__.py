@@ -7,6 +7,10 @@ from chop.passes.graph.analysis.add_metadata import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.analysis.hook_inspection import hook_inspection_analysis_pass
+from chop.passes.graph.analysis.pruning import (
+    add_natural_sparsity_metadata_analysis_pass,
+    add_pruning_metadata_analysis_pass,
+)
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.analysis.report import (
     report_graph_analysis_pass,
@@ -26,6 +30,8 @@ from chop.passes.graph.analysis.verify import (
 __all__ = [
     "add_common_metadata_analysis_pass",
     "add_hardware_metadata_analysis_pass",
+    "add_natural_sparsity_metadata_analysis_pass",
+    "add_pruning_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "hook_inspection_analysis_pass",

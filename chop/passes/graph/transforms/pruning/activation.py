@@ -90,6 +90,12 @@ def activation_pruning_of(module: nn.Module) -> dict[str, Any] | None:
     return found.config if isinstance(found, SparsifyInput) else None
 
 
+def activation_mask(module: nn.Module, x: Tensor) -> Tensor | None:
+    """What of the input `x` a layer keeps; None if it prunes nothing."""
+    found = module._modules.get(NAME)
+    return found.mask(x) if isinstance(found, SparsifyInput) else None
+
+
 def detach_activation_pruning(module: nn.Module) -> None:
     """Let a layer take in all it is given again."""
     if activation_pruning_of(module) is None:
