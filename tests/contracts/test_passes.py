@@ -56,6 +56,7 @@ EXAMPLES = {
         "activation": {"sparsity": 0.25},
     },
     "prune_detach_hook": None,
+    "prune_channels": {"sparsity": 0.01},
     "add_pruning_metadata": {"dummy_in": {"x": X}, "add_value": True},
     "add_natural_sparsity": {"dummy_in": {"x": X}, "add_meta": True},
 }

@@ -1,6 +1,7 @@
 """Passes that change a graph."""
 
 from chop.passes.graph.transforms.pruning import (
+    prune_channels_transform_pass,
     prune_detach_hook_transform_pass,
     prune_transform_pass,
 )
@@ -10,6 +11,7 @@ from chop.passes.graph.transforms.quantize import (
 )
 
 __all__ = [
+    "prune_channels_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
     "quantize_transform_pass",

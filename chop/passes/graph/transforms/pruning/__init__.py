@@ -9,6 +9,7 @@ from chop.passes.graph.transforms.pruning.masks import attach_mask, detach_mask,
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.passes.graph.transforms.pruning.plan import PRUNABLE_OP
 from chop.passes.graph.transforms.pruning.prune import prune_transform_pass
+from chop.passes.graph.transforms.pruning.prune_channels import prune_channels_transform_pass
 from chop.passes.graph.transforms.pruning.prune_detach_hook import prune_detach_hook_transform_pass
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "detach_activation_pruning",
     "detach_mask",
     "masks_of",
+    "prune_channels_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
 ]

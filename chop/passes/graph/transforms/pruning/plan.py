@@ -60,17 +60,18 @@ class Wish:
         for key in given:
             if key not in known:
                 raise UnknownName(f"key of {table!r}", key, known)
+        where = f"{table}." if table else ""
         choices = {"scope": get_args(Scope), "by": get_args(By), "method": list(METHODS)}
         for key in choices.keys() & given.keys():
             if given[key] not in choices[key]:
-                raise UnknownName(f"{table}.{key}", given[key], choices[key])
-        granularity = _granularity(table, given.get("granularity", "elementwise"))
-        sparsity = _sparsity(table, given, granularity)
+                raise UnknownName(f"{where}{key}", given[key], choices[key])
+        granularity = _granularity(where, given.get("granularity", "elementwise"))
+        sparsity = _sparsity(where, given, granularity)
         wish = cls(table, **{**given, "granularity": granularity, "sparsity": sparsity})
         if isinstance(sparsity, Mapping) and wish.scope == "global":
             raise PassArgsError(
                 f"Layer-wise budgets only possible with a local scope! "
-                f"Give {table}.scope = 'local', or one number as {table}.sparsity"
+                f"Give {where}scope = 'local', or one number as {where}sparsity"
             )
         return wish
 
@@ -113,26 +114,26 @@ def is_prunable(node: fx.Node) -> bool:
     )
 
 
-def _granularity(table: str, given: Any) -> Granularity:
+def _granularity(where: str, given: Any) -> Granularity:
     if given in ("elementwise", "channel"):
         return given  # type: ignore[no-any-return]
     found = re.fullmatch(r"(\d+):(\d+)", given) if isinstance(given, str) else None
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise PassArgsError(
-            f"{table}.granularity is {given!r}; it is 'elementwise', 'channel', or a pattern such "
+            f"{where}granularity is {given!r}; it is 'elementwise', 'channel', or a pattern such "
             f"as '2:4', of every 4 neighbours 2 stay"
         )
     return Pattern(int(found[1]), int(found[2]))
 
 
 def _sparsity(
-    table: str, given: Mapping[str, Any], granularity: Granularity
+    where: str, given: Mapping[str, Any], granularity: Granularity
 ) -> float | Mapping[str, float]:
     own = granularity.sparsity if isinstance(granularity, Pattern) else 0.0
     value = given.get("sparsity", own)
     entries = value.items() if isinstance(value, Mapping) else [("", value)]
     for key, number in entries:
-        _check_number(f"{table}.sparsity{key and '.' + key}", number, granularity)
+        _check_number(f"{where}sparsity{key and '.' + key}", number, granularity)
     return dict(value) if isinstance(value, Mapping) else float(value)
 
 

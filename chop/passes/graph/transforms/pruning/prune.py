@@ -156,14 +156,15 @@ def _reached(
         mask = masks_of(layer).get("weight")
         total = layer._parameters["weight"].numel()  # type: ignore[union-attr]
         pruned = 0 if mask is None else total - int(mask.sum())
-        rows[node.name] = _row(requested.get(node), pruned, total)
+        rows[node.name] = sparsity_row(requested.get(node), pruned, total)
     pruned, total = (sum(int(row[key]) for row in rows.values()) for key in ("pruned", "total"))
     wanted = wish.sparsity if isinstance(wish.sparsity, float) else None
-    rows["total"] = _row(wanted, pruned, total)
+    rows["total"] = sparsity_row(wanted, pruned, total)
     return rows
 
 
-def _row(requested: float | None, pruned: int, total: int) -> dict[str, Any]:
+def sparsity_row(requested: float | None, pruned: int, total: int) -> dict[str, Any]:
+    """What was asked for and what was reached, with the numbers behind it."""
     reached = pruned / total if total else 0.0
     return {"requested": requested, "reached": reached, "pruned": pruned, "total": total}
 
