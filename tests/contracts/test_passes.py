@@ -57,6 +57,7 @@ EXAMPLES = {
     },
     "prune_detach_hook": None,
     "prune_channels": {"sparsity": 0.01},
+    "add_movement_metadata": None,
     "add_pruning_metadata": {"dummy_in": {"x": X}, "add_value": True},
     "add_natural_sparsity": {"dummy_in": {"x": X}, "add_meta": True},
 }

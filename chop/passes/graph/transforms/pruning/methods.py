@@ -7,8 +7,10 @@ import zlib
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
+from chop.passes.base import PassArgsError
+from chop.passes.graph.transforms.pruning.movement import MOVEMENT
 from chop.registry import Registry
 
 # The score of each row of a matrix; rows are what is pruned as one: elements, channels
@@ -35,6 +37,26 @@ def l2_scores(rows: Tensor, generator: Generator) -> Tensor:
         return l1_scores(rows, generator)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms / math.sqrt(rows.shape[1])
+
+
+@METHODS.register("movement")
+def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
+    """Mean movement during training; `looked_at` gives the rows of it rather than of weights."""
+    return rows.mean(1)
+
+
+def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
+    """What a method judges a layer by: its weight, as masked, or where that has moved."""
+    if method != "movement":
+        weight: Tensor = layer.weight  # type: ignore[assignment]
+        return weight.detach()
+    found = layer._buffers.get(MOVEMENT)
+    if found is None:
+        raise PassArgsError(
+            f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
+            f"train before pruning with the method 'movement'"
+        )
+    return found
 
 
 def generator_for(seed: int, target: str) -> Generator:

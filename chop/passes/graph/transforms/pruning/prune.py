@@ -16,7 +16,13 @@ from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
 from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of, renewed
-from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, share, smallest
+from chop.passes.graph.transforms.pruning.methods import (
+    METHODS,
+    generator_for,
+    looked_at,
+    share,
+    smallest,
+)
 from chop.passes.graph.transforms.pruning.plan import Pattern, Wish
 
 logger = logging.getLogger(__name__)
@@ -37,7 +43,8 @@ def prune_transform_pass(
     Each table has `sparsity` (the share that becomes zero, or shares by type, name or regular
     expression, as `by` says), `scope` ("local" ranks each layer by itself, "global" all together),
     `granularity` ("elementwise", "channel", or "2:4" and the like) and `method` ("random",
-    "l1-norm", "l2-norm"). What is pruned stays pruned. Returned is what was asked for and reached.
+    "l1-norm", "l2-norm", "movement"). What is pruned stays pruned. Returned is what was asked for
+    and what was reached.
     """
     wishes = {"weight": weight, "activation": activation}
     read = {name: Wish.read(name, given) for name, given in wishes.items() if given is not None}
@@ -78,7 +85,7 @@ def _scores(layer: nn.Module, wish: Wish, target: str, seed: int) -> Tensor:
 
     Elementwise, a vector; by channel, one number for each; by pattern, a matrix of groups.
     """
-    weight = _output_first(layer, layer._parameters["weight"], wish)
+    weight = _output_first(layer, looked_at(layer, wish.method, target), wish)
     mask = masks_of(layer).get("weight")
     alive = torch.ones_like(weight, dtype=torch.bool)
     if mask is not None:
@@ -185,6 +192,8 @@ def replace_module(graph: MaseGraph, target: str, module: nn.Module) -> None:
 
 
 def _check_activation(wish: Wish, asked: Mapping[fx.Node, float]) -> None:
+    if wish.method == "movement":
+        raise PassArgsError("activation.method 'movement' is for weights; give another method")
     if wish.granularity != "elementwise":
         raise PassArgsError("activation.granularity is 'elementwise'; weights can have others")
     if wish.scope == "local" or wish.method == "random":

@@ -16,7 +16,7 @@ from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.add_metadata import add_common_metadata_analysis_pass
 from chop.passes.graph.analysis.run import input_name
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
-from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, share
+from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
 from chop.passes.graph.transforms.pruning.plan import Wish
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
 from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of
@@ -132,8 +132,11 @@ def _scores(graph: MaseGraph, channels: ChannelGraph, wish: Wish, seed: int) -> 
     scores: dict[int, float] = defaultdict(float)
     for target in channels.producers:
         layer = graph.modules[target]
-        weight: Any = layer.weight
-        rows = weight.detach().movedim(sides_of(layer).outs["weight"], 0).flatten(1)
+        rows = (
+            looked_at(layer, wish.method, target)
+            .movedim(sides_of(layer).outs["weight"], 0)
+            .flatten(1)
+        )
         values = METHODS[wish.method](rows, generator_for(seed, target)).tolist()
         for atom, value in zip(channels.outs[target], values, strict=True):
             scores[channels.atoms.root(atom)] += value

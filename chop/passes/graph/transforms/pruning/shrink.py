@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from chop.passes.graph.transforms.pruning.masks import mask_name, renewed
+from chop.passes.graph.transforms.pruning.movement import movement_name
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def shrunk(
         if kept is None:
             continue
         for name, dim in places.items():
-            for each in (name, mask_name(name)):
+            for each in (name, mask_name(name), movement_name(name)):
                 _cut(new, each, dim, kept)
         for count in counts:
             setattr(new, count, len(kept))
