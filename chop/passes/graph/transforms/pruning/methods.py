@@ -81,7 +81,53 @@ def smallest(scores: Tensor, count: int) -> Tensor:
     """
     if count == 0:
         return torch.zeros_like(scores, dtype=torch.bool)
+    if scores.dim() == 1:
+        return _smallest_of_one(scores, count)
+    if scores.shape[-1] <= FEW:
+        return _smallest_of_few(scores, count)
     limit = scores.kthvalue(count, dim=-1, keepdim=True).values
     below, equal = scores < limit, scores == limit
     missing = count - below.sum(-1, keepdim=True)
     return below | (equal & (equal.cumsum(-1) <= missing))
+
+
+FEW = 16  # so many are compared one with one
+MANY = 1 << 16  # of so many a sample tells where to look
+SAMPLE = 1 << 13
+
+
+def _smallest_of_one(scores: Tensor, count: int) -> Tensor:
+    limit = kth_smallest(scores, count)
+    removed = scores < limit
+    missing = count - int(torch.count_nonzero(removed))
+    removed[(scores == limit).nonzero()[:missing]] = True
+    return removed
+
+
+def _smallest_of_few(scores: Tensor, count: int) -> Tensor:
+    """A score is removed if fewer than `count` others go before it."""
+    columns = scores.unbind(-1)
+    marks = []
+    for i, column in enumerate(columns):
+        before = torch.zeros_like(column, dtype=torch.uint8)
+        for j, other in enumerate(columns):
+            if i != j:
+                before += other <= column if j < i else other < column
+        marks.append(before < count)
+    return torch.stack(marks, -1)
+
+
+def kth_smallest(scores: Tensor, count: int) -> Tensor:
+    """The score that `count` of a vector do not exceed; looks only around where a sample says."""
+    size = len(scores)
+    if size < MANY or not scores.is_cpu:
+        return scores.kthvalue(count).values
+    sample = scores[:: size // SAMPLE].sort().values
+    place, margin = count * len(sample) // size, SAMPLE // 64
+    low = sample[max(0, place - margin)]
+    high = sample[min(len(sample) - 1, place + margin)]
+    below = int(torch.count_nonzero(scores < low))
+    middle = scores[(scores >= low) & (scores <= high)]
+    if not below < count <= below + len(middle):  # an unlucky sample
+        return scores.kthvalue(count).values
+    return middle.kthvalue(count - below).values

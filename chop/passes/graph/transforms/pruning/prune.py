@@ -87,15 +87,12 @@ def _scores(layer: nn.Module, wish: Wish, target: str, seed: int) -> Tensor:
     """
     weight = _output_first(layer, looked_at(layer, wish.method, target), wish)
     mask = masks_of(layer).get("weight")
-    alive = torch.ones_like(weight, dtype=torch.bool)
-    if mask is not None:
-        alive = _output_first(layer, mask, wish)
-    if wish.granularity == "channel":
-        rows, alive = weight.flatten(1), alive.flatten(1).any(1)
-    else:
-        rows, alive = weight.reshape(-1, 1), alive.reshape(-1)
+    by_channel = wish.granularity == "channel"
+    rows = weight.flatten(1) if by_channel else weight.reshape(-1, 1)
     values = METHODS[wish.method](rows, generator_for(seed, target))
-    values = values.masked_fill(~alive, -torch.inf)
+    if mask is not None:
+        alive = _output_first(layer, mask, wish).reshape(rows.shape).any(1)
+        values = values.masked_fill(~alive, -torch.inf)
     if isinstance(wish.granularity, Pattern):
         return _grouped(values.reshape(weight.shape), wish.granularity.of)
     return values
@@ -162,7 +159,7 @@ def _reached(
         layer = graph.modules[str(node.target)]
         mask = masks_of(layer).get("weight")
         total = layer._parameters["weight"].numel()  # type: ignore[union-attr]
-        pruned = 0 if mask is None else total - int(mask.sum())
+        pruned = 0 if mask is None else total - int(torch.count_nonzero(mask))
         rows[node.name] = sparsity_row(requested.get(node), pruned, total)
     pruned, total = (sum(int(row[key]) for row in rows.values()) for key in ("pruned", "total"))
     wanted = wish.sparsity if isinstance(wish.sparsity, float) else None

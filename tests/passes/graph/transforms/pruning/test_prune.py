@@ -115,6 +115,31 @@ def test_smallest_counts_along_the_last_dimension():
     assert removed.tolist() == [[False, True, True, False], [True, True, False, False]]
 
 
+@pytest.mark.parametrize("kind", ["normal", "ties", "one outlier", "rising", "infinite"])
+def test_large_layers_are_selected_from_exactly(kind):
+    size = (1 << 16) + 4321
+    scores = {
+        "normal": torch.randn(size).abs(),
+        "ties": torch.randint(0, 5, (size,)).float(),
+        "one outlier": torch.zeros(size).index_fill(0, torch.tensor([size // 2]), 9.0),
+        "rising": torch.arange(size).float(),
+        "infinite": torch.randn(size).masked_fill(torch.rand(size) < 0.3, -torch.inf),
+    }[kind]
+    order = scores.sort(stable=True).indices
+    for count in (1, 17, size // 3, size // 2, size - 1, size):
+        expected = torch.zeros(size, dtype=torch.bool).index_fill(0, order[:count], True)
+        assert torch.equal(smallest(scores, count), expected)
+
+
+@pytest.mark.parametrize("width", [4, 16, 40])
+def test_small_groups_are_selected_from_as_large_ones_are(width):
+    scores = torch.randint(0, 6, (50, width)).float()
+    order = scores.sort(stable=True, dim=1).indices
+    for count in range(width + 1):
+        expected = torch.zeros(50, width, dtype=torch.bool).scatter(1, order[:, :count], True)
+        assert torch.equal(smallest(scores, count), expected)
+
+
 def test_random_pruning_is_that_of_its_seed_and_of_nothing_else(graph):
     def mask(seed, **wish):
         new = graph.clone()
