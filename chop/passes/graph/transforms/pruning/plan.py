@@ -97,10 +97,7 @@ class Wish:
                 if value is not None:
                     asked[node] = value
             elif node in chosen and self.by == "name":
-                raise PassArgsError(
-                    f"node {node.name!r} is {mase(node).common.mase_op}, not a layer that can be "
-                    f"pruned; these can: {', '.join(PRUNABLE_OP)}"
-                )
+                raise PassArgsError(f"node {node.name!r} {_why_not(node)}")
         return asked
 
 
@@ -112,6 +109,16 @@ def is_prunable(node: fx.Node) -> bool:
         and mase(node).common.mase_op in PRUNABLE_OP
         and module._parameters.get("weight") is not None
     )
+
+
+def _why_not(node: fx.Node) -> str:
+    op = mase(node).common.mase_op
+    if op in PRUNABLE_OP:
+        return (
+            f"is {op} without a weight of its own, as one that is computed; prune the layers that "
+            f"have one"
+        )
+    return f"is {op}, which cannot be pruned; these can: {', '.join(PRUNABLE_OP)}"
 
 
 def _granularity(where: str, given: Any) -> Granularity:

@@ -360,7 +360,7 @@ def test_masks_survive_our_training_loop(tmp_path):
             "Layer-wise budgets only possible with a local scope!",
         ),
         ({"weight": {"sparsity": {"fcc": 0.5}}}, "unknown node 'fcc'; did you mean 'fc'"),
-        ({"weight": {"sparsity": {"relu": 0.5}}}, "node 'relu' is relu, not a layer"),
+        ({"weight": {"sparsity": {"relu": 0.5}}}, "node 'relu' is relu, which cannot be pruned"),
         ({"weight": {"by": "type", "sparsity": {"relu": 0.5}}}, "op 'relu' cannot be pruned"),
         ({"weight": 0.5}, "option 'weight' is 0.5"),
     ],
@@ -379,6 +379,16 @@ def test_a_global_threshold_needs_activations():
         prune_transform_pass(
             mg, activation={"sparsity": 0.5, "scope": "global", "method": "l1-norm"}
         )
+
+
+def test_a_layer_whose_weight_is_computed_is_refused_by_name_and_left_out_otherwise():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    nn.utils.parametrizations.weight_norm(model[0])
+    mg = ready(model, "input", torch.ones(1, 4))
+    with pytest.raises(ValueError, match="node '_0' is linear without a weight of its own"):
+        prune_transform_pass(mg, weight={"sparsity": {"0": 0.5}})
+    _, info = prune_transform_pass(mg, weight={"sparsity": 0.5})
+    assert list(info["weight"]) == ["_1", "total"]
 
 
 def test_one_module_has_one_sparsity():
