@@ -43,6 +43,8 @@ class SparsifyInput(nn.Module):
         """What of `x` stays; each sample of a batch is pruned by itself."""
         if self.threshold is not None:
             return x.detach().abs() > self.threshold
+        if x.numel() == 0:
+            return torch.ones_like(x, dtype=torch.bool)
         samples = x.detach().reshape(len(x) if x.dim() > 1 else 1, -1)
         removed = smallest(self._scores(samples), share(self.sparsity, samples.shape[1]))
         return ~removed.expand_as(samples).reshape(x.shape)

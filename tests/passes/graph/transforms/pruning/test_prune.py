@@ -296,6 +296,13 @@ class TestActivations:
         assert activation_pruning_of(graph.modules["fc"]) == activation_pruning_of(layer)
         assert hook_names(graph) == dict.fromkeys(LAYERS, "sparsify_input")
 
+    @pytest.mark.parametrize("method", ["random", "l1-norm"])
+    def test_an_empty_batch_and_a_single_sample_pass(self, graph, method):
+        prune_transform_pass(graph, activation={"sparsity": 0.5, "method": method})
+        layer = graph.modules["head"]
+        assert layer(torch.ones(0, 10)).shape == (0, 5)
+        assert torch.equal(layer(torch.arange(10.0)), layer(torch.arange(10.0)[None])[0])
+
     def test_gradients_reach_only_what_stayed(self, graph):
         prune_transform_pass(graph, activation={"sparsity": 0.5, "method": "l1-norm"})
         x = torch.arange(1.0, 11).reshape(1, 10).requires_grad_()
