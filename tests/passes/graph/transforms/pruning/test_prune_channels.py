@@ -190,6 +190,18 @@ def test_shapes_shrink_through(name, scope, method):
         assert all(row["reached"] == pytest.approx(0.5, abs=0.11) for row in asked)
 
 
+@pytest.mark.parametrize("name", ["concatenation", "flattened", "sized", "twice"])
+def test_where_arithmetic_is_exact_outputs_are_equal_bit_for_bit(name):
+    torch.manual_seed(0)
+    model = net(name).double().eval()
+    for parameter in model.parameters():
+        parameter.data = torch.randint(-3, 4, parameter.shape).double()
+    x = torch.randint(-4, 5, X.shape).double()
+    mg, info = prune_channels_transform_pass(ready(model, x), sparsity=0.5, method="l2-norm")
+    assert info["removed"]
+    assert torch.equal(mg.model(x), silenced(model, info["removed"])(x))
+
+
 def test_tied_channels_go_together():
     _, info = check(net("residual"))
     assert info["removed"]["a"] == info["removed"]["c"] == info["removed"]["bn"]
