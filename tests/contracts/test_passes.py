@@ -54,6 +54,15 @@ EXAMPLES = {
     "calculate_flops": {"dummy_in": {"x": X}},
     "sensitivity": {"formats": {"int8": INTEGER}, "input_generator": Inputs(), "num_batches": 2},
     "cost": {"sparse": True, "per_sample": True},
+    "prune": {
+        "weight": {"sparsity": 0.5, "method": "l1-norm", "scope": "global"},
+        "activation": {"sparsity": 0.25},
+    },
+    "prune_detach_hook": None,
+    "prune_channels": {"sparsity": 0.01},
+    "add_movement_metadata": None,
+    "add_pruning_metadata": {"dummy_in": {"x": X}, "add_value": True},
+    "add_natural_sparsity": {"dummy_in": {"x": X}, "add_meta": True},
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 

@@ -14,6 +14,7 @@ from chop.ir.graph.tracer import Leaf
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.base import quantize_all
 from chop.numerics.own import plain
+from chop.passes.graph.transforms.pruning.masks import masked_class, masked_names
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 
@@ -67,7 +68,8 @@ class Quantized(Leaf, nn.Module):
         return self
 
     def _become(self, cls: type[Any], before: type) -> None:
-        """Be of class `cls`; a parametrized tensor is still served as `before` serves it."""
+        """Be of class `cls`; masked and parametrized tensors are still served as by `before`."""
+        cls = masked_class(cls, masked_names(before))
         names = list(self.parametrizations) if parametrize.is_parametrized(self) else []  # type: ignore[arg-type]
         self.__class__ = _parametrized(cls, before, names) if names else cls
 
@@ -151,7 +153,7 @@ class Quantized(Leaf, nn.Module):
         stand_in = object.__new__(self.float_class)
         vars(stand_in).update(vars(self))
         for name in ("weight", "bias"):
-            if name in self.formats:
+            if name in self.formats or name in masked_names(type(self)):
                 vars(stand_in)[name] = self.q_parameter(name)
         return stand_in
 

@@ -1,0 +1,48 @@
+"""How much of each layer is pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.base import graph_pass
+from chop.passes.graph.analysis.pruning.layers import software_entry, watch_layers
+
+
+@graph_pass("add_pruning_metadata", "analysis", needs=("common",))
+def add_pruning_metadata_analysis_pass(
+    graph: MaseGraph, *, dummy_in: Mapping[str, Any] | None = None, add_value: bool = False
+) -> dict[str, dict[str, float]]:
+    """Note in `software.args` how much of each weight and input is masked, 0 being nothing.
+
+    `add_value` keeps the masks themselves, as `mask_value`. Returned are `weight_sparsity` and
+    `activation_sparsity` by target; zeros that nobody pruned are those of `add_natural_sparsity`.
+    """
+    # a transform builds on analyses, so it is imported where it is needed
+    from chop.passes.graph.transforms.pruning.activation import activation_mask
+    from chop.passes.graph.transforms.pruning.masks import masks_of
+
+    found: dict[str, dict[str, float]] = {}
+
+    def watch(node: fx.Node, layer: nn.Module, x: Tensor) -> None:
+        masks = {"weight": masks_of(layer).get("weight"), "data_in_0": activation_mask(layer, x)}
+        shares = {operand: _pruned_share(mask) for operand, mask in masks.items()}
+        for operand, mask in masks.items():
+            entry = software_entry(node, operand)
+            entry["sparsity"] = shares[operand]
+            if add_value and mask is not None:
+                entry["mask_value"] = mask.detach().clone()
+        found[str(node.target)] = {
+            "weight_sparsity": shares["weight"],
+            "activation_sparsity": shares["data_in_0"],
+        }
+
+    watch_layers(graph, dummy_in, watch)
+    return found
+
+
+def _pruned_share(mask: Tensor | None) -> float:
+    return 0.0 if mask is None else 1 - int(mask.sum()) / max(1, mask.numel())

@@ -1,0 +1,439 @@
+"""Which channels of a network hang together, so that one cannot go without the others.
+
+Every output channel of a layer is an atom. Atoms are followed along the graph: an addition ties
+the channels of its operands to each other, a concatenation lists them one after the other, a
+flattening repeats each. What nobody knows how to make smaller freezes the atoms that reach it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+from torch.nn.modules.conv import _ConvNd
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+
+# what acts on each element, or on elements at the same place of several tensors
+ELEMENTWISE = frozenset(
+    (
+        *("relu", "relu6", "rrelu", "leaky_relu", "elu", "selu", "celu", "gelu"),
+        *("silu", "mish", "sigmoid", "logsigmoid", "hardsigmoid", "tanh", "hardtanh", "hardswish"),
+        *(
+            "hardshrink",
+            "softshrink",
+            "tanhshrink",
+            "softsign",
+            "softplus",
+            "threshold",
+            "identity",
+            "dropout",
+        ),
+        *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "fmax"),
+        *("fmin", "abs", "clamp", "neg", "pos", "sqrt", "rsqrt", "exp"),
+        *("exp2", "expm1", "log", "log1p", "erf", "sin", "cos", "square"),
+        *("reciprocal", "sign", "round", "floor", "ceil", "trunc", "where", "masked_fill"),
+        *("contiguous", "clone", "detach", "to", "float", "half", "double", "bfloat16"),
+        *("type_as", "rsub", "lerp", "addcmul", "addcdiv", "nan_to_num"),
+    )
+)
+POOLS = ("adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool", "lp_pool")
+RESHAPES = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "ravel"})
+REDUCTIONS = frozenset({"mean", "sum", "amax", "amin"})
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The dimension of a tensor that holds channels, and the atom of each place along it."""
+
+    dim: int
+    atoms: list[int]
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """The node at which channels cannot be removed, and why."""
+
+    node: fx.Node
+    why: str
+
+
+class Atoms:
+    """Atoms that are tied to each other are one; a frozen one cannot go."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._frozen: dict[int, Obstacle] = {}
+
+    def fresh(self, count: int) -> list[int]:
+        start = len(self._parent)
+        self._parent += range(start, start + count)
+        return list(range(start, start + count))
+
+    def root(self, atom: int) -> int:
+        parent = self._parent
+        while parent[atom] != atom:
+            parent[atom] = atom = parent[parent[atom]]
+        return atom
+
+    def tie(self, some: Sequence[int], others: Sequence[int]) -> None:
+        for one, other in zip(some, others, strict=True):
+            a, b = self.root(one), self.root(other)
+            if a == b:
+                continue
+            self._parent[b] = a
+            if b in self._frozen:
+                self._frozen.setdefault(a, self._frozen[b])
+
+    def freeze(self, atoms: Iterable[int], obstacle: Obstacle) -> None:
+        for atom in atoms:
+            self._frozen.setdefault(self.root(atom), obstacle)
+
+    def obstacle(self, atom: int) -> Obstacle | None:
+        return self._frozen.get(self.root(atom))
+
+
+class ChannelGraph:
+    """The channels of a graph: those each module gives (`outs`) and takes (`ins`), as atoms."""
+
+    def __init__(self, graph: MaseGraph) -> None:
+        self.graph, self.atoms = graph, Atoms()
+        self.axes: dict[fx.Node, Axis | None] = {}
+        self.outs: dict[str, list[int]] = {}
+        self.ins: dict[str, list[int] | None] = {}
+        self.producers: dict[str, fx.Node] = {}  # layers whose channels are atoms of their own
+        self.resized: dict[fx.Node, tuple[int, int]] = {}  # view and reshape: argument, dimension
+        self.not_followed: dict[str, Obstacle] = {}
+        self._shared = _shared_parameters(graph)
+        for node in graph.nodes:
+            self.axes[node] = self._follow(node)
+
+    def _follow(self, node: fx.Node) -> Axis | None:
+        if node.op in ("placeholder", "get_attr"):
+            return None
+        rule = _rule(mase(node).common.mase_op)
+        inputs = [n for n in node.all_input_nodes if self.axes[n] is not None]
+        if node.op == "output" or rule is None or not (_is_tensor(node) or rule is _sizes):
+            return self.block(node, inputs, _why(node))
+        return rule(self, node)
+
+    def axis(self, node: Any) -> Axis | None:
+        return self.axes.get(node) if isinstance(node, fx.Node) else None
+
+    def block(self, node: fx.Node, inputs: Iterable[fx.Node], why: str) -> Axis | None:
+        """Channels that arrive at `node` stay, and are not followed any further."""
+        for source in inputs:
+            axis = self.axes[source]
+            if axis is not None:
+                self.atoms.freeze(axis.atoms, Obstacle(node, why))
+        return None
+
+    def take(self, node: fx.Node, target: str, axis: Axis | None, dim: int) -> bool:
+        """Note that a module reads channels along `dim`; whether it does."""
+        if axis is not None and axis.dim != dim:
+            self.block(node, node.all_input_nodes, "reads them along another dimension")
+            axis = None
+        if target in self.ins and (axis is None or self.ins[target] is None):
+            why = "calls a module that another node gives channels that must stay"
+            known = self.ins[target] or []
+            self.atoms.freeze([*known, *(axis.atoms if axis else [])], Obstacle(node, why))
+        elif target in self.ins and axis is not None:
+            self.atoms.tie(self.ins[target] or [], axis.atoms)
+        self.ins.setdefault(target, axis.atoms if axis else None)
+        return axis is not None
+
+    def give(self, node: fx.Node, target: str, atoms: list[int]) -> list[int]:
+        """Note which channels a module gives; called again, it gives the same."""
+        if target in self.outs:
+            self.atoms.tie(self.outs[target], atoms)
+        return self.outs.setdefault(target, atoms)
+
+    def check_shared(self, node: fx.Node, module: nn.Module, target: str) -> None:
+        """A parameter that others read too keeps its shape."""
+        if any(id(p) in self._shared for p in module._parameters.values()):
+            obstacle = Obstacle(node, "shares a parameter with others")
+            known = [*(self.ins.get(target) or []), *self.outs.get(target, [])]
+            self.atoms.freeze(known, obstacle)
+
+
+Rule = Callable[[ChannelGraph, fx.Node], Axis | None]
+
+
+def _rule(op: str) -> Rule | None:
+    if op in ELEMENTWISE:
+        return _elementwise
+    if op in RESHAPES:
+        return _reshape
+    if op in REDUCTIONS:
+        return _reduction
+    if any(op == f"{pool}{d}d" for pool in POOLS for d in (1, 2, 3)):
+        return _spatial
+    return RULES.get(op)
+
+
+def _why(node: fx.Node) -> str:
+    if node.op == "output":
+        return "gives them away as results"
+    return f"({mase(node).common.mase_op}) has no rule for fewer channels"
+
+
+def _layer(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """Linear and convolutional layers: they end the channels that they read and begin others."""
+    module: Any = mase(node).module
+    source = node.args[0] if node.args else node.kwargs.get("input")
+    if not isinstance(module, nn.Linear | _ConvNd) or module._parameters.get("weight") is None:
+        return channels.block(node, node.all_input_nodes, "computes with a weight of no layer")
+    target, dim = str(node.target), len(_shape(node)) - 1
+    size: Any = getattr(module, "out_features", None)
+    if isinstance(module, _ConvNd):
+        dim, size = dim - len(module.kernel_size), module.out_channels
+        if module.groups > 1:
+            return _grouped(channels, node, module, dim)
+    channels.take(node, target, channels.axis(source), dim)
+    if target not in channels.outs:
+        channels.outs[target] = channels.atoms.fresh(size)
+        channels.producers[target] = node
+    channels.check_shared(node, module, target)
+    return Axis(dim, channels.outs[target])
+
+
+def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> Axis | None:
+    """Depthwise, each channel goes its own way; groups of several are left as they are."""
+    target = str(node.target)
+    source = node.args[0] if node.args else node.kwargs.get("input")
+    axis = channels.axis(source)
+    depthwise = module.groups == module.in_channels and not module.transposed
+    if not depthwise or axis is None:
+        why = f"convolves in {module.groups} groups"
+        channels.not_followed[target] = Obstacle(node, why)
+        return channels.block(node, node.all_input_nodes, why)
+    if not channels.take(node, target, axis, dim):
+        return None
+    each = module.out_channels // module.in_channels
+    out = channels.give(node, target, [atom for atom in axis.atoms for _ in range(each)])
+    channels.check_shared(node, module, target)
+    return Axis(dim, out)
+
+
+def _features(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """Norms with one number a channel, and PReLU."""
+    module: Any = mase(node).module
+    axis = channels.axis(node.all_input_nodes[0])
+    if axis is None:
+        return None
+    if isinstance(module, nn.PReLU) and module.num_parameters == 1:
+        return axis
+    if module is None or axis.dim != 1:
+        return channels.block(node, node.all_input_nodes, "counts channels along another dimension")
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and len(_shape(node)) == 2:
+        return channels.block(node, node.all_input_nodes, "normalises over them")
+    channels.give(node, str(node.target), axis.atoms)
+    channels.check_shared(node, module, str(node.target))
+    return axis
+
+
+def _elementwise(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    tensors = [source for source in node.all_input_nodes if _is_tensor(source)]
+    size = len(_shape(node))
+    found = {n: a for n in tensors if (a := channels.axes[n]) is not None}
+    if not found:
+        return None
+    # dimensions are counted from the right, as broadcasting does
+    places = {axis.dim - len(_shape(source)) for source, axis in found.items()}
+    if len(places) > 1:
+        return channels.block(node, tensors, "combines channels along different dimensions")
+    (place,) = places
+    width = _shape(node)[place]
+    wide = [axis for axis in found.values() if len(axis.atoms) == width]
+    for source in tensors:
+        narrow = len(_shape(source)) < -place or _shape(source)[place] == 1
+        if not narrow and source not in found:
+            why = f"combines them with {source.name!r}, which keeps its channels"
+            return channels.block(node, tensors, why)
+        if width > 1 and narrow and source in found:
+            channels.block(node, [source], "spreads them over other channels")
+    for other in wide[1:]:
+        channels.atoms.tie(wide[0].atoms, other.atoms)
+    return Axis(size + place, wide[0].atoms) if wide else None
+
+
+def _concatenation(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    sources = node.args[0] if node.args else node.kwargs.get("tensors")
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    if not isinstance(sources, list | tuple) or not isinstance(dim, int):
+        return channels.block(node, node.all_input_nodes, _why(node))
+    dim %= len(_shape(node))
+    axes = [channels.axis(source) for source in sources]
+    tracked = [axis for axis in axes if axis is not None]
+    if not tracked:
+        return None
+    if all(axis.dim == dim for axis in tracked):
+        atoms: list[int] = []
+        for source, axis in zip(sources, axes, strict=True):
+            if axis is None:
+                others = channels.atoms.fresh(_shape(source)[dim])
+                channels.atoms.freeze(others, Obstacle(node, "takes in channels of no layer"))
+                atoms += others
+            else:
+                atoms += axis.atoms
+        return Axis(dim, atoms)
+    if len(tracked) < len(axes) or len({axis.dim for axis in tracked}) > 1:
+        return channels.block(node, node.all_input_nodes, "joins channels of different dimensions")
+    for other in tracked[1:]:
+        channels.atoms.tie(tracked[0].atoms, other.atoms)
+    return tracked[0]
+
+
+def _spatial(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """Poolings, paddings and resizings of the dimensions behind the channels."""
+    source = node.all_input_nodes[0]
+    axis = channels.axis(source)
+    if axis is None:
+        return None
+    op = mase(node).common.mase_op
+    count = int(op[-2]) if op.endswith("d") and op[-2].isdigit() else _touched(node)
+    several = "data_out_1" in mase(node).common.results
+    if several or count is None or axis.dim >= len(_shape(source)) - count:
+        return channels.block(node, [source], "works across them")
+    return axis
+
+
+def _touched(node: fx.Node) -> int | None:
+    """How many of the last dimensions a padding or a resizing works on."""
+    if mase(node).common.mase_op != "pad":
+        return len(_shape(node)) - 2
+    module: Any = mase(node).module
+    given = node.args[1] if len(node.args) > 1 else node.kwargs.get("pad")
+    padding = module.padding if module is not None else given
+    return len(padding) // 2 if isinstance(padding, list | tuple) else None
+
+
+def _reshape(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """Flattening and the like: each channel becomes as many places as it had elements."""
+    source = node.all_input_nodes[0]
+    axis = channels.axis(source)
+    if axis is None:
+        return None
+    old, new = _shape(source), _shape(node)
+    before, count, behind = math.prod(old[: axis.dim]), len(axis.atoms), old[axis.dim + 1 :]
+    for dim, size in reversed(list(enumerate(new))):
+        each, rest = divmod(size, count)
+        whole = rest == 0 and each > 0 and math.prod(behind) % each == 0
+        if whole and math.prod(new[:dim]) == before and _can_resize(channels, node, dim):
+            return Axis(dim, [atom for atom in axis.atoms for _ in range(each)])
+    return channels.block(node, [source], "cuts across them")
+
+
+def _can_resize(channels: ChannelGraph, node: fx.Node, dim: int) -> bool:
+    """Whether the size of a dimension can change; one that is written out is changed later."""
+    op = mase(node).common.mase_op
+    if op == "squeeze":
+        return len(node.args) > 1 or "dim" in node.kwargs  # else a single channel would vanish
+    if op not in ("view", "reshape"):
+        return True
+    sizes = node.args[1] if len(node.args) == 2 else node.args[1:]
+    if isinstance(sizes, int):
+        sizes = (sizes,)
+    if node.kwargs or not isinstance(sizes, list | tuple) or dim >= len(sizes):
+        return False
+    size = sizes[dim]
+    if isinstance(size, int) and size != -1:
+        channels.resized[node] = (dim, size)
+    return isinstance(size, int)
+
+
+def _reduction(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    source = node.all_input_nodes[0]
+    axis = channels.axis(source)
+    if axis is None:
+        return None
+    named = node.kwargs.get("dim", node.kwargs.get("axis"))
+    dims: Any = node.args[1] if len(node.args) > 1 else named
+    keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+    size = len(_shape(source))
+    listed = [dims] if isinstance(dims, int) else dims
+    if not isinstance(listed, list | tuple) or not all(isinstance(d, int) for d in listed):
+        return channels.block(node, [source], "reduces over them")
+    gone = {d % size for d in listed}
+    if axis.dim in gone or not gone:
+        return channels.block(node, [source], "reduces over them")
+    return axis if keep else Axis(axis.dim - sum(d < axis.dim for d in gone), axis.atoms)
+
+
+def _permutation(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    source = node.all_input_nodes[0]
+    axis = channels.axis(source)
+    if axis is None:
+        return None
+    size, given = len(_shape(source)), node.args[1:]
+    order: Any = given[0] if len(given) == 1 and isinstance(given[0], list | tuple) else given
+    if node.kwargs or not all(isinstance(d, int) for d in order):
+        return channels.block(node, [source], _why(node))
+    places: list[int] = [d % size for d in order]
+    if mase(node).common.mase_op != "permute":
+        a, b = places
+        places = list(range(size))
+        places[a], places[b] = b, a
+    return Axis(places.index(axis.dim), axis.atoms)
+
+
+def _sizes(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """Asking for a shape is harmless as long as nobody reads the number of channels off it."""
+    source = node.all_input_nodes[0]
+    axis = channels.axis(source)
+    if axis is None or mase(node).common.mase_op == "dim":
+        return None
+    asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    if asked in ("dtype", "device", "ndim"):
+        return None
+    if isinstance(asked, int):
+        wanted: list[Any] = [asked]
+    elif asked in (None, "shape"):
+        users = [user for user in node.users if user.users or user.op == "output"]
+        wanted = [u.args[1] if u.target is operator.getitem else None for u in users]
+    else:
+        return channels.block(node, [source], _why(node))
+    size = len(_shape(source))
+    if not all(isinstance(d, int) and d % size != axis.dim for d in wanted):
+        return channels.block(node, [source], "reads how many there are")
+    return None
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d"), _layer),
+    **dict.fromkeys((f"convtranspose{d}d" for d in (1, 2, 3)), _layer),
+    **dict.fromkeys((f"batch_norm{d}d" for d in (1, 2, 3)), _features),
+    **dict.fromkeys((f"instance_norm{d}d" for d in (1, 2, 3)), _features),
+    **dict.fromkeys(("sync_batch_norm", "prelu"), _features),
+    **dict.fromkeys(("cat", "concat"), _concatenation),
+    **dict.fromkeys(("pad", "interpolate", "upsample"), _spatial),
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "swapdims"), _permutation),
+    **dict.fromkeys(("size", "shape", "getattr", "dim"), _sizes),
+}
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return "torch_dtype" in mase(node).common.results.get("data_out_0", {})
+
+
+def _shape(node: fx.Node) -> list[int]:
+    shape: list[int] = mase(node).common.results.tensor("data_out_0").shape
+    return shape
+
+
+def _shared_parameters(graph: MaseGraph) -> set[int]:
+    """Parameters of several modules, and those that functions of the graph read."""
+    modules = set(graph.model.modules())
+    counts = Counter(id(p) for m in modules for p in m._parameters.values() if p is not None)
+    read = set()
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            parent, _, name = str(node.target).rpartition(".")
+            read.add(id(graph.modules[parent]._parameters.get(name)))
+    return {key for key, count in counts.items() if count > 1} | (read - {id(None)})

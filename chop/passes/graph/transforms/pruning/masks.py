@@ -1,0 +1,177 @@
+"""Masks on parameters: which of their numbers a layer computes with.
+
+A mask is a boolean buffer, `weight_mask`, beside the parameter `weight`. The parameter itself keeps
+all its numbers, its place in `state_dict` and in optimisers; whoever reads `layer.weight` gets it
+masked, so that the layer's own forward, our quantized ones included, computes with zeros where the
+mask is False, and no gradient arrives there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from chop.registry import unknown
+
+
+class Masked(nn.Module):
+    """Mixed in by `attach_mask` before the class of a layer; bears the name of that class."""
+
+    _unmasked: ClassVar[type[nn.Module]]
+    _masked_names: ClassVar[tuple[str, ...]] = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and pickles name the layer's own class, as this one has no place of its own."""
+        state: Any = self.__getstate__()  # type: ignore[no-untyped-call]
+        return _blank, (self._unmasked, self._masked_names), state
+
+
+class _Masking:
+    """The attribute through which a masked parameter is read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Any:
+        if module is None:
+            return self
+        parameter = module._parameters[self.name]
+        if parameter is None:
+            return None
+        # not a product, which would keep infinities and signs of zeros
+        return torch.where(module._buffers[mask_name(self.name)], parameter, 0.0)  # type: ignore[arg-type]
+
+
+def mask_name(name: str) -> str:
+    """What the mask of a parameter is called in `state_dict`.
+
+    >>> mask_name("weight")
+    'weight_mask'
+    """
+    return f"{name}_mask"
+
+
+_CLASSES: dict[tuple[type, tuple[str, ...]], type] = {}
+
+
+def masked_class(cls: type[Any], names: tuple[str, ...]) -> type[Any]:
+    """`cls` whose parameters `names` are read through masks; `cls` itself without any."""
+    if not names:
+        return cls
+    if (cls, names) not in _CLASSES:
+        _CLASSES[cls, names] = type(cls.__name__, (Masked, cls), _body(cls, names))
+    return _CLASSES[cls, names]
+
+
+def _body(cls: type, names: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "__module__": cls.__module__,  # fx takes torch's own layers for leaves
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "_unmasked": cls,
+        "_masked_names": names,
+        **{name: _Masking(name) for name in names},
+    }
+
+
+def masked_names(cls: type) -> tuple[str, ...]:
+    """The parameters that layers of this class read through masks."""
+    return cls._masked_names if issubclass(cls, Masked) else ()
+
+
+def unmasked_class(cls: type[Any]) -> type[Any]:
+    """The class that a masked layer was of before it got masks."""
+    return cls._unmasked if issubclass(cls, Masked) else cls
+
+
+def attach_mask(module: nn.Module, name: str, mask: Tensor) -> None:
+    """Let `module` compute with its parameter `name` where `mask` is true, and with 0 elsewhere.
+
+    A mask that is there already is replaced. A mask lives in `state_dict` and is copied, moved,
+    saved and loaded with the layer.
+    """
+    parameter = _parameter(module, name)
+    checked = _checked_mask(module, name, mask, parameter).to(parameter.device)
+    names = masked_names(type(module))
+    buffer = mask_name(name)
+    if name not in names and hasattr(module, buffer):
+        raise ValueError(
+            f"{type(module).__name__} has an attribute {buffer!r} of its own; "
+            f"rename it, as the mask of {name!r} is called so"
+        )
+    module.register_buffer(buffer, checked)
+    _set_names(module, (*names, name))
+
+
+def masks_of(module: nn.Module) -> dict[str, Tensor]:
+    """The masks of a layer's parameters, by the name of the parameter; {} for a layer without."""
+    return {name: _mask(module, name) for name in masked_names(type(module))}
+
+
+def detach_mask(module: nn.Module, name: str) -> None:
+    """Make a mask permanent: the parameter is zero where it was masked, and plain again.
+
+    The parameter is a new one, as the old one may be shared; make optimisers afterwards.
+    """
+    names = masked_names(type(module))
+    if name not in names:
+        raise KeyError(unknown("masked parameter", name, list(names)))
+    old = _parameter(module, name)
+    new = nn.Parameter(getattr(module, name).detach().clone(), old.requires_grad)
+    module.register_parameter(name, new)
+    del module._buffers[mask_name(name)]
+    module._non_persistent_buffers_set.discard(mask_name(name))
+    _set_names(module, tuple(other for other in names if other != name))
+
+
+def renewed(module: nn.Module) -> nn.Module:
+    """The same layer as another object, which shares parameters and buffers.
+
+    What is then attached to it leaves the original, which another graph may hold, as it was.
+    """
+    new: nn.Module = module.__class__.__new__(module.__class__)
+    for key, value in vars(module).items():
+        vars(new)[key] = value.copy() if isinstance(value, dict) else value
+    vars(new)["_non_persistent_buffers_set"] = set(module._non_persistent_buffers_set)
+    return new
+
+
+def _blank(cls: type[Any], names: tuple[str, ...]) -> nn.Module:
+    masked = masked_class(cls, names)
+    new: nn.Module = object.__new__(masked)
+    return new
+
+
+def _set_names(module: nn.Module, names: tuple[str, ...]) -> None:
+    ordered = tuple(sorted(set(names)))
+    module.__class__ = masked_class(unmasked_class(type(module)), ordered)
+
+
+def _mask(module: nn.Module, name: str) -> Tensor:
+    mask = module._buffers[mask_name(name)]
+    assert mask is not None, f"the mask of {name!r} was set to None"
+    return mask
+
+
+def _parameter(module: nn.Module, name: str) -> nn.Parameter:
+    found = module._parameters.get(name)
+    if found is None:
+        own = [key for key, value in module._parameters.items() if value is not None]
+        raise KeyError(unknown(f"parameter of {type(module).__name__}", name, own))
+    return found
+
+
+def _checked_mask(module: nn.Module, name: str, mask: Tensor, parameter: Tensor) -> Tensor:
+    what = f"the mask of {name!r} of {type(module).__name__}"
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{what} is a tensor, not {type(mask).__name__}")
+    if mask.shape != parameter.shape:
+        raise ValueError(
+            f"{what} has the shape {list(mask.shape)}; "
+            f"give it that of the parameter, {list(parameter.shape)}"
+        )
+    if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
+        raise ValueError(f"{what} holds other numbers than 0 and 1; give a boolean tensor")
+    return mask.detach().to(torch.bool).clone()

@@ -1,0 +1,133 @@
+"""How much each part of a weight matters, and which parts matter least."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from chop.passes.base import PassArgsError
+from chop.passes.graph.transforms.pruning.movement import MOVEMENT
+from chop.registry import Registry
+
+# The score of each row of a matrix; rows are what is pruned as one: elements, channels
+Method = Callable[[Tensor, Generator], Tensor]
+METHODS: Registry[Method] = Registry("pruning method")
+
+
+@METHODS.register("random")
+def random_scores(rows: Tensor, generator: Generator) -> Tensor:
+    """Each row a random number, drawn on the CPU, so that they are the same on any device."""
+    return torch.rand(len(rows), generator=generator).to(rows.device)
+
+
+@METHODS.register("l1-norm")
+def l1_scores(rows: Tensor, generator: Generator) -> Tensor:
+    """Mean absolute value, comparable between layers whose rows differ in length."""
+    return rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.abs().mean(1)
+
+
+@METHODS.register("l2-norm")
+def l2_scores(rows: Tensor, generator: Generator) -> Tensor:
+    """Root mean square; of single elements the absolute value, without squares that underflow."""
+    if rows.shape[1] == 1:
+        return l1_scores(rows, generator)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms / math.sqrt(rows.shape[1])
+
+
+@METHODS.register("movement")
+def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
+    """Mean movement during training; `looked_at` gives the rows of it rather than of weights."""
+    return rows.mean(1)
+
+
+def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
+    """What a method judges a layer by: its weight, as masked, or where that has moved."""
+    if method != "movement":
+        weight: Tensor = layer.weight  # type: ignore[assignment]
+        return weight.detach()
+    found = layer._buffers.get(MOVEMENT)
+    if found is None:
+        raise PassArgsError(
+            f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
+            f"train before pruning with the method 'movement'"
+        )
+    return found
+
+
+def generator_for(seed: int, target: str) -> Generator:
+    """Random numbers of one layer, which do not depend on the other layers."""
+    return Generator().manual_seed(zlib.crc32(f"{seed} {target}".encode()))
+
+
+def share(sparsity: float, size: int) -> int:
+    """How many of `size` things are pruned, to the nearest.
+
+    >>> share(0.5, 9), share(0.0, 9), share(1.0, 9)
+    (4, 0, 9)
+    """
+    return round(sparsity * size)
+
+
+def smallest(scores: Tensor, count: int) -> Tensor:
+    """Marks exactly `count` of the smallest scores along the last dimension; of equals the first.
+
+    >>> smallest(torch.tensor([3, 1, 1, 1]), 2)
+    tensor([False,  True,  True, False])
+    """
+    if count == 0:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    if scores.dim() == 1:
+        return _smallest_of_one(scores, count)
+    if scores.shape[-1] <= FEW:
+        return _smallest_of_few(scores, count)
+    limit = scores.kthvalue(count, dim=-1, keepdim=True).values
+    below, equal = scores < limit, scores == limit
+    missing = count - below.sum(-1, keepdim=True)
+    return below | (equal & (equal.cumsum(-1) <= missing))
+
+
+FEW = 16  # so many are compared one with one
+MANY = 1 << 16  # of so many a sample tells where to look
+SAMPLE = 1 << 13
+
+
+def _smallest_of_one(scores: Tensor, count: int) -> Tensor:
+    limit = kth_smallest(scores, count)
+    removed = scores < limit
+    missing = count - int(torch.count_nonzero(removed))
+    removed[(scores == limit).nonzero()[:missing]] = True
+    return removed
+
+
+def _smallest_of_few(scores: Tensor, count: int) -> Tensor:
+    """A score is removed if fewer than `count` others go before it."""
+    columns = scores.unbind(-1)
+    marks = []
+    for i, column in enumerate(columns):
+        before = torch.zeros_like(column, dtype=torch.uint8)
+        for j, other in enumerate(columns):
+            if i != j:
+                before += other <= column if j < i else other < column
+        marks.append(before < count)
+    return torch.stack(marks, -1)
+
+
+def kth_smallest(scores: Tensor, count: int) -> Tensor:
+    """The score that `count` of a vector do not exceed; looks only around where a sample says."""
+    size = len(scores)
+    if size < MANY or not scores.is_cpu:
+        return scores.kthvalue(count).values
+    sample = scores[:: size // SAMPLE].sort().values
+    place, margin = count * len(sample) // size, SAMPLE // 64
+    low = sample[max(0, place - margin)]
+    high = sample[min(len(sample) - 1, place + margin)]
+    below = int(torch.count_nonzero(scores < low))
+    middle = scores[(scores >= low) & (scores <= high)]
+    if not below < count <= below + len(middle):  # an unlucky sample
+        return scores.kthvalue(count).values
+    return middle.kthvalue(count - below).values

@@ -1,0 +1,181 @@
+"""What a user asks to be pruned, checked: which layers, how much, by what measure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError
+from chop.passes.graph.transforms.pruning.methods import METHODS
+from chop.passes.select import By, select
+from chop.registry import UnknownName
+
+Scope = Literal["local", "global"]
+PRUNABLE_OP = (
+    *("linear", "conv1d", "conv2d", "conv3d"),
+    *("convtranspose1d", "convtranspose2d", "convtranspose3d"),
+)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Of `of` neighbouring weights, at most `keep` are not zero."""
+
+    keep: int
+    of: int
+
+    @property
+    def sparsity(self) -> float:
+        return 1 - self.keep / self.of
+
+
+Granularity = Literal["elementwise", "channel"] | Pattern
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The table `weight` or `activation` of a config.
+
+    `sparsity` is one number, or numbers by type, name or regular expression, as `by` says; the
+    number of the key "default" is that of all other layers.
+    """
+
+    table: str
+    sparsity: float | Mapping[str, float] = 0.0
+    scope: Scope = "local"
+    granularity: Granularity = "elementwise"
+    method: str = "random"
+    by: By = "name"
+
+    @classmethod
+    def read(cls, table: str, given: Mapping[str, Any]) -> Wish:
+        known = [field.name for field in fields(cls) if field.name != "table"]
+        for key in given:
+            if key not in known:
+                raise UnknownName(f"key of {table!r}", key, known)
+        where = f"{table}." if table else ""
+        choices = {"scope": get_args(Scope), "by": get_args(By), "method": list(METHODS)}
+        for key in choices.keys() & given.keys():
+            if given[key] not in choices[key]:
+                raise UnknownName(f"{where}{key}", given[key], choices[key])
+        granularity = _granularity(where, given.get("granularity", "elementwise"))
+        sparsity = _sparsity(where, given, granularity)
+        wish = cls(table, **{**given, "granularity": granularity, "sparsity": sparsity})
+        if isinstance(sparsity, Mapping) and wish.scope == "global":
+            raise PassArgsError(
+                f"Layer-wise budgets only possible with a local scope! "
+                f"Give {where}scope = 'local', or one number as {where}sparsity"
+            )
+        return wish
+
+    def per_node(self, graph: MaseGraph) -> dict[fx.Node, float]:
+        """How sparse each layer is to become, in graph order; one node for each module."""
+        if isinstance(self.sparsity, Mapping):
+            asked = self._chosen(graph, self.sparsity)
+        else:
+            asked = {node: self.sparsity for node in graph.nodes if is_prunable(node)}
+        return _once_per_module(asked)
+
+    def _chosen(self, graph: MaseGraph, wanted: Mapping[str, float]) -> dict[fx.Node, float]:
+        by_key = {key: value for key, value in wanted.items() if key != "default"}
+        if self.by == "name":
+            by_key = _names_for_targets(graph, by_key)
+        if self.by == "type":
+            _check_types(by_key)
+        chosen = select(graph, self.by, by_key)
+        asked: dict[fx.Node, float] = {}
+        for node in graph.nodes:
+            if is_prunable(node):
+                value = by_key[chosen[node]] if node in chosen else wanted.get("default")
+                if value is not None:
+                    asked[node] = value
+            elif node in chosen and self.by == "name":
+                raise PassArgsError(f"node {node.name!r} {_why_not(node)}")
+        return asked
+
+
+def is_prunable(node: fx.Node) -> bool:
+    """Whether a node calls a layer with a weight of its own that masks can be put on."""
+    module = mase(node).module
+    return (
+        module is not None
+        and mase(node).common.mase_op in PRUNABLE_OP
+        and module._parameters.get("weight") is not None
+    )
+
+
+def _why_not(node: fx.Node) -> str:
+    op = mase(node).common.mase_op
+    if op in PRUNABLE_OP:
+        return (
+            f"is {op} without a weight of its own, as one that is computed; prune the layers that "
+            f"have one"
+        )
+    return f"is {op}, which cannot be pruned; these can: {', '.join(PRUNABLE_OP)}"
+
+
+def _granularity(where: str, given: Any) -> Granularity:
+    if given in ("elementwise", "channel"):
+        return given  # type: ignore[no-any-return]
+    found = re.fullmatch(r"(\d+):(\d+)", given) if isinstance(given, str) else None
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise PassArgsError(
+            f"{where}granularity is {given!r}; it is 'elementwise', 'channel', or a pattern such "
+            f"as '2:4', of every 4 neighbours 2 stay"
+        )
+    return Pattern(int(found[1]), int(found[2]))
+
+
+def _sparsity(
+    where: str, given: Mapping[str, Any], granularity: Granularity
+) -> float | Mapping[str, float]:
+    own = granularity.sparsity if isinstance(granularity, Pattern) else 0.0
+    value = given.get("sparsity", own)
+    entries = value.items() if isinstance(value, Mapping) else [("", value)]
+    for key, number in entries:
+        _check_number(f"{where}sparsity{key and '.' + key}", number, granularity)
+    return dict(value) if isinstance(value, Mapping) else float(value)
+
+
+def _check_number(where: str, number: Any, granularity: Granularity) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
+        raise PassArgsError(f"{where} is {number!r}; give a number from 0 to 1")
+    if isinstance(granularity, Pattern):
+        law = granularity.sparsity
+        if number != 0 and not math.isclose(number, law):
+            raise PassArgsError(
+                f"{where} is {number}, but {granularity.keep}:{granularity.of} means {law:g}; "
+                f"leave sparsity out, or give 0 to leave a layer as it is"
+            )
+
+
+def _names_for_targets(graph: MaseGraph, wanted: Mapping[str, float]) -> dict[str, float]:
+    """Modules may be called by their own dotted name as well as by that of their node."""
+    nodes = {str(n.target): n.name for n in graph.nodes if n.op == "call_module"}
+    names = {node.name for node in graph.nodes}
+    return {key if key in names else nodes.get(key, key): v for key, v in wanted.items()}
+
+
+def _check_types(keys: Iterable[str]) -> None:
+    for key in keys:
+        if key not in PRUNABLE_OP:
+            raise PassArgsError(f"op {key!r} cannot be pruned; these can: {', '.join(PRUNABLE_OP)}")
+
+
+def _once_per_module(asked: Mapping[fx.Node, float]) -> dict[fx.Node, float]:
+    first: dict[Any, fx.Node] = {}
+    for node, sparsity in asked.items():
+        other = first.setdefault(node.target, node)
+        if asked[other] != sparsity:
+            raise PassArgsError(
+                f"nodes {other.name!r} and {node.name!r} call the same module {node.target!r}; "
+                f"give them the same sparsity"
+            )
+    return {node: asked[node] for node in first.values()}

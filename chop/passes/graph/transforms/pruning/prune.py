@@ -1,0 +1,230 @@
+"""Prune weights and activations, unstructured: shapes stay, numbers become zero."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from chop.dotted import get_parent_name
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
+from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of, renewed
+from chop.passes.graph.transforms.pruning.methods import (
+    METHODS,
+    generator_for,
+    looked_at,
+    share,
+    smallest,
+)
+from chop.passes.graph.transforms.pruning.plan import Pattern, Wish
+
+logger = logging.getLogger(__name__)
+
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@graph_pass("prune", "transform", needs=("common",))
+def prune_transform_pass(
+    graph: MaseGraph,
+    *,
+    weight: Mapping[str, Any] | None = None,
+    activation: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Mask the weights, and the inputs, of linear and convolutional layers that matter least.
+
+    Each table has `sparsity` (the share that becomes zero, or shares by type, name or regular
+    expression, as `by` says), `scope` ("local" ranks each layer by itself, "global" all together),
+    `granularity` ("elementwise", "channel", or "2:4" and the like) and `method` ("random",
+    "l1-norm", "l2-norm", "movement"). What is pruned stays pruned. Returned is what was asked for
+    and what was reached.
+    """
+    wishes = {"weight": weight, "activation": activation}
+    read = {name: Wish.read(name, given) for name, given in wishes.items() if given is not None}
+    plans = {name: (wish, wish.per_node(graph)) for name, wish in read.items()}
+    if "activation" in plans:
+        _check_activation(*plans["activation"])
+    info: dict[str, Any] = {}
+    if "weight" in plans:
+        info["weight"] = _prune_weights(graph, *plans["weight"], seed)
+        logger.info("Pruned weights:\n%s", sparsity_table(info["weight"]))
+    if "activation" in plans:
+        info["activation"] = _prune_activations(graph, *plans["activation"], seed)
+    return info
+
+
+def _prune_weights(
+    graph: MaseGraph, wish: Wish, asked: Mapping[fx.Node, float], seed: int
+) -> dict[str, dict[str, float]]:
+    layers = {node: graph.modules[str(node.target)] for node in asked}
+    scores = {node: _scores(layer, wish, str(node.target), seed) for node, layer in layers.items()}
+    if wish.scope == "global" and not isinstance(wish.granularity, Pattern):
+        removed = _removed_globally(scores, asked)
+    else:
+        removed = {node: _removed(scores[node], share_of, wish) for node, share_of in asked.items()}
+    for node, layer in layers.items():
+        if not removed[node].any():
+            continue
+        logger.info("Pruning module: %s", node.name)
+        new = renewed(layer)
+        attach_mask(new, "weight", _as_weight(~removed[node], layer, wish))
+        replace_module(graph, str(node.target), new)
+    requested = asked if wish.scope == "local" else {}
+    return _reached(graph, asked, requested, wish)
+
+
+def _scores(layer: nn.Module, wish: Wish, target: str, seed: int) -> Tensor:
+    """What each part of the weight is worth, as `_as_weight` expects it; the pruned -infinity.
+
+    Elementwise, a vector; by channel, one number for each; by pattern, a matrix of groups.
+    """
+    weight = _output_first(layer, looked_at(layer, wish.method, target), wish)
+    mask = masks_of(layer).get("weight")
+    by_channel = wish.granularity == "channel"
+    rows = weight.flatten(1) if by_channel else weight.reshape(-1, 1)
+    values = METHODS[wish.method](rows, generator_for(seed, target))
+    if mask is not None:
+        alive = _output_first(layer, mask, wish).reshape(rows.shape).any(1)
+        values = values.masked_fill(~alive, -torch.inf)
+    if isinstance(wish.granularity, Pattern):
+        return _grouped(values.reshape(weight.shape), wish.granularity.of)
+    return values
+
+
+def _output_first(layer: nn.Module, tensor: Tensor | None, wish: Wish) -> Tensor:
+    """The weight without its history; (out, in, …) where it matters which is which."""
+    assert tensor is not None
+    turned = isinstance(layer, TRANSPOSED) and wish.granularity != "elementwise"
+    return tensor.detach().transpose(0, 1) if turned else tensor.detach()
+
+
+def _grouped(values: Tensor, size: int) -> Tensor:
+    """Groups of `size` neighbours along the input; the last is filled up with what goes first."""
+    lines = values.movedim(1, -1)
+    missing = -lines.shape[-1] % size
+    padded: Tensor = F.pad(lines, (0, missing), value=-torch.inf)
+    return padded.reshape(*padded.shape[:-1], -1, size)
+
+
+def _removed(scores: Tensor, sparsity: float, wish: Wish) -> Tensor:
+    if isinstance(wish.granularity, Pattern):
+        pattern = wish.granularity
+        return smallest(scores, pattern.of - pattern.keep if sparsity else 0)
+    return smallest(scores, share(sparsity, scores.numel()))
+
+
+def _removed_globally(
+    scores: Mapping[fx.Node, Tensor], asked: Mapping[fx.Node, float]
+) -> dict[fx.Node, Tensor]:
+    if not scores:
+        return {}
+    (sparsity,) = set(asked.values())
+    device = next(iter(scores.values())).device
+    together = torch.cat([s.to(device) for s in scores.values()])
+    removed = smallest(together, share(sparsity, len(together)))
+    parts = torch.split(removed, [len(s) for s in scores.values()])
+    return {node: part.to(scores[node].device) for node, part in zip(scores, parts, strict=True)}
+
+
+def _as_weight(kept: Tensor, layer: nn.Module, wish: Wish) -> Tensor:
+    """Marks of elements, channels or groups as a mask of the weight; the pruned stay pruned."""
+    weight = _output_first(layer, layer._parameters["weight"], wish)
+    if wish.granularity == "channel":
+        mask = kept.reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
+    elif isinstance(wish.granularity, Pattern):
+        mask = kept.flatten(-2)[..., : weight.shape[1]].movedim(-1, 1)
+    else:
+        mask = kept.reshape(weight.shape)
+    mask = _output_first(layer, mask, wish)  # and back
+    old = masks_of(layer).get("weight")
+    return mask if old is None else mask & old
+
+
+def _reached(
+    graph: MaseGraph,
+    asked: Mapping[fx.Node, float],
+    requested: Mapping[fx.Node, float],
+    wish: Wish,
+) -> dict[str, dict[str, float]]:
+    """Of each layer and of all: asked for, reached, and the numbers behind that."""
+    rows: dict[str, dict[str, float]] = {}
+    for node in asked:
+        layer = graph.modules[str(node.target)]
+        mask = masks_of(layer).get("weight")
+        total = layer._parameters["weight"].numel()  # type: ignore[union-attr]
+        pruned = 0 if mask is None else total - int(torch.count_nonzero(mask))
+        rows[node.name] = sparsity_row(requested.get(node), pruned, total)
+    pruned, total = (sum(int(row[key]) for row in rows.values()) for key in ("pruned", "total"))
+    wanted = wish.sparsity if isinstance(wish.sparsity, float) else None
+    rows["total"] = sparsity_row(wanted, pruned, total)
+    return rows
+
+
+def sparsity_row(requested: float | None, pruned: int, total: int) -> dict[str, Any]:
+    """What was asked for and what was reached, with the numbers behind it."""
+    reached = pruned / total if total else 0.0
+    return {"requested": requested, "reached": reached, "pruned": pruned, "total": total}
+
+
+def sparsity_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Requested and reached sparsity as a table, one row a layer."""
+    from tabulate import tabulate
+
+    headers = ("Layer", "Requested", "Reached", "Pruned", "Total")
+    keys = ("requested", "reached", "pruned", "total")
+    return tabulate([(name, *(row[k] for k in keys)) for name, row in rows.items()], headers)
+
+
+def replace_module(graph: MaseGraph, target: str, module: nn.Module) -> None:
+    """Put a module in the place of the one that nodes call by this target."""
+    parent, name = get_parent_name(target)
+    setattr(graph.modules[parent], name, module)
+
+
+def _check_activation(wish: Wish, asked: Mapping[fx.Node, float]) -> None:
+    if wish.method == "movement":
+        raise PassArgsError("activation.method 'movement' is for weights; give another method")
+    if wish.granularity != "elementwise":
+        raise PassArgsError("activation.granularity is 'elementwise'; weights can have others")
+    if wish.scope == "local" or wish.method == "random":
+        return
+    for node in asked:
+        if "value" not in mase(node).common.args.tensor("data_in_0"):
+            raise PassArgsError(
+                f"activation.scope 'global' compares activations, and node {node.name!r} has none "
+                f"in its metadata; run add_common_metadata with add_value = True first"
+            )
+
+
+def _prune_activations(
+    graph: MaseGraph, wish: Wish, asked: Mapping[fx.Node, float], seed: int
+) -> dict[str, dict[str, Any]]:
+    threshold = None
+    if wish.scope == "global" and wish.method != "random" and any(asked.values()):
+        threshold = _threshold(asked)
+    rows: dict[str, dict[str, Any]] = {}
+    for node, sparsity in asked.items():
+        rows[node.name] = {"requested": sparsity}
+        if sparsity == 0:
+            continue
+        logger.info("Pruning activations of module: %s", node.name)
+        new = renewed(graph.modules[str(node.target)])
+        attach_activation_pruning(new, sparsity, wish.method, seed, threshold)
+        replace_module(graph, str(node.target), new)
+    return rows
+
+
+def _threshold(asked: Mapping[fx.Node, float]) -> float | None:
+    """The largest of the activations, of all layers together, that are to be pruned."""
+    values = [mase(n).common.args.tensor("data_in_0").value.detach().flatten() for n in asked]
+    together = torch.cat([value.abs().cpu().float() for value in values])
+    (sparsity,) = set(asked.values())
+    count = share(sparsity, len(together))
+    return float(together.kthvalue(count).values) if count else -1.0

@@ -1,0 +1,250 @@
+"""Remove channels and neurons, so that layers really become smaller."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.add_metadata import add_common_metadata_analysis_pass
+from chop.passes.graph.analysis.run import input_name
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
+from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
+from chop.passes.graph.transforms.pruning.plan import Wish
+from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
+from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of
+
+logger = logging.getLogger(__name__)
+
+
+@graph_pass("prune_channels", "transform", needs=("common",))
+def prune_channels_transform_pass(
+    graph: MaseGraph,
+    *,
+    sparsity: float | dict[str, float],
+    method: str = "l1-norm",
+    scope: Literal["local", "global"] = "local",
+    by: Literal["type", "name", "regex_name"] = "name",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Remove the share `sparsity` of the output channels that matter least, and what reads them.
+
+    Layers, their norms and their consumers get new, smaller parameters; what then comes out is what
+    the network computed without these channels. Channels that an addition ties together go
+    together, and count once; every layer keeps at least one. Layers that cannot shrink, as the
+    last one, stay as they are, and are refused if they were asked for by name. The metadata are
+    those of the smaller network.
+    """
+    given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
+    wish = Wish.read("", given)
+    asked = {str(node.target): value for node, value in wish.per_node(graph).items()}
+    channels = ChannelGraph(graph)
+    _check_named(graph, channels, wish)
+    families = _families(channels, asked)
+    scores = _scores(graph, channels, wish, seed)
+    if scope == "global":
+        families = [[target for family in families for target in family]]
+    gone: set[int] = set()
+    for family in families:
+        gone |= _weakest(channels, family, _budget(channels, family, asked), scores)
+    removed = _shrink(graph, channels, gone) if gone else {}
+    rows = _rows(channels, asked, removed)
+    logger.info("Removed channels:\n%s", sparsity_table(rows))
+    return {"channels": rows, "removed": removed, "kept": _kept(channels, asked)}
+
+
+def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
+    """Whoever names a layer wants to know that it cannot be done."""
+    if not isinstance(wish.sparsity, Mapping) or wish.by != "name":
+        return
+    nodes = {node.name: node for node in graph.nodes}
+    targets = {str(node.target): node for node in graph.nodes if node.op == "call_module"}
+    for key, value in wish.sparsity.items():
+        node = nodes.get(key) or targets.get(key)
+        if node is None or not value:
+            continue
+        obstacle = _obstacle(channels, str(node.target))
+        if obstacle is not None:
+            raise PassArgsError(
+                f"channels of node {node.name!r} cannot be removed, as node "
+                f"{obstacle.node.name!r} {obstacle.why}; leave {key!r} out"
+            )
+
+
+def _obstacle(channels: ChannelGraph, target: str) -> Obstacle | None:
+    """Why none of a layer's channels can go, if so."""
+    if target not in channels.producers:
+        node = next(n for n in channels.graph.nodes if str(n.target) == target)
+        follows = Obstacle(node, "gives the channels that it takes; name the layer before it")
+        return channels.not_followed.get(target, follows)
+    obstacles = [channels.atoms.obstacle(atom) for atom in channels.outs[target]]
+    return obstacles[0] if all(obstacles) else None
+
+
+def _families(channels: ChannelGraph, asked: Mapping[str, float]) -> list[list[str]]:
+    """Layers that share channels, and of which at least one was asked for; the others follow."""
+    groups = _Groups(channels.producers)
+    first: dict[int, str] = {}
+    for target in channels.producers:
+        for atom in channels.outs[target]:
+            groups.join(first.setdefault(channels.atoms.root(atom), target), target)
+    wanted = [group for group in groups.all() if any(asked.get(target) for target in group)]
+    for group in wanted:
+        _check_same(channels, [target for target in group if target in asked], asked)
+    return wanted
+
+
+class _Groups:
+    def __init__(self, names: Iterable[str]) -> None:
+        self._members = {name: [name] for name in names}
+
+    def join(self, one: str, other: str) -> None:
+        a, b = self._members[one], self._members[other]
+        if a is b:
+            return
+        a += b
+        for name in b:
+            self._members[name] = a
+
+    def all(self) -> list[list[str]]:
+        return list({id(group): group for group in self._members.values()}.values())
+
+
+def _check_same(channels: ChannelGraph, targets: list[str], asked: Mapping[str, float]) -> None:
+    for target in targets:
+        if asked[target] != asked[targets[0]]:
+            one, other = (channels.producers[t].name for t in (targets[0], target))
+            raise PassArgsError(
+                f"nodes {one!r} and {other!r} give channels that are added to each other, and so "
+                f"lose the same ones; give them the same sparsity"
+            )
+
+
+def _scores(graph: MaseGraph, channels: ChannelGraph, wish: Wish, seed: int) -> dict[int, float]:
+    """What a channel is worth: in all layers that give it, together."""
+    scores: dict[int, float] = defaultdict(float)
+    for target in channels.producers:
+        layer = graph.modules[target]
+        rows = (
+            looked_at(layer, wish.method, target)
+            .movedim(sides_of(layer).outs["weight"], 0)
+            .flatten(1)
+        )
+        values = METHODS[wish.method](rows, generator_for(seed, target)).tolist()
+        for atom, value in zip(channels.outs[target], values, strict=True):
+            scores[channels.atoms.root(atom)] += value
+    return scores
+
+
+def _classes(channels: ChannelGraph, family: Iterable[str]) -> list[int]:
+    """The different channels of a family, in the order in which its layers give them."""
+    roots = (channels.atoms.root(atom) for target in family for atom in channels.outs[target])
+    return list(dict.fromkeys(roots))
+
+
+def _budget(channels: ChannelGraph, family: list[str], asked: Mapping[str, float]) -> int:
+    wanted = [asked[target] for target in family if target in asked]
+    return share(max(wanted, default=0.0), len(_classes(channels, family)))
+
+
+def _weakest(
+    channels: ChannelGraph, family: list[str], count: int, scores: Mapping[int, float]
+) -> set[int]:
+    """Up to `count` of the channels that may go; no layer loses its last one."""
+    left = {t: Counter(channels.atoms.root(a) for a in channels.outs[t]) for t in family}
+    sizes = {target: sum(members.values()) for target, members in left.items()}
+    givers: dict[int, list[str]] = defaultdict(list)
+    for target, members in left.items():
+        for root in members:
+            givers[root].append(target)
+    gone: set[int] = set()
+    for root in sorted(_classes(channels, family), key=lambda root: scores[root]):
+        if len(gone) == count:
+            break
+        last = any(sizes[target] == left[target][root] for target in givers[root])
+        if last or channels.atoms.obstacle(root) is not None:
+            continue
+        gone.add(root)
+        for target in givers[root]:
+            sizes[target] -= left[target][root]
+    return gone
+
+
+def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[str, list[int]]:
+    """Give every module the size that it now has; what each has lost of its outputs."""
+
+    def kept(atoms: list[int] | None) -> list[int] | None:
+        if atoms is None:
+            return None
+        stay = [i for i, atom in enumerate(atoms) if channels.atoms.root(atom) not in gone]
+        return stay if len(stay) < len(atoms) else None
+
+    removed: dict[str, list[int]] = {}
+    for target in dict.fromkeys((*channels.outs, *channels.ins)):
+        outs, ins = kept(channels.outs.get(target)), kept(channels.ins.get(target))
+        if outs is not None:
+            removed[target] = sorted(set(range(len(channels.outs[target]))) - set(outs))
+        if outs is not None or ins is not None:
+            replace_module(graph, target, shrunk(graph.modules[target], outs, ins))
+    for node, (dim, size) in channels.resized.items():
+        axis = channels.axes[node]
+        assert axis is not None
+        stay = kept(axis.atoms)
+        if stay is not None:
+            _write_size(node, dim, size, len(stay))
+    graph.model.recompile()
+    _describe_anew(graph)
+    return removed
+
+
+def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
+    """A size that stands in the code, as in view(-1, 512)."""
+    listed = len(node.args) == 2 and isinstance(node.args[1], list | tuple)
+    sizes: list[Any] = list(node.args[1] if listed else node.args[1:])  # type: ignore[arg-type]
+    assert sizes[dim] == old, f"{node} has the size {sizes[dim]} where {old} was found"
+    sizes[dim] = new
+    node.args = (node.args[0], sizes) if listed else (node.args[0], *sizes)
+
+
+def _describe_anew(graph: MaseGraph) -> None:
+    """Run the smaller network on inputs like those of before, for the shapes inside it."""
+    device = next((p.device for p in graph.model.parameters()), None)
+    given: dict[str, Any] = {}
+    values_kept = False
+    for node in graph.inputs:
+        result = mase(node).common.results["data_out_0"]
+        values_kept |= "torch_dtype" in result and "value" in result
+        if "value" in result:
+            given[input_name(node)] = result["value"]
+        else:
+            zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
+            given[input_name(node)] = zeros
+    add_common_metadata_analysis_pass(graph, dummy_in=given, add_value=values_kept)
+
+
+def _rows(
+    channels: ChannelGraph, asked: Mapping[str, float], removed: Mapping[str, list[int]]
+) -> dict[str, dict[str, Any]]:
+    """Of each layer: the channels asked for, those that went, and how many there were."""
+    rows: dict[str, dict[str, Any]] = {}
+    for target, node in channels.producers.items():
+        lost, total = len(removed.get(target, ())), len(channels.outs[target])
+        rows[node.name] = sparsity_row(asked.get(target), lost, total)
+    return rows
+
+
+def _kept(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
+    """Why layers that were asked for keep all their channels."""
+    reasons = {}
+    for target, value in asked.items():
+        obstacle = _obstacle(channels, target) if value else None
+        if obstacle is not None:
+            reasons[target] = f"node {obstacle.node.name!r} {obstacle.why}"
+    return reasons

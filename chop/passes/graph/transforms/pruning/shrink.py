@@ -1,0 +1,87 @@
+"""Layers with fewer channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from chop.passes.graph.transforms.pruning.masks import mask_name, renewed
+from chop.passes.graph.transforms.pruning.movement import movement_name
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Along which dimension each tensor of a layer counts its channels, and who knows how many."""
+
+    outs: Mapping[str, int]
+    ins: Mapping[str, int] = field(default_factory=dict)
+    out_counts: tuple[str, ...] = ()
+    in_counts: tuple[str, ...] = ()
+
+
+CONV = Sides({"weight": 0, "bias": 0}, {"weight": 1}, ("out_channels",), ("in_channels",))
+# each filter of a depthwise convolution reads one channel
+DEPTHWISE = Sides({"weight": 0, "bias": 0}, {}, ("out_channels",), ("in_channels", "groups"))
+TRANSPOSED = Sides({"weight": 1, "bias": 0}, {"weight": 0}, ("out_channels",), ("in_channels",))
+LINEAR = Sides({"weight": 0, "bias": 0}, {"weight": 1}, ("out_features",), ("in_features",))
+STATISTICS = ("weight", "bias", "running_mean", "running_var")
+NORM = Sides(dict.fromkeys(STATISTICS, 0), out_counts=("num_features",))
+PRELU = Sides({"weight": 0}, out_counts=("num_parameters",))
+
+
+def sides_of(layer: nn.Module) -> Sides:
+    """How a layer counts its channels."""
+    if isinstance(layer, _ConvNd) and layer.groups > 1:
+        return DEPTHWISE
+    kinds: tuple[tuple[Any, Sides], ...] = (
+        (_ConvTransposeNd, TRANSPOSED),
+        (_ConvNd, CONV),
+        (nn.Linear, LINEAR),
+        (_NormBase, NORM),
+        (nn.PReLU, PRELU),
+    )
+    return next(sides for cls, sides in kinds if isinstance(layer, cls))
+
+
+def shrunk(
+    layer: nn.Module, outs: Sequence[int] | None = None, ins: Sequence[int] | None = None
+) -> nn.Module:
+    """The layer with only these output and input channels; None keeps all.
+
+    Parameters are new tensors, masks are cut with them, and the layer given stays as it is.
+    """
+    new, sides = renewed(layer), sides_of(layer)
+    for kept, places, counts in (
+        (outs, sides.outs, sides.out_counts),
+        (ins, sides.ins, sides.in_counts),
+    ):
+        if kept is None:
+            continue
+        for name, dim in places.items():
+            for each in (name, mask_name(name), movement_name(name)):
+                _cut(new, each, dim, kept)
+        for count in counts:
+            setattr(new, count, len(kept))
+    if "_kept" in vars(new):
+        vars(new)["_kept"] = {}  # rounded weights of the old shape
+    return new
+
+
+def _cut(layer: nn.Module, name: str, dim: int, kept: Sequence[int]) -> None:
+    parameter, buffer = layer._parameters.get(name), layer._buffers.get(name)
+    if parameter is not None:
+        cut = nn.Parameter(_selected(parameter, dim, kept), parameter.requires_grad)
+        layer._parameters[name] = cut
+    elif buffer is not None:
+        layer._buffers[name] = _selected(buffer, dim, kept)
+
+
+def _selected(tensor: Tensor, dim: int, kept: Sequence[int]) -> Tensor:
+    index = torch.tensor(kept, dtype=torch.long, device=tensor.device)
+    return tensor.detach().index_select(dim, index)

@@ -1,0 +1,110 @@
+"""Movement: what training moves towards zero goes first."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    add_movement_metadata_analysis_pass,
+    hook_inspection_analysis_pass,
+    init_metadata_analysis_pass,
+    prune_channels_transform_pass,
+    prune_detach_hook_transform_pass,
+    prune_transform_pass,
+)
+from chop.passes.graph.transforms.pruning import masks_of
+
+X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+
+
+def ready(model):
+    mg, _ = init_metadata_analysis_pass(MaseGraph(model))
+    return add_common_metadata_analysis_pass(mg, {"dummy_in": {"input": X}})[0]
+
+
+@pytest.fixture
+def graph():
+    torch.manual_seed(0)
+    mg = ready(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)))
+    return add_movement_metadata_analysis_pass(mg)[0]
+
+
+def backward(model):
+    model(X).square().mean().backward()
+
+
+def test_scores_add_up_over_backward_passes_whatever_is_in_grad(graph):
+    layer = graph.modules["0"]
+    expected = torch.zeros_like(layer.weight)
+    for _ in range(3):  # gradients pile up in .grad, as with accumulation
+        before = layer.weight.grad.clone() if layer.weight.grad is not None else 0.0
+        backward(graph.model)
+        expected -= layer.weight.detach() * (layer.weight.grad - before)
+        layer.weight.data *= 0.9
+    torch.testing.assert_close(layer.weight_movement, expected)
+
+
+@pytest.mark.parametrize("way", ["clone", "pickle"])
+def test_copies_go_on_by_themselves(graph, way):
+    backward(graph.model)
+    layer = graph.modules["0"]
+    if way == "clone":
+        new = graph.clone().modules["0"]
+    else:
+        new = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
+    kept = layer.weight_movement.clone()
+    assert torch.equal(new.weight_movement, kept)
+    new(X).sum().backward()
+    assert not torch.equal(new.weight_movement, kept)
+    assert torch.equal(layer.weight_movement, kept)
+
+
+def test_weights_that_move_towards_zero_are_pruned_though_they_are_large():
+    mg = ready(nn.Sequential(nn.Linear(4, 1, bias=False)))
+    add_movement_metadata_analysis_pass(mg)
+    layer = mg.modules["0"]
+    layer.weight.data[:] = torch.tensor([[9.0, 0.1, 8.0, 0.2]])
+    # descent shrinks the large and grows the small
+    (layer(torch.tensor([[1.0, -1, 1, -1]]))).sum().backward()
+    prune_transform_pass(mg, weight={"sparsity": 0.5, "method": "movement"})
+    assert masks_of(mg.modules["0"])["weight"].tolist() == [[False, True, False, True]]
+
+
+def test_scores_are_cut_with_their_channels(graph):
+    backward(graph.model)
+    scores = graph.modules["0"].weight_movement.mean(1)
+    _, info = prune_channels_transform_pass(graph, sparsity=0.5, method="movement")
+    assert info["removed"] == {"0": sorted(scores.argsort()[:3].tolist())}
+    assert graph.modules["0"].weight_movement.shape == (3, 4)
+
+
+def test_nothing_is_followed_without_gradients_and_outputs_are_the_same(graph):
+    plain = ready(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)))
+    plain.model.load_state_dict(
+        {k: v for k, v in graph.model.state_dict().items() if "movement" not in k}
+    )
+    with torch.no_grad():
+        assert torch.equal(graph.model(X), plain.model(X))
+    assert not graph.modules["0"].weight_movement.any()
+
+
+def test_detaching_forgets_the_movement(graph):
+    backward(graph.model)
+    prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
+    prune_detach_hook_transform_pass(graph)
+    assert hook_inspection_analysis_pass(graph)[1] == {}
+    assert list(graph.modules["0"].state_dict()) == ["weight", "bias"]
+    backward(graph.model)
+
+
+def test_without_movement_there_is_nothing_to_prune_by():
+    mg = ready(nn.Sequential(nn.Linear(4, 6)))
+    with pytest.raises(ValueError, match=r"layer '0' has no movement; run add_movement_metadata"):
+        prune_transform_pass(mg, weight={"sparsity": 0.5, "method": "movement"})
+    with pytest.raises(ValueError, match="'movement' is for weights"):
+        prune_transform_pass(mg, activation={"sparsity": 0.5, "method": "movement"})
