@@ -16,6 +16,7 @@ from chop.ir.operands import NAMED_OPERANDS
 from chop.ir.ops import OPS
 from chop.numerics import FORMATS, NumberFormat, from_dtype
 from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
 from chop.passes.graph.transforms.quantize.config import OPERANDS, layer_formats, without_na
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
@@ -65,6 +66,7 @@ def quantize_transform_pass(
         setattr(graph.modules[parent], name, module)
     for node in changed:
         note_formats(node)
+        renote_hardware(graph, node)
     graph.fx_graph.lint()
     graph.model.recompile()
     return {"quantized": [node.name for node in changed]}
