@@ -52,6 +52,18 @@ EXAMPLES = {
     "quantize": {"by": "type", "default": {"config": {"name": None}}, "conv2d": INTEGER},
     "calculate_avg_bits": {"legacy_sum": True},
     "conv_bn_fusion": None,
+    "remove_dropout": None,
+    "remove_identity": None,
+    "replace": {"by": "type", "modules": {"relu": nn.GELU}},
+    "raise_granularity": None,
+    "patch_metadata": {
+        "q_config": {
+            "data_in_width": 8,
+            "data_in_frac_width": 4,
+            "data_out_width": 8,
+            "data_out_frac_width": 4,
+        }
+    },
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 

@@ -1,13 +1,25 @@
 """Passes that change a graph."""
 
 from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
+from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
+from chop.passes.graph.transforms.patch_metadata import patch_metadata_transform_pass
 from chop.passes.graph.transforms.quantize import (
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
+from chop.passes.graph.transforms.remove import (
+    remove_dropout_transform_pass,
+    remove_identity_transform_pass,
+)
+from chop.passes.graph.transforms.replace import replace_transform_pass
 
 __all__ = [
     "conv_bn_fusion_transform_pass",
+    "patch_metadata_transform_pass",
     "quantize_transform_pass",
+    "raise_granularity_transform_pass",
+    "remove_dropout_transform_pass",
+    "remove_identity_transform_pass",
+    "replace_transform_pass",
     "summarize_quantization_analysis_pass",
 ]

@@ -9,7 +9,7 @@ from torch import fx, nn
 
 from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import CommonMeta, Operands, mase
+from chop.ir.graph.mase_metadata import CommonMeta, MaseMetadata, Operands, mase
 from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.passes.base import has_metadata
@@ -63,31 +63,46 @@ def note_module(graph: MaseGraph, node: fx.Node) -> None:
     """Write down op, operands and parameters of the module that `node` calls now."""
     meta = mase(node)
     old, spec = meta.common, identify(node, meta.module)
-    assert meta.module is not None, f"{node} calls no module"
     args, kwargs = (fx.node.map_arg(part, known) for part in (node.args, node.kwargs))
     bound = Operands(bind_operands(node, spec, meta.module, args, kwargs))  # type: ignore[arg-type]
-    data = {name: old.args[name] if name in old.args else bound[name] for name in bound}
-    keeping = any("value" in tensor for _, tensor in old.args.tensors())
+    noted = old.get("args", Operands())
+    data = {name: noted.get(name, value) for name, value in bound.items()}
+    keeping = any("value" in tensor for _, tensor in old.results.tensors())
     keep = (lambda p: p.detach().clone()) if keeping else None
-    parameters = {n: described_parameter(p, keep) for n, p in meta.module.named_parameters()}
+    named = meta.module.named_parameters() if meta.module is not None else ()
+    parameters = {name: described_parameter(p, keep) for name, p in named}
     meta.parameters.common = CommonMeta(
         mase_type=spec.mase_type, mase_op=spec.name, args=data | parameters, results=old.results
     )
     if node_formats(node):
         note_formats(node)
-    _note_beside(graph, node)
-
-
-def _note_beside(graph: MaseGraph, node: fx.Node) -> None:
-    """Statistics of parameters that changed are void; hardware follows shapes and formats."""
-    meta = mase(node)
     if has_metadata(node, "software"):
         before: dict[str, Any] = meta.software.get("args", {})
+        # statistics of parameters that changed are void
         meta.software.args = {  # type: ignore[assignment]
             name: before[name] if name.startswith("data_in") and name in before else {"stat": {}}
             for name in tensors_in(node)
         }
     renote_hardware(graph, node)
+
+
+def add_metadata(graph: MaseGraph, node: fx.Node, results: Operands) -> None:
+    """Metadata for a new node that gives `results`, in the parts that its neighbours have."""
+    like = mase(node.next if "mase" in node.next.meta else node.prev)
+    meta = node.meta["mase"] = MaseMetadata(node)
+    meta.common.results = results
+    if like.software:
+        stats: dict[str, Any] = {name: {"stat": {}} for name, _ in results.tensors()}
+        meta.parameters["software"] = {"args": {}, "results": stats}
+    if "parallelism" in like.hardware:
+        implicit = identify(node, meta.module).mase_type == "implicit_func"
+        meta.parameters["hardware"] = {
+            "is_implicit": implicit,
+            "device_id": 0 if implicit else -1,
+            "parallelism": list(like.hardware.parallelism),
+            **({} if implicit else {"verilog_param": {}}),
+        }
+    note_module(graph, node)
 
 
 def known(source: fx.Node) -> Any:
