@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "dataset": {"registry", "log", "files"},
     "models": {"registry", "log", "dataset", "checkpoints"},
     "training": {"registry", "files", "charts", "checkpoints", "processes", "version", "dataset"},
-    "nn": {"numerics", "passes"},
+    "nn": {"numerics", "ir", "passes"},
     "tools": {"registry", "log", "dotted", "files", "checkpoints", "dataset", "models"},
     "hardware": {"registry", "log", "numerics", "ir", "passes"},
     "catalogue": {"numerics", "ir", "passes", "dataset", "models"},

@@ -88,6 +88,8 @@ PATHS = {
         "v2p",
         "vf",
     ],
+    "chop.nn.modules": ["Identity", "LoRALinear"],
+    "chop.passes.module": ["report_trainable_parameters_analysis_pass"],
     "chop.passes.graph.analysis.statistical_profiler.stat": ["STAT_NAME_TO_CLS", "create_new_stat"],
 }
 OP_SETS = [

@@ -56,6 +56,8 @@ EXAMPLES = {
     "remove_identity": None,
     "replace": {"by": "type", "modules": {"relu": nn.GELU}},
     "raise_granularity": None,
+    "insert_lora_adapter": {"rank": 2, "alpha": 1.0},
+    "fuse_lora_weights": None,
     "patch_metadata": {
         "q_config": {
             "data_in_width": 8,

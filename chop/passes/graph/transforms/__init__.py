@@ -2,6 +2,10 @@
 
 from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
 from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
+from chop.passes.graph.transforms.lora import (
+    fuse_lora_weights_transform_pass,
+    insert_lora_adapter_transform_pass,
+)
 from chop.passes.graph.transforms.patch_metadata import patch_metadata_transform_pass
 from chop.passes.graph.transforms.quantize import (
     quantize_transform_pass,
@@ -15,6 +19,8 @@ from chop.passes.graph.transforms.replace import replace_transform_pass
 
 __all__ = [
     "conv_bn_fusion_transform_pass",
+    "fuse_lora_weights_transform_pass",
+    "insert_lora_adapter_transform_pass",
     "patch_metadata_transform_pass",
     "quantize_transform_pass",
     "raise_granularity_transform_pass",

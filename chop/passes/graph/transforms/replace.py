@@ -13,7 +13,7 @@ from chop.ir.graph.mase_metadata import Operands, TensorMeta, mase
 from chop.ir.operands import described, flatten
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.run import evaluation_mode, kept_random_state
-from chop.passes.graph.transforms.upkeep import calls, exchange, finish, known
+from chop.passes.graph.transforms.upkeep import calls, exchange, finish, known, read_modules
 from chop.passes.select import By, select
 from chop.registry import UnknownName
 
@@ -34,6 +34,7 @@ def replace_transform_pass(
     builders = {key: _builder(key, given) for key, given in modules.items()}
     chosen = select(graph, by, builders)
     made: Made = {}
+    read = read_modules(graph)
     for old, nodes in calls(graph).items():
         keys = {chosen.get(node) for node in nodes}
         if keys == {None}:
@@ -42,6 +43,11 @@ def replace_transform_pass(
             raise PassArgsError(
                 f"nodes {', '.join(repr(n.name) for n in nodes)} call the same module "
                 f"{nodes[0].target!r}; choose all of them, with the same key"
+            )
+        if old in read:
+            raise PassArgsError(
+                f"node {nodes[0].name!r}: weights of its module are read elsewhere in the graph; "
+                f"leave it"
             )
         made[old] = _built(builders[chosen[nodes[0]]], old, nodes)
     if by == "name":

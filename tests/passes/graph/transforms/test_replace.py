@@ -92,3 +92,17 @@ def test_one_module_cannot_be_replaced_for_one_of_its_calls(ready, row):
     replace_transform_pass(graph, by="regex_name", modules={"layers_[13]": nn.GELU})
     calls = [n for n in graph.nodes if n.meta["mase"]["common"]["mase_op"] == "gelu"]
     assert len(calls) == 2
+
+
+class ReadsWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x) + self.fc.weight.sum()
+
+
+def test_a_module_whose_weights_are_read_elsewhere_is_refused(ready):
+    with pytest.raises(TypeError, match="node 'fc': weights of its module are read elsewhere"):
+        replace_transform_pass(ready(ReadsWeights()), by="type", modules={"linear": "Identity"})
