@@ -58,6 +58,7 @@ EXAMPLES = {
     "raise_granularity": None,
     "insert_lora_adapter": {"rank": 2, "alpha": 1.0},
     "fuse_lora_weights": None,
+    "logicnets_fusion": {},
     "patch_metadata": {
         "q_config": {
             "data_in_width": 8,

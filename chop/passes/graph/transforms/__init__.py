@@ -2,6 +2,7 @@
 
 from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
 from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
+from chop.passes.graph.transforms.logicnets import logicnets_fusion_transform_pass
 from chop.passes.graph.transforms.lora import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
@@ -21,6 +22,7 @@ __all__ = [
     "conv_bn_fusion_transform_pass",
     "fuse_lora_weights_transform_pass",
     "insert_lora_adapter_transform_pass",
+    "logicnets_fusion_transform_pass",
     "patch_metadata_transform_pass",
     "quantize_transform_pass",
     "raise_granularity_transform_pass",
