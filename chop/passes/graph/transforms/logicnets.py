@@ -240,19 +240,22 @@ class LinearLogicNets(QuantLinear):
         """Compute the answers of every neuron to all inputs that there are, vectorised."""
         width, rows = self.input_format.width, 2 ** (self.input_format.width * self.fan_in)
         step = max(1, CHUNK // self.out_features)
-        tables = torch.empty(self.out_features, rows, dtype=torch.int32, device=self.weight.device)
         training = {module: module.training for module in self.modules()}
         self.eval()
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # tables outlive an inference
+            tables = torch.empty(
+                self.out_features, rows, dtype=torch.int32, device=self.weight.device
+            )
             for start in range(0, rows, step):
                 entries = torch.arange(start, min(start + step, rows), device=tables.device)
                 digits = [(entries >> (i * width)) & (2**width - 1) for i in range(self.fan_in)]
                 columns = [self.decode(d)[:, None].expand(-1, self.out_features) for d in digits]
                 found = _codes(self._neurons(columns), self.output_format)
                 tables[:, entries] = found.T.to(torch.int32)
+            self._made_from = [t.detach().clone() for t in self._sources()]
         for module, mode in training.items():
             module.training = mode
-        self.tables, self._made_from = tables, [t.detach().clone() for t in self._sources()]
+        self.tables = tables
 
     def _sources(self) -> Iterator[Tensor]:
         yield from self.parameters()
