@@ -101,7 +101,7 @@ def main() -> None:
     info = data.dataset_info
     model = JetTagger(info["num_features"], info["num_classes"], tuple(args.hidden))
     graph = as_logicnets(model, torch.randn(2, info["num_features"]), args.bits, args.fan_in)
-    options = TrainOptions(max_epochs=args.epochs, learning_rate=5e-3, progress=False)
+    options = TrainOptions(max_epochs=args.epochs, learning_rate=2e-3, progress=False)
     Training(graph.model, data, options).fit()
 
     batches = [(x, y) for x, y in data.test_dataloader()]

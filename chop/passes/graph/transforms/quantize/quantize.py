@@ -66,8 +66,7 @@ def quantize_transform_pass(
         parent, name = get_parent_name(target)
         setattr(graph.modules[parent], name, module)
     for node in changed:
-        note_formats(node)
-        renote_hardware(graph, node)
+        _note(graph, node, parameters=is_variant(plan[node]["name"]))
     graph.fx_graph.lint()
     graph.model.recompile()
     return {"quantized": [node.name for node in changed]}
@@ -217,6 +216,18 @@ def _call(node: fx.Node, function: QuantizedFunction, config: dict[str, Any]) ->
     node.op = "call_function"
     node.target = function
     node.kwargs = {**node.kwargs, "config": config}
+
+
+def _note(graph: MaseGraph, node: fx.Node, parameters: bool) -> None:
+    """Bring the metadata of a changed node up to date; a variant may have other `parameters`."""
+    # what all transforms share knows of formats from here
+    from chop.passes.graph.transforms.upkeep import note_module
+
+    if parameters:
+        note_module(graph, node)
+    else:
+        note_formats(node)
+        renote_hardware(graph, node)
 
 
 def note_formats(node: fx.Node) -> None:
