@@ -12,12 +12,12 @@ from torch import fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.transforms.upkeep import add_metadata, finish
+from chop.passes.graph.transforms.upkeep import add_metadata, finish, outer_names
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
 
-Call = tuple[str, str]  # a module's dotted name, and fx's name of one call of it
+Groups = dict[str, dict[str, list[fx.Node]]]  # module -> fx's name of one call of it -> its nodes
 STACK = "nn_module_stack"  # where fx's tracer notes inside which modules a node was made
 
 
@@ -35,16 +35,17 @@ def raise_granularity_transform_pass(
     groups = _groups(graph)
     wanted = _innermost(groups) if modules is None else list(dict.fromkeys(modules))
     for name in wanted:
-        if name not in {module for module, _ in groups}:
-            raise UnknownName("module of several nodes", name, [m for m, _ in groups])
-        for other in wanted:
-            if other.startswith(f"{name}."):
-                raise PassArgsError(f"modules: {other!r} lies inside {name!r}; choose one of them")
+        if name not in groups:
+            raise UnknownName("module of several nodes", name, list(groups))
+        for outer in outer_names(name):
+            if outer in wanted:
+                raise PassArgsError(f"modules: {name!r} lies inside {outer!r}; choose one of them")
     raised: dict[str, list[str]] = {}
+    inside = _inside(graph)
     for name in wanted:
-        nodes = [group for (module, _), group in groups.items() if module == name]
+        nodes = list(groups[name].values())
         parts = [_part(graph, name, group) for group in nodes]
-        reason = _why_not(graph, nodes, parts)
+        reason = _why_not(nodes, parts, inside.get(name, []))
         if reason:
             logger.warning("Module %r %s. Skipped!", name, reason)
             continue
@@ -62,21 +63,21 @@ def raise_granularity_transform_pass(
     return {"raised": raised}
 
 
-def _groups(graph: MaseGraph) -> dict[Call, list[fx.Node]]:
-    """The nodes of each call of a module that has more than one."""
-    found: dict[Call, list[fx.Node]] = {}
+def _groups(graph: MaseGraph) -> Groups:
+    """The nodes of each call of a module, by its dotted name; calls of one node are left out."""
+    found: Groups = {}
     for node in graph.nodes:
         if node.op == "get_attr":  # is read wherever it is needed
             continue
         for call, (name, _) in node.meta.get(STACK, {}).items():
             if name and not (node.op == "call_module" and name == node.target):
-                found.setdefault((name, call), []).append(node)
-    return {call: nodes for call, nodes in found.items() if len(nodes) > 1}
+                found.setdefault(name, {}).setdefault(call, []).append(node)
+    return {name: calls for name, calls in found.items() if any(len(c) > 1 for c in calls.values())}
 
 
-def _innermost(groups: dict[Call, list[fx.Node]]) -> list[str]:
-    names = list(dict.fromkeys(name for name, _ in groups))
-    return [n for n in names if not any(other.startswith(f"{n}.") for other in names)]
+def _innermost(groups: Groups) -> list[str]:
+    outer = {outer for name in groups for outer in outer_names(name)}
+    return [name for name in groups if name not in outer]
 
 
 class _Part:
@@ -108,15 +109,29 @@ def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _Part | None:
     return _Part(part, inputs, outputs)
 
 
+def _inside(graph: MaseGraph) -> dict[str, list[fx.Node]]:
+    """Each module -> the nodes that call or read what is inside it."""
+    found: dict[str, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op in ("call_module", "get_attr"):
+            for outer in outer_names(str(node.target)):
+                found.setdefault(outer, []).append(node)
+    return found
+
+
 def _why_not(
-    graph: MaseGraph, groups: list[list[fx.Node]], parts: Sequence[_Part | None]
+    groups: list[list[fx.Node]], parts: Sequence[_Part | None], inside: list[fx.Node]
 ) -> str | None:
-    order = {node: i for i, node in enumerate(graph.nodes)}
+    members = {node for group in groups for node in group}
+    for node in inside:
+        users = [node] if node.op == "call_module" else node.users
+        if any(user not in members for user in users):
+            return "has layers or parameters that others use"
     codes = set()
     for group, part in zip(groups, parts, strict=True):
         if part is None:
             return "uses layers of another module"
-        if any(order[source] > order[group[0]] for source in part.inputs):
+        if any(group[0] < source for source in part.inputs):
             return "has nodes of others between its own"
         codes.add(_outline(part.graph))
     return "is called in more than one way" if len(codes) > 1 else None

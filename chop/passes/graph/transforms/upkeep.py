@@ -126,11 +126,22 @@ def bypass(graph: MaseGraph, node: fx.Node, source: fx.Node) -> None:
     graph.fx_graph.erase_node(node)
 
 
+def outer_names(name: str) -> list[str]:
+    """The modules that a dotted name lies inside.
+
+    >>> outer_names("layer1.0.conv")
+    ['layer1', 'layer1.0']
+    """
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]
+
+
 def finish(graph: MaseGraph, unused: Iterable[str] = ()) -> None:
     """After nodes came and went: drop modules that nobody calls any more, and look at the ends."""
     used = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    used |= {outer for name in used for outer in outer_names(name)}
     for target in dict.fromkeys(unused):
-        if not any(name == target or name.startswith(f"{target}.") for name in used):
+        if target not in used:
             graph.model.delete_submodule(target)
     graph.fx_graph.lint()
     graph.model.recompile()
