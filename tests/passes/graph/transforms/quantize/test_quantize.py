@@ -642,3 +642,33 @@ class TestTernaryThresholds:
 
     def test_are_those_of_the_data_otherwise(self):
         assert self.formats(self.graph(), TERNARY)["weight"].fixed_border is None
+
+
+def test_a_layer_variant_is_what_its_config_name_makes_of_an_op():
+    from chop.passes.graph.transforms.quantize import variants
+    from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+
+    class LinearHalved(QuantLinear):
+        @classmethod
+        def check_config(cls, config):
+            if config.keys() != {"name"}:
+                raise ValueError(f"halved takes no options, not {sorted(config)}")
+
+        def configure(self, config):
+            self.config, self.formats, self._kept = dict(config), {}, {}
+            return self
+
+        def forward(self, input):
+            return torch.nn.functional.linear(input, self.weight / 2, self.bias)
+
+    variants.layer_variant("linear", "halved")(LinearHalved)
+    try:
+        module = quantized_module_map["linear_halved"].from_float(nn.Linear(2, 2), {})
+        assert isinstance(module, LinearHalved)
+        assert variants.is_variant("halved")
+        with pytest.raises(ValueError, match="halved is for linear, not for conv2d"):
+            variants.variant_of("conv2d", "halved")
+        with pytest.raises(ValueError, match="halved takes no options"):
+            variants.check_variant({"name": "halved", "width": 3})
+    finally:
+        variants.LAYER_VARIANTS._items.pop("linear_halved")
