@@ -48,7 +48,10 @@ def test_the_reference_is_what_the_registries_say():
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-SMALL = {"lab1_sweep.py": ["--epochs", "1", "--seeds", "1"]}  # so that nobody waits for minutes
+SMALL = {  # so that nobody waits for minutes
+    "lab1_sweep.py": ["--epochs", "1", "--seeds", "1"],
+    "lab_logicnets.py": ["--epochs", "1", "--hidden", "16", "8"],
+}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "dataset": {"registry", "log", "files", "keywords"},
     "models": {"registry", "log", "keywords", "dataset", "checkpoints"},
     "training": {"registry", "files", "charts", "checkpoints", "devices", "version", "dataset"},
-    "nn": {"numerics", "passes"},
+    "nn": {"numerics", "ir", "passes"},
     "tools": {"registry", "log", "dotted", "devices", "files", "checkpoints", "dataset", "models"},
     "hardware": {"registry", "log", "numerics", "ir", "passes"},
     "catalogue": {"numerics", "ir", "passes", "dataset", "models"},

@@ -91,6 +91,8 @@ PATHS = {
     "chop.passes.graph.analysis.cost": ["MacCounter", "RULES", "calculate_modules", "rule"],
     "chop.passes.graph.analysis.flop_estimator.calculator.calc_modules": ["calculate_modules"],
     "chop.passes.graph.analysis.quantization": ["calculate_flops_pass"],
+    "chop.nn.modules": ["Identity", "LoRALinear"],
+    "chop.passes.module": ["report_trainable_parameters_analysis_pass"],
     "chop.passes.graph.analysis.statistical_profiler.stat": ["STAT_NAME_TO_CLS", "create_new_stat"],
 }
 OP_SETS = [

@@ -1,5 +1,14 @@
 """Passes that change a graph."""
 
+from chop.passes.graph.transforms import lutnet as lutnet  # whose layers register themselves
+from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
+from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
+from chop.passes.graph.transforms.logicnets import logicnets_fusion_transform_pass
+from chop.passes.graph.transforms.lora import (
+    fuse_lora_weights_transform_pass,
+    insert_lora_adapter_transform_pass,
+)
+from chop.passes.graph.transforms.patch_metadata import patch_metadata_transform_pass
 from chop.passes.graph.transforms.pruning import (
     prune_channels_transform_pass,
     prune_detach_hook_transform_pass,
@@ -9,11 +18,25 @@ from chop.passes.graph.transforms.quantize import (
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
+from chop.passes.graph.transforms.remove import (
+    remove_dropout_transform_pass,
+    remove_identity_transform_pass,
+)
+from chop.passes.graph.transforms.replace import replace_transform_pass
 
 __all__ = [
+    "conv_bn_fusion_transform_pass",
+    "fuse_lora_weights_transform_pass",
+    "insert_lora_adapter_transform_pass",
+    "logicnets_fusion_transform_pass",
+    "patch_metadata_transform_pass",
     "prune_channels_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
     "quantize_transform_pass",
+    "raise_granularity_transform_pass",
+    "remove_dropout_transform_pass",
+    "remove_identity_transform_pass",
+    "replace_transform_pass",
     "summarize_quantization_analysis_pass",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -41,7 +41,7 @@ def add_common_metadata_analysis_pass(
     for node, common in run.found.items():
         mase(node).parameters.common = common
     _note_formats(graph)
-    _annotate_graph(graph)
+    annotate_graph(graph)
 
 
 def _note_formats(graph: MaseGraph) -> None:
@@ -71,6 +71,13 @@ class _Snapshots:
         return clone
 
 
+def described_parameter(p: Tensor, keep: Callable[[Tensor], Tensor] | None) -> dict[str, Any]:
+    """What is noted about a parameter of a module; `keep(p)` is stored as its value."""
+    meta = described(p, keep)
+    keys = ("type", "precision", "shape", "from", "value")
+    return {key: meta.get(key) for key in keys if key != "value" or keep}
+
+
 class _Annotate(Runner):
     """Runs the graph node by node and writes down what it sees, before in-place ops change it."""
 
@@ -92,7 +99,9 @@ class _Annotate(Runner):
                 n, spec, module, described(args, self.keep), described(kwargs, self.keep)
             )
         if module is not None:
-            operands |= {name: self._parameter(p) for name, p in module.named_parameters()}
+            operands |= {
+                name: described_parameter(p, self.keep) for name, p in module.named_parameters()
+            }
         result = super().run_node(n)
         results = self._results(result)
         if n.op == "placeholder" and input_name(n) in self.extra_inputs:
@@ -114,11 +123,6 @@ class _Annotate(Runner):
             return OpSpec(name, "patched_func")
         return spec
 
-    def _parameter(self, p: Tensor) -> dict[str, Any]:
-        meta = described(p, self.keep)
-        keys = ("type", "precision", "shape", "from", "value")
-        return {key: meta.get(key) for key in keys if key != "value" or self.keep}
-
     def _results(self, result: Any) -> Operands:
         leaves = list(flatten(described(result, self.keep)))
         if not any(isinstance(leaf, TensorMeta) for leaf in leaves):
@@ -132,7 +136,7 @@ class _Annotate(Runner):
         return Operands({f"data_out_{i}": entry for i, entry in enumerate(entries)})
 
 
-def _annotate_graph(graph: MaseGraph) -> None:
+def annotate_graph(graph: MaseGraph) -> None:
     """The graph's own inputs and results, and the nodes that first and last compute."""
     common = graph.meta["mase"].common
     common.nodes_in, common.nodes_out = first_computing(graph), last_computing(graph)

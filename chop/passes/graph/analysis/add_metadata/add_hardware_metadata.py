@@ -37,6 +37,14 @@ def add_hardware_metadata_analysis_pass(
     graph.meta["mase"].hardware.verilog_sources = list(sources)
 
 
+def renote_hardware(graph: MaseGraph, node: fx.Node) -> None:
+    """After formats, shapes or the op of a node changed: its hardware, if it has any, anew."""
+    old = mase(node).hardware
+    if "verilog_param" in old:
+        mase(node).parameters.hardware = _computing(graph, node, old.parallelism)
+        mase(node).hardware.device_id = old.device_id
+
+
 def _computing(graph: MaseGraph, node: fx.Node, parallelism: Sequence[int]) -> HardwareMeta:
     common = mase(node).common
     return HardwareMeta(

@@ -16,7 +16,7 @@ def add_software_metadata_analysis_pass(graph: MaseGraph) -> None:
     """Lay out `software.args` and `software.results` with an empty `stat` for every tensor."""
     for node in graph.nodes:
         software = SoftwareMeta()
-        for part, names in (("args", _tensors_in(node)), ("results", _tensors_out(node))):
+        for part, names in (("args", tensors_in(node)), ("results", _tensors_out(node))):
             if _has_part(node, part):
                 software[part] = {name: {"stat": {}} for name in names}
         mase(node).parameters.software = software
@@ -28,7 +28,8 @@ def _has_part(node: fx.Node, part: str) -> bool:
     return lacking.get(node.op) != part
 
 
-def _tensors_in(node: fx.Node) -> list[str]:
+def tensors_in(node: fx.Node) -> list[str]:
+    """The tensors that a node takes or owns: arguments, parameters, buffers."""
     meta = mase(node)
     if node.op == "output":  # it takes what it gives
         return [name.replace("data_out", "data_in") for name, _ in meta.common.results.tensors()]

@@ -14,9 +14,10 @@ from chop.dotted import deepgetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.operands import NAMED_OPERANDS
-from chop.ir.ops import OPS
+from chop.ir.ops import OPS, module_op
 from chop.numerics import FORMATS, NumberFormat, from_dtype
 from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
 from chop.passes.graph.transforms.quantize.config import OPERANDS, layer_formats, without_na
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
@@ -24,6 +25,7 @@ from chop.passes.graph.transforms.quantize.quantized_funcs import (
     quantized_function,
 )
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, variant
+from chop.passes.graph.transforms.quantize.variants import check_variant, is_variant, variant_of
 from chop.passes.graph.utils import get_parent_name
 from chop.passes.select import select
 from chop.registry import UnknownName, unknown
@@ -65,7 +67,7 @@ def quantize_transform_pass(
         parent, name = get_parent_name(target)
         setattr(graph.modules[parent], name, module)
     for node in changed:
-        note_formats(node)
+        _note(graph, node, parameters=is_variant(plan[node]["name"]))
     graph.fx_graph.lint()
     graph.model.recompile()
     return {"quantized": [node.name for node in changed]}
@@ -129,6 +131,9 @@ def node_config(key: str, table: Any) -> dict[str, Any]:
     if checked["name"] is None:
         return checked
     try:
+        if is_variant(checked["name"]):
+            check_variant(checked)
+            return checked
         given = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
         layer_formats(checked, given)
     except (ValueError, TypeError, KeyError) as error:
@@ -153,6 +158,8 @@ def _check_shared(graph: MaseGraph, plan: Plan) -> None:
 def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
     """The config with what it leaves to profiled statistics, as far as they are single numbers."""
     found: dict[str, Any] = {}
+    if is_variant(config["name"]):
+        return config
     for name, operand in _operands(node).items():
         stats = mase(node).software.get("args", {}).get(name, {}).get("stat", {})
         for key, (stat, entry) in FORMATS[config["name"]].profiled.items():
@@ -166,11 +173,13 @@ def _build(
     graph: MaseGraph, node: fx.Node, config: dict[str, Any]
 ) -> nn.Module | QuantizedFunction:
     """What takes the node's place; nothing is changed yet."""
-    fmt = FORMATS[config["name"]]
+    op = mase(node).common.mase_op
     try:
         if node.op == "call_module":
             return quantized_layer(graph.modules[str(node.target)], config)
-        new = quantized_function(_target(node), OPS[mase(node).common.mase_op], fmt)
+        if is_variant(config["name"]):
+            raise TypeError(f"{config['name']} is for layers, and this is a function; leave it")
+        new = quantized_function(_target(node), OPS[op], FORMATS[config["name"]])
         new.formats(config)
         return new
     except (ValueError, TypeError, KeyError) as error:
@@ -179,10 +188,19 @@ def _build(
 
 def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
     """The quantized form of a layer, quantized already or not."""
-    cls = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
-    if cls is None:
+    now = getattr(layer, "variant_name", None)
+    if now not in (None, config["name"]):
+        raise TypeError(f"the layer is {now} already; start from the layer that it was made from")
+    if is_variant(config["name"]):
+        cls: Any = type(layer)
+        op = module_op(cls)
+        special = variant_of(op.name if op else cls.__name__, config["name"])
+        new: Quantized = special.from_float(layer, config)
+        return new
+    found = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
+    if found is None:
         raise TypeError(f"{type(layer).__name__} has no quantized form")
-    return variant(cls, FORMATS[config["name"]]).from_float(layer, config)
+    return variant(found, FORMATS[config["name"]]).from_float(layer, config)
 
 
 def _target(node: fx.Node) -> Any:
@@ -199,6 +217,18 @@ def _call(node: fx.Node, function: QuantizedFunction, config: dict[str, Any]) ->
     node.op = "call_function"
     node.target = function
     node.kwargs = {**node.kwargs, "config": config}
+
+
+def _note(graph: MaseGraph, node: fx.Node, parameters: bool) -> None:
+    """Bring the metadata of a changed node up to date; a variant may have other `parameters`."""
+    # what all transforms share knows of formats from here
+    from chop.passes.graph.transforms.upkeep import note_module
+
+    if parameters:
+        note_module(graph, node)
+    else:
+        note_formats(node)
+        renote_hardware(graph, node)
 
 
 def note_formats(node: fx.Node) -> None:
@@ -234,8 +264,11 @@ def _is_tensor(node: fx.Node) -> bool:
 def _dtype(node: fx.Node, name: str) -> torch.dtype:
     """In what torch stores an argument; the metadata of a parameter does not say."""
     tensor = mase(node).common.args.tensor(name)
-    dtype: torch.dtype = tensor.get("torch_dtype") or deepgetattr(mase(node).module, name).dtype
-    return dtype
+    module = mase(node).module
+    if "torch_dtype" in tensor or module is None:
+        return tensor.torch_dtype
+    parameter: torch.Tensor = deepgetattr(module, name)  # of a masked layer, not a parameter itself
+    return parameter.dtype
 
 
 def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat | None:

@@ -658,3 +658,33 @@ def test_a_layer_whose_metadata_name_a_parametrized_weight_can_be_quantized():
     add_common_metadata_analysis_pass(graph, {"dummy_in": {"input": torch.ones(1, 3)}})
     quantize_transform_pass(graph, {"by": "type", "linear": integer(8, 4)})
     assert torch.equal(graph.model(torch.ones(1, 3)), torch.full((1, 3), 1.5))
+
+
+def test_a_layer_variant_is_what_its_config_name_makes_of_an_op():
+    from chop.passes.graph.transforms.quantize import variants
+    from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+
+    class LinearHalved(QuantLinear):
+        @classmethod
+        def check_config(cls, config):
+            if config.keys() != {"name"}:
+                raise ValueError(f"halved takes no options, not {sorted(config)}")
+
+        def configure(self, config):
+            self.config, self.formats, self._kept = dict(config), {}, {}
+            return self
+
+        def forward(self, input):
+            return torch.nn.functional.linear(input, self.weight / 2, self.bias)
+
+    variants.layer_variant("linear", "halved")(LinearHalved)
+    try:
+        module = quantized_module_map["linear_halved"].from_float(nn.Linear(2, 2), {})
+        assert isinstance(module, LinearHalved)
+        assert variants.is_variant("halved")
+        with pytest.raises(ValueError, match="halved is for linear, not for conv2d"):
+            variants.variant_of("conv2d", "halved")
+        with pytest.raises(ValueError, match="halved takes no options"):
+            variants.check_variant({"name": "halved", "width": 3})
+    finally:
+        variants.LAYER_VARIANTS._items.pop("linear_halved")

@@ -16,6 +16,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import (
 )
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variant
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 __all__ = ["LAYERS", "Quantized", "quantized_module_map", "variant"]
 
@@ -34,6 +35,9 @@ class _ModuleMap(Mapping[str, type[Quantized]]):
     """`<op>_<format>` -> class, for every op that has a layer and every registered format."""
 
     def __getitem__(self, key: str) -> type[Quantized]:
+        if key in LAYER_VARIANTS:
+            found: type[Quantized] = LAYER_VARIANTS[key]
+            return found
         for op in OPS.values():
             if not key.startswith(f"{op.name}_") or key[len(op.name) + 1 :] not in FORMATS:
                 continue
@@ -44,7 +48,8 @@ class _ModuleMap(Mapping[str, type[Quantized]]):
 
     def __iter__(self) -> Iterator[str]:
         ops = [op for op in OPS.values() if any(cls in LAYERS for cls in op.modules)]
-        return (f"{op.name}_{fmt}" for op in ops for fmt in FORMATS)
+        yield from (f"{op.name}_{fmt}" for op in ops for fmt in FORMATS)
+        yield from LAYER_VARIANTS
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -16,6 +16,7 @@ from chop.numerics.base import quantize_all
 from chop.numerics.own import plain
 from chop.passes.graph.transforms.pruning.masks import masked_class, masked_names
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
+from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
 class _Kept(NamedTuple):
@@ -226,6 +227,10 @@ def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
             for fmt in FORMATS.values():
                 if name == prefix + fmt.suffix:
                     return variant(layer, fmt)
+            for cls in LAYER_VARIANTS.values():
+                if name == cls.__name__ and issubclass(cls, layer):
+                    found: type[Quantized] = cls
+                    return found
         raise AttributeError(
             f"no quantized layer {name!r}: it is one of {', '.join(by_prefix)} "
             f"followed by a format's suffix such as Integer"

@@ -1,0 +1,182 @@
+"""Fold batch norms into the layers before them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils import parametrize
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import graph_pass
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
+from chop.passes.graph.transforms.upkeep import (
+    bypass,
+    calls,
+    exchange,
+    finish,
+    own_copy,
+    read_modules,
+    take_results,
+)
+
+logger = logging.getLogger(__name__)
+
+CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+FORWARDS = {cls.forward for cls in (*CONVOLUTIONS, nn.Linear)}
+NORM_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
+
+Pairs = list[tuple[fx.Node, fx.Node]]  # a layer's node, and that of the norm after it
+
+
+@graph_pass("conv_bn_fusion", "transform", needs=("common",))
+def conv_bn_fusion_transform_pass(graph: MaseGraph) -> dict[str, Any]:
+    """Fold batch norms into the convolution or linear layer before them, as they act in eval mode.
+
+    Afterwards the layer alone gives what both gave in eval mode, but for the rounding of its dtype;
+    in train mode nothing is normalised any more. A pair that cannot be one layer is left as it is,
+    with a warning that says why.
+    """
+    fused: Pairs = []
+    skipped: dict[str, str] = {}
+    read = read_modules(graph)
+    for layer, nodes in calls(graph).items():
+        pairs = list(_pairs(graph, layer, nodes))
+        if not pairs:
+            continue
+        reason = _why_not(graph, layer, nodes, pairs, read)
+        new = None if reason else _fused(layer, _module(graph, pairs[0][1]))
+        if new is None:
+            skipped[nodes[0].name] = f"{reason or 'Weights cannot be set'}. Skipped!"
+            logger.warning("%s (node %r)", skipped[nodes[0].name], nodes[0].name)
+            continue
+        exchange(graph, nodes, new)
+        fused += pairs
+    norms = [str(norm.target) for _, norm in fused]
+    for node, norm in fused:
+        take_results(node, norm)
+        bypass(graph, norm, node)
+    finish(graph, unused=norms)
+    return {"fused": len(fused), "skipped": skipped}
+
+
+def _module(graph: MaseGraph, node: fx.Node) -> nn.Module:
+    return graph.modules[str(node.target)]
+
+
+def _pairs(
+    graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node]
+) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """The calls of a layer that a batch norm follows."""
+    if not isinstance(layer, (*CONVOLUTIONS, nn.Linear)):
+        return
+    for node in nodes:
+        for user in node.users:
+            if user.op == "call_module" and isinstance(_module(graph, user), _BatchNorm):
+                yield node, user
+
+
+def _why_not(
+    graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node], pairs: Pairs, read: set[nn.Module]
+) -> str | None:
+    """Why a layer and the norms after it cannot be one layer, if they cannot."""
+    kind = "Linear" if isinstance(layer, nn.Linear) else "Conv"
+    norms = {_module(graph, norm) for _, norm in pairs}
+    if any(len(node.users) > 1 for node, _ in pairs):
+        return f"{kind} output used by other nodes"
+    if len(pairs) < len(nodes) or len(norms) > 1:
+        return f"{kind} called again without the same batch norm after it"
+    (norm,) = norms
+    assert isinstance(norm, _BatchNorm)
+    if norm.running_mean is None or norm.running_var is None:
+        return "Batchnorm not tracking stats"
+    if isinstance(layer, Quantized) or isinstance(norm, Quantized):
+        return f"{kind} or batch norm quantized already: fuse first, then quantize"
+    if type(layer).forward not in FORWARDS or type(norm).forward not in NORM_FORWARDS:
+        return f"{kind} or batch norm with a forward of its own"
+    if layer._forward_hooks or norm._forward_hooks or norm._forward_pre_hooks:
+        return f"Hooks see what lies between {kind.lower()} and batch norm"
+    if layer in read:
+        return f"{kind} weights read elsewhere in the graph"
+    if any(not _by_channel(node, layer, norm) for node, _ in pairs):
+        return f"{kind} channels are not what the batch norm normalises"
+    return None
+
+
+def _by_channel(node: fx.Node, layer: nn.Module, norm: _BatchNorm) -> bool:
+    """Whether the norm's channels, which lie in dimension 1, are those of the layer."""
+    shape = mase(node).common.results.tensor("data_out_0").shape
+    rank = layer.weight.ndim if isinstance(layer, _ConvNd) else 2
+    return len(shape) == rank and shape[1] == norm.num_features
+
+
+def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
+    """A layer that does both; None if its weight is computed from others that cannot be set."""
+    assert isinstance(layer, _ConvNd | nn.Linear)
+    assert isinstance(norm, _BatchNorm)
+    if not parametrize.is_parametrized(layer) and "weight" not in layer._parameters:
+        return None  # a hook computes it before each call
+    if parametrize.is_parametrized(layer, "bias"):
+        return None
+    weight, bias = fused_parameters(layer, norm)
+    new = own_copy(layer)
+    kept = layer.weight.requires_grad
+    had = layer.bias.requires_grad if layer.bias is not None else kept
+    new.register_parameter("bias", nn.Parameter(bias, requires_grad=had))
+    if not parametrize.is_parametrized(layer, "weight"):
+        new.register_parameter("weight", nn.Parameter(weight, requires_grad=kept))
+        return new
+    return new if _set_parametrized(new, weight) else None
+
+
+def _set_parametrized(layer: Any, weight: Tensor) -> bool:
+    """Give a parametrized layer that weight, if its parametrizations, such as masks, allow it."""
+    layer.parametrizations = copy.deepcopy(layer.parametrizations)
+    try:
+        layer.weight = weight
+    except (RuntimeError, NotImplementedError):
+        return False
+    return torch.equal(layer.weight, weight)
+
+
+def fused_parameters(layer: _ConvNd | nn.Linear, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Weight and bias of `norm(layer(x))` in eval mode, computed in float64 and rounded once."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    dtype = layer.weight.dtype
+    scale = (norm.running_var.detach().double() + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.detach().double()
+    shift = -norm.running_mean.detach().double()
+    if layer.bias is not None:
+        shift = shift + layer.bias.detach().double()
+    bias = shift * scale
+    if norm.bias is not None:
+        bias = bias + norm.bias.detach().double()
+    return (layer.weight.detach().double() * _along(layer, scale)).to(dtype), bias.to(dtype)
+
+
+def _along(layer: _ConvNd | nn.Linear, scale: Tensor) -> Tensor:
+    """A number for each output channel, in a shape that multiplies the weight."""
+    rest = [1] * (layer.weight.ndim - 2)
+    if not isinstance(layer, _ConvTransposeNd):
+        return scale.view(-1, 1, *rest)
+    # [in, out / groups, …]: rows of the same group share their output channels
+    each = layer.in_channels // layer.groups
+    return (
+        scale.view(layer.groups, -1).repeat_interleave(each, 0).view(layer.in_channels, -1, *rest)
+    )

@@ -1,0 +1,176 @@
+"""Make one node of the many that a module was traced into."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import Operands, mase
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.upkeep import add_metadata, finish, outer_names
+from chop.registry import UnknownName
+
+logger = logging.getLogger(__name__)
+
+Groups = dict[str, dict[str, list[fx.Node]]]  # module -> fx's name of one call of it -> its nodes
+STACK = "nn_module_stack"  # where fx's tracer notes inside which modules a node was made
+
+
+@graph_pass("raise_granularity", "transform", needs=("common",))
+def raise_granularity_transform_pass(
+    graph: MaseGraph, *, inherit: bool = False, modules: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Group the nodes of a module into one call of it, which is a user_defined_module.
+
+    `modules` are dotted names; by default they are the innermost modules that were traced into.
+    A module whose calls differ, or that uses layers of another, is left with a warning.
+    """
+    if inherit:
+        raise PassArgsError("inherit = True is not supported: a raised node has no op to inherit")
+    groups = _groups(graph)
+    wanted = _innermost(groups) if modules is None else list(dict.fromkeys(modules))
+    for name in wanted:
+        if name not in groups:
+            raise UnknownName("module of several nodes", name, list(groups))
+        for outer in outer_names(name):
+            if outer in wanted:
+                raise PassArgsError(f"modules: {name!r} lies inside {outer!r}; choose one of them")
+    raised: dict[str, list[str]] = {}
+    inside = _inside(graph)
+    for name in wanted:
+        nodes = list(groups[name].values())
+        parts = [_part(graph, name, group) for group in nodes]
+        reason = _why_not(nodes, parts, inside.get(name, []))
+        if reason:
+            logger.warning("Module %r %s. Skipped!", name, reason)
+            continue
+        # a module without layers or parameters is not there in a graph's model
+        root = graph.modules[name] if name in graph.modules else nn.Module()
+        inner = fx.GraphModule(root, parts[0].graph, class_name="Raised")  # type: ignore[union-attr]
+        moved: dict[fx.Node, fx.Node] = {}  # what a call gave -> what gives it now
+        for group, part in zip(nodes, parts, strict=True):
+            assert part is not None
+            raised.setdefault(name, []).extend(node.name for node in group)
+            part.inputs = [moved.get(node, node) for node in part.inputs]
+            moved |= _call(graph, name, group, part, inner)
+    graph.fx_graph.eliminate_dead_code(is_impure_node=lambda node: node.op != "get_attr")
+    finish(graph)
+    return {"raised": raised}
+
+
+def _groups(graph: MaseGraph) -> Groups:
+    """The nodes of each call of a module, by its dotted name; calls of one node are left out."""
+    found: Groups = {}
+    for node in graph.nodes:
+        if node.op == "get_attr":  # is read wherever it is needed
+            continue
+        for call, (name, _) in node.meta.get(STACK, {}).items():
+            if name and not (node.op == "call_module" and name == node.target):
+                found.setdefault(name, {}).setdefault(call, []).append(node)
+    return {name: calls for name, calls in found.items() if any(len(c) > 1 for c in calls.values())}
+
+
+def _innermost(groups: Groups) -> list[str]:
+    outer = {outer for name in groups for outer in outer_names(name)}
+    return [name for name in groups if name not in outer]
+
+
+class _Part:
+    """A group of nodes as a graph of its own, with what goes in and what comes out."""
+
+    def __init__(self, graph: fx.Graph, inputs: list[fx.Node], outputs: list[fx.Node]) -> None:
+        self.graph, self.inputs, self.outputs = graph, inputs, outputs
+
+
+def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _Part | None:
+    """The group as a graph whose names count from the module; None if it uses others' layers."""
+    prefix, members = f"{name}.", set(group)
+    sources = dict.fromkeys(s for node in group for s in node.all_input_nodes if s not in members)
+    owned = [s for s in sources if s.op == "get_attr" and str(s.target).startswith(prefix)]
+    inputs = [s for s in sources if s not in owned]
+    outputs = [node for node in group if any(user not in members for user in node.users)]
+    part = fx.Graph()
+    env = {source: part.placeholder(f"in_{i}") for i, source in enumerate(inputs)}
+    for node in (*owned, *group):
+        env[node] = copy = part.node_copy(node, lambda n: env[n])
+        copy.meta = {}
+        if node.op not in ("call_module", "get_attr"):
+            continue
+        if not str(node.target).startswith(prefix):
+            return None
+        copy.target = str(node.target).removeprefix(prefix)
+    results = [env[node] for node in outputs]
+    part.output(results[0] if len(results) == 1 else tuple(results))
+    return _Part(part, inputs, outputs)
+
+
+def _inside(graph: MaseGraph) -> dict[str, list[fx.Node]]:
+    """Each module -> the nodes that call or read what is inside it."""
+    found: dict[str, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op in ("call_module", "get_attr"):
+            for outer in outer_names(str(node.target)):
+                found.setdefault(outer, []).append(node)
+    return found
+
+
+def _why_not(
+    groups: list[list[fx.Node]], parts: Sequence[_Part | None], inside: list[fx.Node]
+) -> str | None:
+    members = {node for group in groups for node in group}
+    for node in inside:
+        users = [node] if node.op == "call_module" else node.users
+        if any(user not in members for user in users):
+            return "has layers or parameters that others use"
+    codes = set()
+    for group, part in zip(groups, parts, strict=True):
+        if part is None:
+            return "uses layers of another module"
+        if any(group[0] < source for source in part.inputs):
+            return "has nodes of others between its own"
+        codes.add(_outline(part.graph))
+    return "is called in more than one way" if len(codes) > 1 else None
+
+
+def _outline(graph: fx.Graph) -> str:
+    """What a graph does, whatever its nodes are called."""
+    index = {node: f"%{i}" for i, node in enumerate(graph.nodes)}
+
+    def numbered(value: Any) -> Any:
+        return fx.node.map_arg(value, lambda node: index[node])
+
+    return str([(n.op, n.target, numbered(n.args), numbered(n.kwargs)) for n in graph.nodes])
+
+
+def _call(
+    graph: MaseGraph, name: str, group: list[fx.Node], part: _Part, inner: fx.GraphModule
+) -> dict[fx.Node, fx.Node]:
+    """Put one call of `inner` in the place of a group; what takes the place of its results."""
+    graph.model.add_submodule(name, inner)
+    stack = {
+        call: entry
+        for call, entry in group[0].meta[STACK].items()
+        if name == entry[0] or name.startswith(f"{entry[0]}.")
+    }
+    with graph.fx_graph.inserting_before(group[0]):
+        call = graph.fx_graph.call_module(name, tuple(part.inputs))
+    call.meta[STACK] = stack
+    results = [mase(node).common.results["data_out_0"].clone() for node in part.outputs]
+    add_metadata(graph, call, Operands({f"data_out_{i}": r for i, r in enumerate(results)}))
+    places: dict[fx.Node, fx.Node] = {}
+    for i, node in enumerate(part.outputs):
+        taken = call
+        if len(part.outputs) > 1:
+            with graph.fx_graph.inserting_before(group[0]):
+                taken = graph.fx_graph.call_function(operator.getitem, (call, i))
+            add_metadata(graph, taken, mase(node).common.results.clone())
+        places[node] = taken
+        node.replace_all_uses_with(taken, delete_user_cb=lambda user: user not in set(group))
+    for node in reversed(group):
+        graph.fx_graph.erase_node(node)
+    return places

@@ -1,0 +1,410 @@
+"""LogicNets: linear layers whose neurons are truth tables of a few input bits."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import Operands, mase
+from chop.numerics import NumberFormat
+from chop.numerics.integer import Integer
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+from chop.passes.graph.transforms.quantize.variants import layer_variant
+from chop.passes.graph.transforms.upkeep import (
+    bypass,
+    calls,
+    exchange,
+    finish,
+    own_copy,
+    take_results,
+)
+from chop.passes.graph.utils import get_node_by_name
+from chop.registry import UnknownName
+
+MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries
+MAX_ENTRIES = 2**26  # of all tables of a layer
+CHUNK = 2**22  # entries that are computed at once
+
+# what can be inside a table: functions of one number each
+MERGEABLE = (
+    nn.BatchNorm1d,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.GELU,
+    nn.SiLU,
+    nn.ELU,
+    nn.Identity,
+    nn.Dropout,
+)
+KEYS = (
+    "name",
+    *(
+        f"{o}_{k}"
+        for o in ("data_in", "data_out", "weight", "bias")
+        for k in ("width", "frac_width")
+    ),
+    "additional_layers_inputs",
+    "additional_layers_outputs",
+    "fan_in",
+)
+
+
+@layer_variant("linear", "logicnets")
+class LinearLogicNets(QuantLinear):
+    """Each neuron sees a few inputs of a few bits, so that all its answers fit in a table.
+
+    In train mode, and with `is_lut_inference = False`, it computes: input layers if fused, input
+    format, weighted sum, output layers if fused, output format. In eval mode it looks the same
+    numbers up. Tables are made when they are first needed, and again after parameters changed.
+    """
+
+    format_name: ClassVar[str | None] = "logicnets"
+    variant_name: ClassVar[str]
+
+    indices: Tensor  # [out, fan_in]: which inputs a neuron sees
+    valid: Tensor  # [out, fan_in]: whether it is one; neurons may see fewer than others
+    tables: Tensor  # [out, 2^(width * fan_in)]: codes of results
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        config: Mapping[str, Any] | None = None,
+        activation_module: nn.Module | None = None,
+        input_layers: Sequence[nn.Module] = (),
+        output_layers: Sequence[nn.Module] = (),
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if config is None:
+            raise TypeError("LinearLogicNets needs config = {'data_in_width': …, …}")
+        super().__init__(in_features, out_features, bias, device, dtype, config=config)
+        last = () if activation_module is None else (activation_module,)
+        if input_layers or output_layers or last:
+            self.merge(input_layers, (*output_layers, *last))
+
+    @classmethod
+    def check_config(cls, config: Mapping[str, Any]) -> None:
+        for key in config:
+            if key not in KEYS:
+                raise UnknownName("key of logicnets", key, KEYS)
+        _format(config, "data_in", needed=True)
+        _format(config, "data_out", needed=True)
+        fan_in = config.get("fan_in")
+        if fan_in is not None and (not isinstance(fan_in, int) or fan_in < 1):
+            raise ValueError(f"fan_in is a whole number from 1, not {fan_in!r}")
+
+    def configure(self, config: Mapping[str, Any]) -> Self:
+        """Take on formats and, from the weights that are not zero, the inputs of each neuron."""
+        config = {**without_na(config), "name": "logicnets"}
+        self.check_config(config)
+        found = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
+        self.formats: dict[str, NumberFormat] = {o: f for o, f in found.items() if f is not None}
+        self.config, self._kept = config, {}
+        weight = self.weight.detach()
+        seen = _largest(weight, config.get("fan_in") or self.in_features)
+        self._check_size(seen.sum(1))
+        width = max(1, int(seen.sum(1).max()))
+        order = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+        self.register_buffer("indices", order)
+        self.register_buffer("valid", seen.gather(1, order))
+        self.register_buffer("tables", torch.empty(0, dtype=torch.int32), persistent=False)
+        self._made_from: list[Tensor] = []
+        self.is_lut_inference, self.is_fused = True, False
+        self.input_layers, self.output_layers = nn.ModuleList(), nn.ModuleList()
+        return self
+
+    def _check_size(self, fan_ins: Tensor) -> None:
+        """Refuse tables that would be too large, with the number."""
+        most, neuron = int(fan_ins.max()), int(fan_ins.argmax())
+        bits = most * self.input_format.width
+        if bits > MAX_BITS:
+            raise ValueError(
+                f"neuron {neuron} sees {most} inputs of {self.input_format.width} bits: its table "
+                f"would have 2^{bits} entries, and 2^{MAX_BITS} is the most; prune its weights, or "
+                f"give fan_in = {max(1, MAX_BITS // self.input_format.width)} or fewer"
+            )
+        if self.out_features * 2**bits > MAX_ENTRIES:
+            raise ValueError(
+                f"{self.out_features} tables of 2^{bits} entries are "
+                f"{self.out_features * 2**bits}, and {MAX_ENTRIES} is the most; give fewer bits"
+            )
+
+    @property
+    def input_format(self) -> Any:
+        return self.formats["data_in"]
+
+    @property
+    def output_format(self) -> Any:
+        return self.formats["data_out"]
+
+    @property
+    def fan_in(self) -> int:
+        """Of the neuron that sees most."""
+        return self.indices.shape[1]
+
+    def merge(self, input_layers: Sequence[nn.Module], output_layers: Sequence[nn.Module]) -> None:
+        """Take in the layers before and after, as copies, and fuse."""
+        for layer in (*input_layers, *output_layers):
+            if not isinstance(layer, MERGEABLE):
+                able = ", ".join(cls.__name__ for cls in MERGEABLE)
+                raise ValueError(f"{type(layer).__name__} cannot be merged; these can: {able}")
+        self.input_layers = nn.ModuleList(copy.deepcopy(layer) for layer in input_layers)
+        self.output_layers = nn.ModuleList(copy.deepcopy(layer) for layer in output_layers)
+        self.set_fused(True)
+
+    def set_fused(self, fused: bool) -> None:
+        """Whether the merged layers are applied inside."""
+        self.is_fused, self._made_from = fused, []
+
+    def forward(self, input: Tensor) -> Any:
+        if self.training or not self.is_lut_inference:
+            return self.math_forward(input)
+        return self.lut_forward(input)
+
+    def math_forward(self, x: Tensor) -> Tensor:
+        """By arithmetic, with gradients."""
+        x = self._quantized_input(x)
+        rows = x.reshape(-1, self.in_features)
+        columns = [rows[:, column] for column in self.indices.unbind(1)]
+        return self._neurons(columns).reshape(*x.shape[:-1], self.out_features)
+
+    def lut_forward(self, x: Tensor) -> Tensor:
+        """By looking up, without gradients: the same numbers, bit for bit."""
+        self._refresh_tables()
+        x = self._quantized_input(x)
+        codes = self.encode(x.reshape(-1, self.in_features))
+        index = torch.arange(self.out_features, device=x.device) * self.tables.shape[1]
+        index = index.expand(codes.shape[0], -1)
+        for i, column in enumerate(self.indices.unbind(1)):
+            digit = codes[:, column] * self.valid[:, i]
+            index = index + (digit << (i * self.input_format.width))
+        found = self.tables.view(-1)[index]
+        values = self._values(found, self.output_format, x.dtype)
+        return values.reshape(*x.shape[:-1], self.out_features)
+
+    def _quantized_input(self, x: Tensor) -> Tensor:
+        for layer in self.input_layers if self.is_fused else ():
+            x = _applied(layer, x)
+        quantized: Tensor = self.q("data_in", x)
+        return quantized
+
+    def _neurons(self, columns: Sequence[Tensor]) -> Tensor:
+        """Results [rows, out], from what each neuron sees first, second, … [rows, out].
+
+        Sums are made one product after the other, so that they do not depend on how many rows there
+        are: a matrix product may add in any order, and the tables would differ by rounding.
+        """
+        weight = self.q("weight", self.weight).gather(1, self.indices) * self.valid
+        total = columns[0] * weight[:, 0]
+        for i, column in enumerate(columns[1:], start=1):
+            total = total + column * weight[:, i]
+        if self.bias is not None:
+            total = total + self.q("bias", self.bias)
+        for layer in self.output_layers if self.is_fused else ():
+            total = _applied(layer, total)
+        result: Tensor = self.q("data_out", total)
+        return result
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Values of the input format -> codes from 0, in two's complement."""
+        codes: Tensor = _codes(x, self.input_format) & (2**self.input_format.width - 1)
+        return codes
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes from 0 -> values of the input format; the inverse of `encode`."""
+        width = self.input_format.width
+        signed = torch.where(codes >= 2 ** (width - 1), codes - 2**width, codes)
+        return self._values(signed, self.input_format, self.weight.dtype)
+
+    @staticmethod
+    def _values(codes: Tensor, fmt: Any, dtype: torch.dtype) -> Tensor:
+        values: Tensor = codes.to(dtype) * 2.0**-fmt.frac_width
+        return values
+
+    def calculate_truth_tables(self) -> None:
+        """Compute the answers of every neuron to all inputs that there are, vectorised."""
+        width, rows = self.input_format.width, 2 ** (self.input_format.width * self.fan_in)
+        step = max(1, CHUNK // self.out_features)
+        training = {module: module.training for module in self.modules()}
+        self.eval()
+        with torch.inference_mode(False), torch.no_grad():  # tables outlive an inference
+            tables = torch.empty(
+                self.out_features, rows, dtype=torch.int32, device=self.weight.device
+            )
+            for start in range(0, rows, step):
+                entries = torch.arange(start, min(start + step, rows), device=tables.device)
+                digits = [(entries >> (i * width)) & (2**width - 1) for i in range(self.fan_in)]
+                columns = [self.decode(d)[:, None].expand(-1, self.out_features) for d in digits]
+                found = _codes(self._neurons(columns), self.output_format)
+                tables[:, entries] = found.T.to(torch.int32)
+            self._made_from = [t.detach().clone() for t in self._sources()]
+        for module, mode in training.items():
+            module.training = mode
+        self.tables = tables
+
+    def _sources(self) -> Iterator[Tensor]:
+        yield from self.parameters()
+        yield from (b for name, b in self.named_buffers() if name != "tables")
+
+    def _refresh_tables(self) -> None:
+        sources = list(self._sources())
+        same = len(sources) == len(self._made_from) and all(
+            a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
+            for a, b in zip(sources, self._made_from, strict=True)
+        )
+        if not same:
+            self.calculate_truth_tables()
+
+    @property
+    def neuron_truth_tables(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """For each neuron: its inputs, all rows of input codes, results as values and as codes."""
+        self._refresh_tables()
+        width, found = self.input_format.width, []
+        for neuron in range(self.out_features):
+            seen = self.indices[neuron, self.valid[neuron]]
+            entries = torch.arange(2 ** (width * len(seen)), device=seen.device)
+            digits = [(entries >> (i * width)) & (2**width - 1) for i in range(len(seen))]
+            rows = torch.stack(digits, 1) if digits else entries[:, None][:, :0]
+            codes = self.tables[neuron, : len(entries)]
+            values = self._values(codes, self.output_format, self.weight.dtype)
+            found.append((seen, rows, values, codes))
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_made_from": []}
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, fan_in={self.fan_in}, bits={self.input_format.width}"
+
+
+def _format(config: Mapping[str, Any], operand: str, needed: bool = False) -> Integer | None:
+    width, frac_width = config.get(f"{operand}_width"), config.get(f"{operand}_frac_width")
+    if width is None and not needed:
+        return None  # stays in float
+    for key, value in ((f"{operand}_width", width), (f"{operand}_frac_width", frac_width)):
+        if value is None:
+            raise ValueError(f"logicnets needs {key} in its config")
+    assert width is not None
+    assert frac_width is not None
+    fmt = Integer(width, frac_width)
+    if fmt.width > 31:
+        raise ValueError(f"{operand}_width of logicnets is at most 31, not {width}")
+    return fmt
+
+
+def _codes(x: Tensor, fmt: Integer) -> Tensor:
+    """Values on the grid of a format -> its integers."""
+    return (x * 2.0**fmt.frac_width).round().long()
+
+
+def _largest(weight: Tensor, count: int) -> Tensor:
+    """Which weights of each row are not zero and among its `count` largest."""
+    kept = weight.abs().argsort(dim=1, descending=True, stable=True)[:, :count]
+    return torch.zeros_like(weight, dtype=torch.bool).scatter_(1, kept, True) & (weight != 0)
+
+
+def _applied(layer: nn.Module, x: Tensor) -> Tensor:
+    """A merged layer; a batch norm in eval mode by single steps, alike for any number of rows."""
+    if not isinstance(layer, nn.BatchNorm1d) or layer.training or layer.running_mean is None:
+        y: Tensor = layer(x.contiguous())
+        return y
+    assert layer.running_var is not None
+    scale = (layer.running_var + layer.eps).rsqrt()
+    x = (x - layer.running_mean) * (scale if layer.weight is None else scale * layer.weight)
+    return x if layer.bias is None else x + layer.bias
+
+
+@graph_pass("logicnets_fusion", "transform", needs=("common",))
+def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[str, Any]:
+    """Merge the layers around LogicNets layers into them, and compute their truth tables.
+
+    Each key is the name of such a node, with a table `{"config": {"additional_layers_inputs":
+    […], "additional_layers_outputs": […]}}` of names of nodes, in the order in which they are
+    computed; without them, those of the config that the layer was quantized with.
+    """
+    plans = {key: _plan(graph, key, table) for key, table in per_node.items()}
+    erased = []
+    for node, before, after in plans.values():
+        layer = own_copy(graph.modules[str(node.target)])
+        assert isinstance(layer, LinearLogicNets)
+        modules = [[graph.modules[str(n.target)] for n in part] for part in (before, after)]
+        try:
+            layer.merge(*modules)
+        except ValueError as error:
+            raise PassArgsError(f"{node.name!r}: {error}") from None
+        layer.calculate_truth_tables()
+        if after:
+            take_results(node, after[-1])
+        if before:
+            mase(node).common.args = Operands()  # it takes another node's result from now on
+        for part in (*before, *after):
+            erased.append(str(part.target))
+            bypass(graph, part, part.all_input_nodes[0])
+        exchange(graph, [node], layer)
+    finish(graph, unused=erased)
+    return {"fused": list(plans), "erased": erased}
+
+
+Merge = tuple[fx.Node, list[fx.Node], list[fx.Node]]
+
+
+def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
+    """The node, those to merge before it and those after it; refuses what cannot be merged."""
+    config = table.get("config", table) if isinstance(table, Mapping) else None
+    if not isinstance(config, Mapping):
+        raise PassArgsError(
+            f"pass 'logicnets_fusion': {key!r} needs a table "
+            f"{{'config': {{'additional_layers_outputs': […], …}}}}, not {table!r:.60}"
+        )
+    for option in config:
+        if option not in KEYS:
+            raise PassArgsError(f"{key!r}: {UnknownName('key of logicnets', option, KEYS)}")
+    node = _node(graph, key)
+    layer = graph.modules[str(node.target)] if node.op == "call_module" else None
+    if not isinstance(layer, LinearLogicNets):
+        raise PassArgsError(
+            f"node {key!r} is no LogicNets layer; quantize it with name = logicnets"
+        )
+    if len(calls(graph)[layer]) > 1:
+        raise PassArgsError(f"node {key!r}: its layer is called by other nodes too; leave it")
+    names = [
+        list(without_na(config).get(k) or layer.config.get(k) or ())
+        for k in ("additional_layers_inputs", "additional_layers_outputs")
+    ]
+    before, after = ([_node(graph, name) for name in part] for part in names)
+    chain = [*before, node, *after]
+    for first, second in itertools.pairwise(chain):
+        if list(first.users) != [second] or second.all_input_nodes != [first]:
+            raise PassArgsError(
+                f"{key!r}: {second.name!r} does not follow {first.name!r} alone; "
+                f"name the layers in the order in which they are computed"
+            )
+    for part in (*before, *after):
+        if part.op != "call_module":
+            raise PassArgsError(f"{key!r}: {part.name!r} calls no module, so it cannot be merged")
+        shape = mase(part).common.results.tensor("data_out_0").shape
+        if isinstance(graph.modules[str(part.target)], nn.BatchNorm1d) and len(shape) != 2:
+            raise PassArgsError(f"{key!r}: {part.name!r} normalises {shape}, not rows of features")
+    return node, before, after
+
+
+def _node(graph: MaseGraph, name: str) -> fx.Node:
+    try:
+        return get_node_by_name(graph.fx_graph, name)
+    except RuntimeError as error:
+        raise PassArgsError(str(error)) from None

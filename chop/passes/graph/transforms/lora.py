@@ -1,0 +1,185 @@
+"""Low-rank adapters beside linear layers: insert them, train them, fuse them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.tracer import Leaf
+from chop.log import show_logs_unless_configured
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.upkeep import calls, exchange, finish, own_copy, read_modules
+from chop.passes.select import select
+
+logger = logging.getLogger(__name__)
+
+
+class LoRALinear(Leaf, nn.Module):
+    """y = W x + b + (alpha / rank) B A dropout(x), where only A and B are trained.
+
+    B starts at zero: a new adapter changes nothing.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        rank: int,
+        alpha: float = 0.5,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self._adapt(nn.Linear(in_dim, out_dim, bias), rank, alpha, dropout)
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, rank: int, alpha: float = 0.5, dropout: float = 0.0
+    ) -> Self:
+        """An adapter beside a layer of that kind, quantized or not; it shares the layer's numbers.
+
+        The layer itself stays as it is, and trainable if it was.
+        """
+        new = cls.__new__(cls)
+        nn.Module.__init__(new)
+        new._adapt(linear, rank, alpha, dropout)
+        return new.train(linear.training)
+
+    def _adapt(self, linear: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
+        if rank < 1:
+            raise ValueError(f"the rank of an adapter is a whole number from 1, not {rank}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"the dropout of an adapter is from 0 up to, not at, 1, not {dropout}")
+        like: Any = {"dtype": linear.weight.dtype, "device": linear.weight.device}
+        self.rank, self.alpha = rank, float(alpha)
+        # what fusing gives back its gradients
+        self.was_trained = {name: p.requires_grad for name, p in linear.named_parameters()}
+        self.linear = frozen(linear)
+        self.lora_a = nn.Linear(linear.in_features, rank, bias=False, **like)
+        self.lora_b = nn.Linear(rank, linear.out_features, bias=False, **like)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.kaiming_uniform_(self.lora_a.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_b.weight)
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x) + self.scale * self.lora_b(self.lora_a(self.dropout(x)))
+        return y
+
+    def fused_weight(self) -> Tensor:
+        """W + (alpha / rank) B A, computed in float64 and rounded once."""
+        down, up = self.lora_a.weight.detach().double(), self.lora_b.weight.detach().double()
+        weight = self.linear.weight.detach()
+        return (weight.double() + self.scale * (up @ down)).to(weight.dtype)
+
+    def fuse(self) -> nn.Linear:
+        """One linear layer that computes the same, but for rounding."""
+        base = self.linear
+        if type(base).forward is not nn.Linear.forward or parametrize.is_parametrized(base):
+            raise ValueError(
+                f"its base is a {type(base).__name__}, whose weight would not stay what it is "
+                f"fused to; fuse before you quantize, and make masks permanent first"
+            )
+        new = own_copy(base)
+        assert isinstance(new, nn.Linear)
+        values = {name: p.detach() for name, p in base.named_parameters()}
+        for name, value in (values | {"weight": self.fused_weight()}).items():
+            trained = self.was_trained.get(name, True)
+            new.register_parameter(name, nn.Parameter(value, requires_grad=trained))
+        return new.train(self.training)
+
+    def extra_repr(self) -> str:
+        return f"rank={self.rank}, alpha={self.alpha}"
+
+
+def frozen(layer: nn.Linear) -> nn.Linear:
+    """The same layer with parameters that are not trained; the numbers are shared."""
+    new = own_copy(layer)
+    assert isinstance(new, nn.Linear)
+    for name, child in new.named_children():  # parametrizations, such as masks
+        new._modules[name] = copy.deepcopy(child).requires_grad_(False)
+    for name, p in list(new._parameters.items()):
+        if p is not None:
+            new._parameters[name] = nn.Parameter(p.detach(), requires_grad=False)
+    return new
+
+
+@graph_pass("insert_lora_adapter", "transform", needs=("common",))
+def insert_lora_adapter_transform_pass(
+    graph: MaseGraph,
+    *,
+    rank: int,
+    lora_alpha: float = 0.5,
+    lora_dropout: float = 0.0,
+    alpha: float | None = None,
+    dropout: float | None = None,
+    nodes: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Put a low-rank adapter beside every linear layer, whose own parameters are frozen.
+
+    `alpha` and `dropout` are shorter names of `lora_alpha` and `lora_dropout`. `nodes` are regular
+    expressions on names of nodes: only those get an adapter. Quantized layers stay quantized
+    beside theirs. A new adapter changes nothing: its second matrix is zero.
+    """
+    if nodes is not None:
+        chosen = set(select(graph, "regex_name", nodes))
+    read = read_modules(graph)
+    alpha = _either("alpha", alpha, lora_alpha, 0.5)
+    dropout = _either("dropout", dropout, lora_dropout, 0.0)
+    adapters: dict[nn.Module, LoRALinear] = {}
+    callers = calls(graph)
+    for layer, users in callers.items():
+        if not isinstance(layer, nn.Linear) or (nodes is not None and not chosen & set(users)):
+            continue
+        if layer in read:
+            logger.warning("Linear weights read elsewhere. Skipped! (node %r)", users[0].name)
+            continue
+        try:
+            adapters[layer] = LoRALinear.from_linear(layer, rank, alpha, dropout)
+        except ValueError as error:
+            raise PassArgsError(str(error)) from None
+    show_logs_unless_configured()
+    for layer, adapter in adapters.items():
+        exchange(graph, callers[layer], adapter)
+        for node in callers[layer]:
+            told = "Replaced node: %s, target: %s with LoRALinear module."
+            logger.info(told, node.name, node.target)
+    finish(graph)
+    return {"inserted": [node.name for layer in adapters for node in callers[layer]]}
+
+
+def _either(name: str, short: float | None, long: float, default: float) -> float:
+    """The option under its short or its long name."""
+    if short is None:
+        return long
+    if long not in (default, short):
+        raise PassArgsError(f"{name} = {short} and lora_{name} = {long} contradict; give one")
+    return short
+
+
+@graph_pass("fuse_lora_weights", "transform", needs=("common",))
+def fuse_lora_weights_transform_pass(graph: MaseGraph) -> dict[str, Any]:
+    """Make one linear layer of each adapter and its base, as trainable as the base once was."""
+    callers = {m: users for m, users in calls(graph).items() if isinstance(m, LoRALinear)}
+    fused: dict[nn.Module, nn.Module] = {}
+    for adapter, users in callers.items():
+        try:
+            fused[adapter] = adapter.fuse()
+        except ValueError as error:
+            raise PassArgsError(f"node {users[0].name!r}: {error}") from None
+    show_logs_unless_configured()
+    for adapter, users in callers.items():
+        exchange(graph, users, fused[adapter])
+        logger.info("Fusing LoRALinear weights for %s.", users[0].target)
+    finish(graph)
+    return {"fused": [node.name for users in callers.values() for node in users]}

@@ -1,0 +1,52 @@
+"""Formats for the nodes that quantisation leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import Operands, mase
+from chop.numerics import from_config
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+
+OPS_TO_PATCH = ("add", "mul", "getitem", "placeholder", "output")
+FUNCTIONS = ("df_split",)  # a fork of the data flow, by the name of the function
+
+
+@graph_pass("patch_metadata", "transform", needs=("common",))
+def patch_metadata_transform_pass(
+    graph: MaseGraph, *, precision: str = "fixed", q_config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Note formats for additions, products, items, forks, inputs and the output.
+
+    `q_config` has the keys of the format for `data_in`, which goes to arguments, and `data_out`,
+    which goes to results: data_in_width, data_in_frac_width, … The computation stays as it is.
+    """
+    try:
+        config = {**q_config, "name": precision}
+        taken, given = from_config(config, "data_in"), from_config(config, "data_out")
+    except (ValueError, TypeError, KeyError) as error:
+        raise PassArgsError(f"q_config: {error}") from error
+    patched = [node for node in graph.nodes if _wanted(node)]
+    for node in patched:
+        common = mase(node).common
+        for operands, fmt in ((common.args, taken), (common.results, given)):
+            _patch(operands, precision, fmt.precision)
+        renote_hardware(graph, node)
+    return {"patched": [node.name for node in patched]}
+
+
+def _wanted(node: fx.Node) -> bool:
+    name = getattr(node.target, "__name__", None)
+    return mase(node).common.mase_op in OPS_TO_PATCH or name in FUNCTIONS
+
+
+def _patch(operands: Operands, kind: str, numbers: list[Any]) -> None:
+    for _, tensor in operands.tensors():
+        if "torch_dtype" in tensor and not tensor.torch_dtype.is_floating_point:
+            continue  # an index stays whole
+        tensor.type, tensor.precision = kind, list(numbers)

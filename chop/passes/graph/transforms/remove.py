@@ -1,0 +1,44 @@
+"""Remove nodes that pass their input on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import graph_pass
+from chop.passes.graph.transforms.upkeep import bypass, finish
+
+
+@graph_pass("remove_dropout", "transform", needs=("common",))
+def remove_dropout_transform_pass(graph: MaseGraph) -> dict[str, Any]:
+    """Remove every dropout, layer or function; in eval mode nothing changes."""
+    return {"removed": _remove(graph, "dropout")}
+
+
+@graph_pass("remove_identity", "transform", needs=("common",))
+def remove_identity_transform_pass(graph: MaseGraph) -> dict[str, Any]:
+    """Remove every nn.Identity."""
+    return {"removed": _remove(graph, "identity")}
+
+
+def _remove(graph: MaseGraph, op: str) -> list[str]:
+    """Bypass the nodes of an op that have one result; their names."""
+    found = [n for n in graph.nodes if mase(n).common.mase_op == op and _passes_on(n)]
+    names = [node.name for node in found]
+    modules = [str(node.target) for node in found if node.op == "call_module"]
+    for node in found:
+        bypass(graph, node, node.args[0] if node.args else node.kwargs["input"])
+    for node in reversed(graph.nodes):  # whether the model trains may be nobody's question any more
+        if mase(node).common.mase_op == "training_mode" and not node.users:
+            modules.append(str(node.target))
+            graph.fx_graph.erase_node(node)
+    finish(graph, unused=modules)
+    return names
+
+
+def _passes_on(node: fx.Node) -> bool:
+    """Whether a node gives one tensor, of its first argument's shape, and not a mask besides."""
+    return list(mase(node).common.results) == ["data_out_0"]

@@ -1,0 +1,141 @@
+"""Put modules of your own in the place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import Operands, TensorMeta, mase
+from chop.ir.operands import described, flatten
+from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.run import evaluation_mode, kept_random_state
+from chop.passes.graph.transforms.upkeep import calls, exchange, finish, known, read_modules
+from chop.passes.select import By, select
+from chop.registry import UnknownName
+
+Made = dict[nn.Module, nn.Module]
+
+
+@graph_pass("replace", "transform", needs=("common",))
+def replace_transform_pass(
+    graph: MaseGraph, *, by: By, modules: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Replace modules, chosen by op, by name or by regular expression on names of nodes.
+
+    `modules` maps each key to a class that is built without arguments, to the name of one in
+    torch.nn, or to a function that is given the old module and returns the new one. What replaces a
+    module takes its arguments and gives results of the same shapes and dtypes; this is tried out
+    before anything is changed. Nodes that call functions are left as they are.
+    """
+    builders = {key: _builder(key, given) for key, given in modules.items()}
+    chosen = select(graph, by, builders)
+    made: Made = {}
+    read = read_modules(graph)
+    for old, nodes in calls(graph).items():
+        keys = {chosen.get(node) for node in nodes}
+        if keys == {None}:
+            continue
+        if len(keys) > 1:
+            raise PassArgsError(
+                f"nodes {', '.join(repr(n.name) for n in nodes)} call the same module "
+                f"{nodes[0].target!r}; choose all of them, with the same key"
+            )
+        if old in read:
+            raise PassArgsError(
+                f"node {nodes[0].name!r}: weights of its module are read elsewhere in the graph; "
+                f"leave it"
+            )
+        made[old] = _built(builders[chosen[nodes[0]]], old, nodes)
+    if by == "name":
+        _refuse_functions(chosen)
+    replaced = []
+    for old, nodes in calls(graph).items():
+        if old in made:
+            exchange(graph, nodes, made[old])
+            replaced += [node.name for node in nodes]
+    finish(graph)
+    return {"replaced": replaced}
+
+
+def _refuse_functions(chosen: Mapping[fx.Node, str]) -> None:
+    for node in chosen:
+        if node.op != "call_module":
+            raise PassArgsError(f"node {node.name!r} calls no module (it is a {node.op}); leave it")
+
+
+def _builder(key: str, given: Any) -> Callable[[nn.Module], Any]:
+    if isinstance(given, str):
+        cls = getattr(nn, given, None)
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+            known = [name for name in dir(nn) if isinstance(getattr(nn, name), type)]
+            raise PassArgsError(str(UnknownName(f"layer of torch.nn for {key!r}", given, known)))
+        given = cls
+    if isinstance(given, nn.Module) or not callable(given):
+        raise PassArgsError(
+            f"{key!r} needs a class or a function old -> new, not {given!r:.60}; "
+            f"write lambda old: new"
+        )
+    if isinstance(given, type):
+        return lambda old: given()
+    build: Callable[[nn.Module], Any] = given
+    return build
+
+
+def _built(build: Callable[[nn.Module], Any], old: nn.Module, nodes: list[fx.Node]) -> nn.Module:
+    """The new module, in the old one's mode and on its device, tried out on every call."""
+    where = f"node {nodes[0].name!r}"
+    try:
+        new = build(old)
+    except Exception as error:
+        raise PassArgsError(f"{where}: the new module could not be built: {error}") from error
+    if not isinstance(new, nn.Module):
+        raise PassArgsError(f"{where}: a module is wanted, and {type(new).__name__} was given")
+    first = next(old.parameters(), None)
+    if first is not None and new is not old:
+        new.to(first.device)
+    for node in nodes:
+        _try_out(node, new)
+    return new.train(old.training)
+
+
+def _try_out(node: fx.Node, new: nn.Module) -> None:
+    """Refuse a module that does not take what `node` takes or does not give what it gives."""
+    args, kwargs = (fx.node.map_arg(part, _example) for part in (node.args, node.kwargs))
+    buffers = {name: buffer.clone() for name, buffer in new.named_buffers()}
+    try:
+        with torch.no_grad(), evaluation_mode(new), kept_random_state(new):
+            result = torch.func.functional_call(new, buffers, args, kwargs)  # type: ignore[arg-type]
+    except Exception as error:
+        shapes = [list(x.shape) for x in flatten(args) if isinstance(x, Tensor)]
+        raise PassArgsError(
+            f"node {node.name!r}: {type(new).__name__} fails on inputs of shape {shapes}: "
+            f"{str(error).partition(chr(10))[0]}"
+        ) from error
+    given = _outline(dict(enumerate(flatten(described(result)))))
+    wanted = _outline(mase(node).common.results)
+    if given != wanted:
+        raise PassArgsError(
+            f"node {node.name!r}: {type(new).__name__} gives {given}, but {wanted} is needed; "
+            f"build it with the sizes of the old module"
+        )
+
+
+def _example(source: fx.Node) -> Any:
+    """A value like the one that a node gives: zeros, which are also valid indices."""
+
+    def zeros(value: Any) -> Any:
+        if isinstance(value, TensorMeta):
+            return torch.zeros(value.shape, dtype=value.torch_dtype)
+        return value
+
+    given = known(source)
+    return [zeros(value) for value in given] if isinstance(given, list) else zeros(given)
+
+
+def _outline(results: Operands | Mapping[Any, Any]) -> list[str]:
+    tensors = [entry for entry in results.values() if isinstance(entry, TensorMeta)]
+    return [f"{str(t.torch_dtype).removeprefix('torch.')}{t.shape}" for t in tensors]

@@ -1,0 +1,149 @@
+"""What a change of a graph owes to it: metadata that stays true, and no dead modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import fx, nn
+
+from chop.dotted import deepsetattr
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import CommonMeta, MaseMetadata, Operands, mase
+from chop.ir.operands import bind_operands
+from chop.ir.ops import identify
+from chop.passes.base import has_metadata
+from chop.passes.graph.analysis.add_metadata.add_common_metadata import (
+    annotate_graph,
+    described_parameter,
+)
+from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.analysis.add_metadata.add_software_metadata import tensors_in
+from chop.passes.graph.transforms.quantize.quantize import node_formats, note_formats
+
+
+def calls(graph: MaseGraph) -> dict[nn.Module, list[fx.Node]]:
+    """Each module that is called -> the nodes that call it, in order."""
+    found: dict[nn.Module, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            found.setdefault(graph.modules[str(node.target)], []).append(node)
+    return found
+
+
+def read_modules(graph: MaseGraph) -> set[nn.Module]:
+    """The modules whose parameters or buffers are also read by themselves, past their forward."""
+    targets = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    owners = {target.rpartition(".")[0] for target in targets}
+    return {graph.modules[owner] for owner in owners if owner in graph.modules}
+
+
+def own_copy(layer: nn.Module) -> nn.Module:
+    """The same layer with tables of its own, so that other graphs keep theirs; tensors are shared.
+
+    A graph shares its layers with the model that it was made from.
+    """
+    new = type(layer).__new__(type(layer))
+    for key, value in vars(layer).items():
+        # hooks are shared, so that the handle of a hook still removes it
+        vars(new)[key] = value.copy() if isinstance(value, dict) and "_hooks" not in key else value
+    return new
+
+
+def exchange(graph: MaseGraph, nodes: Iterable[fx.Node], new: nn.Module) -> None:
+    """Let `nodes`, which are all that call some module, call `new` in its place."""
+    for node in nodes:
+        old = graph.modules[str(node.target)]
+        if old is not new:
+            deepsetattr(graph.model, str(node.target), new)
+        note_module(graph, node)
+
+
+def note_module(graph: MaseGraph, node: fx.Node) -> None:
+    """Write down op, operands and parameters of the module that `node` calls now."""
+    meta = mase(node)
+    old, spec = meta.common, identify(node, meta.module)
+    args, kwargs = (fx.node.map_arg(part, known) for part in (node.args, node.kwargs))
+    bound = Operands(bind_operands(node, spec, meta.module, args, kwargs))  # type: ignore[arg-type]
+    noted = old.get("args", Operands())
+    data = {name: noted.get(name, value) for name, value in bound.items()}
+    keeping = any("value" in tensor for _, tensor in old.results.tensors())
+    keep = (lambda p: p.detach().clone()) if keeping else None
+    named = meta.module.named_parameters() if meta.module is not None else ()
+    parameters = {name: described_parameter(p, keep) for name, p in named}
+    meta.parameters.common = CommonMeta(
+        mase_type=spec.mase_type, mase_op=spec.name, args=data | parameters, results=old.results
+    )
+    if node_formats(node):
+        note_formats(node)
+    if has_metadata(node, "software"):
+        before: dict[str, Any] = meta.software.get("args", {})
+        # statistics of parameters that changed are void
+        meta.software.args = {  # type: ignore[assignment]
+            name: before[name] if name.startswith("data_in") and name in before else {"stat": {}}
+            for name in tensors_in(node)
+        }
+    renote_hardware(graph, node)
+
+
+def add_metadata(graph: MaseGraph, node: fx.Node, results: Operands) -> None:
+    """Metadata for a new node that gives `results`, in the parts that its neighbours have."""
+    like = mase(node.next if "mase" in node.next.meta else node.prev)
+    meta = node.meta["mase"] = MaseMetadata(node)
+    meta.common.results = results
+    if like.software:
+        stats: dict[str, Any] = {name: {"stat": {}} for name, _ in results.tensors()}
+        meta.parameters["software"] = {"args": {}, "results": stats}
+    if "parallelism" in like.hardware:
+        implicit = identify(node, meta.module).mase_type == "implicit_func"
+        meta.parameters["hardware"] = {
+            "is_implicit": implicit,
+            "device_id": 0 if implicit else -1,
+            "parallelism": list(like.hardware.parallelism),
+            **({} if implicit else {"verilog_param": {}}),
+        }
+    note_module(graph, node)
+
+
+def known(source: fx.Node) -> Any:
+    """What a node gives, as its metadata has it: tensors as TensorMeta."""
+    results = mase(source).common.get("results", Operands())
+    tensors = dict(results.tensors())
+    values = [tensors.get(name, entry.get("value")) for name, entry in results.items()]
+    return values[0] if len(values) == 1 else values
+
+
+def take_results(node: fx.Node, source: fx.Node) -> None:
+    """Note that `node` gives now what `source` gave."""
+    mase(node).common.results = mase(source).common.results.clone()
+    if has_metadata(node, "software") and "results" in mase(source).software:
+        mase(node).software.results = mase(source).software.results.clone()
+
+
+def bypass(graph: MaseGraph, node: fx.Node, source: fx.Node) -> None:
+    """Remove a node; who took its result takes that of `source`."""
+    node.replace_all_uses_with(source)
+    graph.fx_graph.erase_node(node)
+
+
+def outer_names(name: str) -> list[str]:
+    """The modules that a dotted name lies inside.
+
+    >>> outer_names("layer1.0.conv")
+    ['layer1', 'layer1.0']
+    """
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]
+
+
+def finish(graph: MaseGraph, unused: Iterable[str] = ()) -> None:
+    """After nodes came and went: drop modules that nobody calls any more, and look at the ends."""
+    used = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    used |= {outer for name in used for outer in outer_names(name)}
+    for target in dict.fromkeys(unused):
+        if target not in used:
+            graph.model.delete_submodule(target)
+    graph.fx_graph.lint()
+    graph.model.recompile()
+    if all(has_metadata(node, "common") for node in graph.nodes):
+        annotate_graph(graph)

@@ -1,0 +1,43 @@
+"""How many parameters of a model are trained."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from tabulate import tabulate
+from torch import nn
+
+from chop.log import show_logs_unless_configured
+from chop.passes.base import PassArgsError
+from chop.passes.module.base import module_pass
+
+logger = logging.getLogger(__name__)
+
+
+@module_pass("report_trainable_parameters", "analysis")
+def report_trainable_parameters_analysis_pass(
+    module: nn.Module, *, depth: int = 2
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Log how many parameters each submodule trains, `depth` names deep, and the whole model.
+
+    A submodule counts with all that is in it; the total counts each parameter once, however many
+    submodules share it.
+    """
+    if depth < 1:
+        raise PassArgsError(f"depth counts from 1, not {depth}")
+    counts = {
+        name: _trained(part)
+        for name, part in module.named_modules()
+        if name and name.count(".") < depth and next(part.parameters(), None) is not None
+    }
+    total = _trained(module)
+    show_logs_unless_configured()
+    table = tabulate(counts.items(), ("Submodule", "Trainable Parameters"), "grid")
+    logger.info("\n%s\n\nTotal Trainable Parameters: %d", table, total)
+    every = sum(p.numel() for p in module.parameters())
+    return module, {"trainable": total, "parameters": every, "submodules": counts}
+
+
+def _trained(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -1,0 +1,288 @@
+"""Truth tables give what arithmetic gives, bit for bit."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from chop.nn.quantized.modules.linear import LinearLogicNets
+from chop.numerics.integer import Integer
+from chop.passes import (
+    calculate_avg_bits_mg_analysis_pass,
+    logicnets_fusion_transform_pass,
+    quantize_transform_pass,
+    verify_metadata_analysis_pass,
+)
+
+
+def config(width=2, frac=1, out=3, out_frac=2, **others):
+    numbers = {"data_in_width": width, "data_in_frac_width": frac}
+    numbers |= {"data_out_width": out, "data_out_frac_width": out_frac}
+    return {"name": "logicnets", **numbers, **others}
+
+
+def sparse(out_features, in_features, fan_in, bias=True):
+    """A layer whose neurons see different numbers of inputs, at most `fan_in`."""
+    layer = nn.Linear(in_features, out_features, bias)
+    with torch.no_grad():
+        for i, row in enumerate(layer.weight):
+            row[torch.randperm(in_features)[i % (fan_in + 1) :]] = 0
+    return layer
+
+
+def all_inputs(layer, in_features):
+    """Every row of input values that there is."""
+    values = Integer(*layer.input_format.precision).grid().float()
+    return torch.tensor(list(itertools.product(values.tolist(), repeat=in_features)))
+
+
+def lived_in_norm(features):
+    norm = nn.BatchNorm1d(features)
+    nn.init.normal_(norm.running_mean)
+    nn.init.uniform_(norm.running_var, 0.5, 2)
+    nn.init.uniform_(norm.weight, -2, 2)
+    nn.init.normal_(norm.bias)
+    return norm
+
+
+@pytest.mark.parametrize("after", ["nothing", "relu", "norm tanh", "norm gelu"])
+@pytest.mark.parametrize("formats", [(1, 0, 2, 0), (2, 1, 3, 2), (3, 2, 2, -1), (2, 0, 8, 6)])
+def test_looking_up_gives_what_arithmetic_gives_for_all_inputs(formats, after):
+    layer = LinearLogicNets.from_float(sparse(5, 4, fan_in=3), config(*formats)).eval()
+    kinds = {"nothing": [], "relu": [nn.ReLU()]}
+    kinds["norm tanh"] = [lived_in_norm(5), nn.Tanh()]
+    kinds["norm gelu"] = [lived_in_norm(5), nn.GELU()]
+    layer.merge([], kinds[after])
+    layer.eval()
+    x = all_inputs(layer, 4)
+    looked_up = layer(x)
+    layer.is_lut_inference = False
+    assert torch.equal(looked_up, layer(x))
+    some = x[:: max(1, len(x) // 50)]  # alone and in company
+    assert torch.equal(layer(some), torch.cat([layer(row[None]) for row in some]))
+    assert torch.equal(looked_up, layer.output_format(looked_up))
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.randoms())
+def test_any_small_layer_is_its_tables(width, fan_in, rows, bias, random):
+    torch.manual_seed(random.randrange(2**31))
+    layer = LinearLogicNets.from_float(sparse(6, 7, fan_in, bias), config(width)).eval()
+    x = torch.randn(rows, 7) * 2
+    assert torch.equal(layer.lut_forward(x), layer.math_forward(x))
+
+
+def test_arithmetic_is_that_of_the_linear_layer():
+    """Sums of three products may be rounded otherwise: a few units in the last place."""
+    linear = sparse(5, 4, fan_in=3)
+    layer = LinearLogicNets.from_float(linear, config(3, 1, 31, 20))
+    x = torch.randn(9, 4)
+    expected = nn.functional.linear(Integer(3, 1)(x), linear.weight, linear.bias)
+    torch.testing.assert_close(layer.math_forward(x), expected, rtol=1e-6, atol=2e-6)
+
+
+def test_codes_of_inputs_and_results_have_widths_of_their_own():
+    layer = LinearLogicNets.from_float(sparse(5, 4, fan_in=2), config(2, 1, 5, 3))
+    codes = torch.arange(4)
+    assert layer.decode(codes).tolist() == [0.0, 0.5, -1.0, -0.5]
+    assert torch.equal(layer.encode(layer.decode(codes)), codes)
+    assert layer.tables.numel() == 0
+    layer.calculate_truth_tables()
+    assert layer.tables.shape == (5, 2 ** (2 * 2))
+    assert layer.tables.min() >= -16
+    assert layer.tables.max() <= 15
+
+
+def test_the_tables_of_each_neuron_can_be_read():
+    linear = sparse(5, 4, fan_in=2)
+    layer = LinearLogicNets.from_float(linear, config()).eval()
+    for neuron, (seen, rows, values, codes) in enumerate(layer.neuron_truth_tables):
+        assert seen.tolist() == linear.weight[neuron].nonzero().flatten().tolist()
+        assert rows.shape == (4 ** len(seen), len(seen))
+        x = torch.zeros(len(rows), 4)
+        x[:, seen] = layer.decode(rows)
+        assert torch.equal(layer.math_forward(x)[:, neuron], values)
+        assert torch.equal(codes * 2.0**-2, values)
+
+
+def test_tables_follow_the_weights():
+    layer = LinearLogicNets.from_float(sparse(5, 4, fan_in=3), config()).eval()
+    x = torch.randn(20, 4)
+    before = layer(x)
+    layer.weight.data.mul_(-3)
+    assert torch.equal(layer(x), layer.math_forward(x))
+    assert not torch.equal(layer(x), before)
+    copied = copy.deepcopy(layer)
+    assert torch.equal(copied(x), layer(x))
+
+
+def test_saved_layers_see_the_same_inputs_again():
+    layer = LinearLogicNets.from_float(sparse(5, 4, fan_in=3), config()).eval()
+    other = LinearLogicNets.from_float(sparse(5, 4, fan_in=3), config()).eval()
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(20, 4)
+    assert torch.equal(other(x), layer(x))
+
+
+def test_only_the_weights_that_a_neuron_sees_are_trained():
+    linear = sparse(5, 4, fan_in=3)
+    layer = LinearLogicNets.from_float(linear, config(2, 1, 8, 4))
+    layer.train()(torch.randn(50, 4)).pow(2).sum().backward()
+    assert (layer.weight.grad[linear.weight == 0] == 0).all()
+    assert (layer.weight.grad[linear.weight != 0] != 0).any()
+
+
+def test_fan_in_keeps_the_largest_weights():
+    linear = nn.Linear(6, 5)
+    layer = LinearLogicNets.from_float(linear, config(fan_in=2))
+    kept = linear.weight.abs().topk(2).indices.sort().values
+    assert torch.equal(layer.indices.sort().values, kept)
+
+
+def test_weights_may_be_rounded_too():
+    layer = LinearLogicNets.from_float(
+        sparse(5, 4, fan_in=3), config(weight_width=3, weight_frac_width=1)
+    ).eval()
+    x = torch.randn(20, 4)
+    assert torch.equal(layer.lut_forward(x), layer.math_forward(x))
+    assert layer.formats["weight"] == Integer(3, 1)
+
+
+def test_batches_may_have_more_dimensions():
+    layer = LinearLogicNets.from_float(sparse(5, 4, fan_in=3), config()).eval()
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(layer(x), layer(x.reshape(6, 4)).reshape(2, 3, 5))
+
+
+def test_a_layer_can_be_built_by_hand():
+    layer = LinearLogicNets(4, 3, config=config(), activation_module=nn.ReLU()).eval()
+    assert layer.is_fused
+    assert (layer(torch.randn(9, 4)) >= 0).all()
+    with pytest.raises(TypeError, match="needs config"):
+        LinearLogicNets(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "message"),
+    [
+        (nn.Linear(9, 2), config(2), r"sees 9 inputs of 2 bits: its table would have 2\^18 entr"),
+        (nn.Linear(8, 1025), config(2), r"1025 tables of 2\^16 entries are 67174400, and 67108864"),
+        (nn.Linear(4, 2), {"name": "logicnets"}, "logicnets needs data_in_width"),
+        (nn.Linear(4, 2), config(fan_in=0), "fan_in is a whole number from 1, not 0"),
+        (
+            nn.Linear(4, 2),
+            config(fanin=2),
+            "unknown key of logicnets 'fanin'; did you mean 'fan_in",
+        ),
+        (nn.Linear(4, 2), config(out=32), "data_out_width of logicnets is at most 31, not 32"),
+    ],
+)
+def test_what_would_be_too_large_or_is_not_known_is_refused(layer, given, message):
+    with pytest.raises((ValueError, KeyError), match=message):
+        LinearLogicNets.from_float(layer, given)
+
+
+def jets(row):
+    layers = [lived_in_norm(6), nn.ReLU(), nn.Linear(6, 5), lived_in_norm(5), nn.ReLU()]
+    return row(*layers, nn.Linear(5, 3), nn.ReLU())
+
+
+AROUND = {
+    "additional_layers_inputs": ["layers_0", "layers_1"],
+    "additional_layers_outputs": ["layers_3", "layers_4"],
+}
+
+
+class TestPasses:
+    @pytest.fixture
+    def graph(self, ready, row):
+        graph = ready(jets(row).eval(), torch.randn(4, 6))
+        given = {"config": config(fan_in=3, weight_width="NA", **AROUND)}
+        quantize_transform_pass(graph, by="name", layers_2=given)
+        return graph
+
+    def test_quantize_makes_the_layer_and_notes_its_formats(self, graph):
+        assert isinstance(graph.modules["layers.2"], LinearLogicNets)
+        node = next(node for node in graph.nodes if node.name == "layers_2")
+        common = node.meta["mase"]["common"]
+        assert common["mase_op"] == "linear"
+        assert common["args"]["data_in_0"]["precision"] == [2, 1]
+        assert common["args"]["weight"]["type"] == "float"
+        assert common["results"]["data_out_0"]["precision"] == [3, 2]
+        assert verify_metadata_analysis_pass(graph)[1] == {}
+        calculate_avg_bits_mg_analysis_pass(graph)
+
+    @pytest.mark.parametrize("table", [{"config": AROUND}, {"config": config(**AROUND)}, {}])
+    def test_fusion_merges_the_layers_around_it(self, graph, table):
+        x = torch.randn(50, 6)
+        _, info = logicnets_fusion_transform_pass(graph, {"layers_2": table})
+        assert info["fused"] == ["layers_2"]
+        assert [n.name for n in graph.nodes] == ["x", "layers_2", "layers_5", "layers_6", "output"]
+        assert verify_metadata_analysis_pass(graph)[1] == {}
+        layer = graph.modules["layers.2"]
+        assert torch.equal(layer.lut_forward(x), layer.math_forward(x))
+        assert torch.equal(graph.clone().model(x), graph.model(x))
+
+    def test_the_fused_layer_rounds_what_its_parts_computed(self, graph):
+        x = torch.randn(50, 6)
+        layers = graph.modules["layers"]
+        parts = [copy.deepcopy(layers.get_submodule(str(i))) for i in range(5)]
+        weight = parts[2].weight.gather(1, parts[2].indices)
+        x_in = Integer(2, 1)(parts[1](parts[0](x)))
+        wide = (x_in[:, parts[2].indices] * weight).sum(-1) + parts[2].bias
+        expected = Integer(3, 2)(parts[4](parts[3](wide)))
+        logicnets_fusion_transform_pass(graph, {"layers_2": {"config": AROUND}})
+        assert torch.equal(graph.modules["layers.2"](x), expected)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"layers_9": {"config": AROUND}}, "layers_9"),
+            ({"layers_5": {"config": AROUND}}, "node 'layers_5' is no LogicNets layer"),
+            ({"layers_2": 3}, "'layers_2' needs a table"),
+            (
+                {"layers_2": {"config": {"additional_layers_outputs": ["layers_4"]}}},
+                "'layers_4' does not follow 'layers_2' alone",
+            ),
+            (
+                {"layers_2": {"config": {"additional_layers_inputs": ["x", "layers_0"]}}},
+                "'layers_2' does not follow 'layers_0'",
+            ),
+            ({"layers_2": {"config": {"additional_layers": []}}}, "unknown key of logicnets"),
+            (
+                {
+                    "layers_2": {
+                        "config": {
+                            "additional_layers_outputs": ["layers_3", "layers_4", "layers_5"]
+                        }
+                    }
+                },
+                "LinearLogicNets|Linear cannot be merged",
+            ),
+        ],
+    )
+    def test_what_cannot_be_merged_is_refused(self, graph, given, message):
+        before = [node.name for node in graph.nodes]
+        with pytest.raises((TypeError, KeyError), match=message):
+            logicnets_fusion_transform_pass(graph, given)
+        assert [node.name for node in graph.nodes] == before
+
+    def test_a_layer_of_tables_is_no_start_for_another_format(self, graph):
+        integer = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+        integer |= {"weight_width": 8, "weight_frac_width": 4}
+        with pytest.raises(TypeError, match="the layer is logicnets already; start from"):
+            quantize_transform_pass(graph, by="name", layers_2={"config": integer})
+
+    def test_other_ops_are_refused(self, graph):
+        with pytest.raises(TypeError, match="logicnets is for linear, not for relu"):
+            quantize_transform_pass(graph, by="name", layers_6={"config": config()})
+
+    def test_tables_that_would_be_too_large_are_refused_by_the_pass(self, ready, row):
+        graph = ready(row(nn.Linear(16, 5)), torch.randn(2, 16))
+        with pytest.raises(
+            TypeError, match=r"node 'layers_0': neuron 0 sees 16 inputs.*fan_in = 8"
+        ):
+            quantize_transform_pass(graph, by="name", layers_0={"config": config()})

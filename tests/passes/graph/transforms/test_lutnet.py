@@ -1,0 +1,150 @@
+"""Tables that are looked up give what their polynomials give, bit for bit."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from chop.nn.quantized.modules.linear import LinearLUT
+from chop.passes import quantize_transform_pass, verify_metadata_analysis_pass
+
+
+def config(k=2, levels=2, binarized=1, **others):
+    numbers = {"data_in_k": k, "data_in_levels": levels, "data_in_binarization_level": binarized}
+    return {"name": "lutnet", **numbers, **others}
+
+
+def signs_of(x, means):
+    """What each level adds, without the means: 1 from zero up."""
+    found, rest = [], x
+    for mean in means:
+        found.append(torch.where(rest >= 0, 1.0, -1.0))
+        rest = rest - found[-1] * mean
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("binarized", [0, 1])
+def test_looking_up_gives_what_polynomials_give_for_all_inputs(k, levels, binarized):
+    layer = LinearLUT.from_float(nn.Linear(3, 4), config(k, levels, binarized)).eval()
+    nn.init.normal_(layer.weight)
+    # all combinations of signs on all levels, as inputs that lie there
+    means = layer.means.tolist()
+    values = [
+        sum(s * m for s, m in zip(ss, means, strict=True))
+        for ss in itertools.product((-1, 1), repeat=levels)
+    ]
+    x = torch.tensor(list(itertools.product(values, repeat=3)))
+    looked_up = layer(x)
+    layer.is_lut_inference = False
+    assert torch.equal(looked_up, layer(x))
+    assert torch.equal(looked_up, layer.train()(x))
+
+
+def test_new_tables_compute_what_signs_of_the_weights_would():
+    """Sums of signs are whole numbers, so only the scales at the end are rounded."""
+    linear = nn.Linear(6, 5)
+    layer = LinearLUT.from_float(linear, config(k=3)).eval()
+    x = torch.randn(50, 6)
+    expected = linear.bias.clone()
+    for sign, mean in zip(signs_of(x, [2 / 3, 1 / 3]), (2 / 3, 1 / 3), strict=True):
+        weight = torch.where(linear.weight >= 0, 1.0, -1.0) * linear.weight.abs().mean()
+        expected = expected + nn.functional.linear(sign, weight) * mean
+    torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_pruned_connections_add_nothing():
+    linear = nn.Linear(6, 5)
+    linear.weight.data[:, 1:] = 0
+    layer = LinearLUT.from_float(linear, config(k=1)).eval()
+    x = torch.randn(50, 6)
+    changed = x.clone()
+    changed[:, 1:] *= -1
+    assert torch.equal(layer(x), layer(changed))
+
+
+def test_what_a_mask_pruned_lives_on_in_the_tables_of_others():
+    linear = nn.Linear(2, 1)
+    linear.weight.data = torch.tensor([[0.5, -0.75]])
+    linear.pruning_masks = torch.tensor([[1.0, 0.0]])
+    layer = LinearLUT.from_float(linear, config(k=2, levels=1))
+    # of the connection of input 0: 0.5 d0 - 0.75 d1 at (-,-), (-,+), (+,-), (+,+)
+    assert layer.weight[0].tolist() == [0.25, -1.25, 1.25, -0.25]
+    assert torch.equal(layer.pruning_masks, torch.tensor([[1.0, 0.0]]))
+
+
+def test_every_table_sees_its_own_input_and_distinct_others():
+    layer = LinearLUT.from_float(nn.Linear(5, 3), config(k=4))
+    seen = layer.input_mask.view(3, 5, 4)
+    assert torch.equal(seen[..., 0], torch.arange(5).expand(3, 5))
+    assert all(len(set(row.tolist())) == 4 for row in seen.flatten(0, 1))
+    assert layer.weight.shape == (2 * 3 * 5, 2**4)
+
+
+def test_making_a_layer_draws_no_random_numbers_of_others():
+    linear, before = nn.Linear(5, 3), torch.get_rng_state()
+    layer = LinearLUT.from_float(linear, config())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(layer.input_mask, LinearLUT.from_float(linear, config()).input_mask)
+
+
+def test_tables_scales_and_means_are_trained():
+    layer = LinearLUT.from_float(nn.Linear(5, 3), config()).train()
+    x = torch.randn(20, 5, requires_grad=True)
+    layer(x).pow(2).sum().backward()
+    for name, p in layer.named_parameters():
+        assert p.grad is not None, name
+        assert p.grad.abs().sum() > 0, name
+    assert x.grad.abs().sum() > 0
+
+
+def test_copies_and_saved_layers_are_equal():
+    layer = LinearLUT.from_float(nn.Linear(5, 3), config()).eval()
+    other = LinearLUT.from_float(nn.Linear(5, 3), config()).eval()
+    x = torch.randn(20, 5)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+    assert torch.equal(layer(x.view(4, 5, 5)), layer(x).view(4, 5, 3))
+
+
+def test_the_quantize_pass_makes_the_layer(ready, row):
+    x = torch.randn(2, 5)
+    graph = ready(row(nn.Linear(5, 3), nn.ReLU()), x)
+    others = {"data_in_dim": "NA", "weight_k": "NA", "weight_width": 8, "weight_frac_width": 4}
+    quantize_transform_pass(graph, by="name", layers_0={"config": config(**others)})
+    assert isinstance(graph.modules["layers.0"], LinearLUT)
+    graph.model(x)
+    assert verify_metadata_analysis_pass(graph)[1] == {}
+    logicnets = {"name": "logicnets", "data_in_width": 2, "data_in_frac_width": 1}
+    logicnets |= {"data_out_width": 2, "data_out_frac_width": 1}
+    with pytest.raises(TypeError, match="the layer is lutnet already"):
+        quantize_transform_pass(graph, by="name", layers_0={"config": logicnets})
+
+
+def masked():
+    layer = nn.Linear(5, 3)
+    parametrize.register_parametrization(layer, "weight", nn.Identity())
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "message"),
+    [
+        (nn.Linear(5, 3), config(k=9), "data_in_k of lutnet is a whole number from 1 to 8, not 9"),
+        (nn.Linear(5, 3), config(levels=0), "data_in_levels of lutnet is a whole number from 1"),
+        (nn.Linear(5, 3), config(kk=1), "unknown key of lutnet 'kk'"),
+        (nn.Linear(2, 3), config(k=3), "a table of 3 inputs needs as many, not 2"),
+        (nn.Linear(1024, 1024), config(k=4), r"with 2\^4 entries are 33554432 numbers to train"),
+        (masked(), config(), "make it permanent"),
+    ],
+)
+def test_what_cannot_be_is_refused(layer, given, message):
+    with pytest.raises((ValueError, KeyError), match=message):
+        LinearLUT.from_float(layer, given)
+    with pytest.raises(TypeError, match="needs config"):
+        LinearLUT(3, 4)
