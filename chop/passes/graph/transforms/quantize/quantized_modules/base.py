@@ -37,6 +37,7 @@ class Quantized(Leaf, nn.Module):
     float_class: ClassVar[type[nn.Module]]  # the torch layer that this one quantizes
     layer: ClassVar[type[Quantized]]  # QuantLinear, for LinearInteger and all its siblings
     format_name: ClassVar[str | None] = None
+    derived_attributes: ClassVar[tuple[str, ...]] = ("formats", "_kept")  # not saved with a graph
     _own_ways: ClassVar[bool]  # whether a class rounds otherwise than all do
 
     config: Mapping[str, Any]
@@ -65,6 +66,10 @@ class Quantized(Leaf, nn.Module):
         if name != self.format_name:
             self._become(variant(self.layer, FORMATS[name]), type(self))
         return self
+
+    def derive(self) -> None:
+        """Make what follows from the config, after a graph was loaded."""
+        self.configure(self.config)
 
     def _become(self, cls: type[Any], before: type) -> None:
         """Be of class `cls`; a parametrized tensor is still served as `before` serves it."""
