@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "version": set(),
     "processes": set(),
     "charts": set(),
-    "checkpoints": set(),
+    "checkpoints": {"ir"},
     "user_code": set(),
     "numerics": {"registry", "files"},
     "ir": {"registry", "files", "numerics"},

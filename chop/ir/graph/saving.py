@@ -6,6 +6,7 @@ layers are made empty and given what the file says of them.
 
 from __future__ import annotations
 
+import importlib
 import json
 import keyword
 import logging
@@ -52,7 +53,9 @@ class Extra:
     attach: Callable[[nn.Module, Mapping[str, Tensor]], None]
 
 
-EXTRAS: dict[str, Extra] = {}  # filled in by who brings them
+EXTRAS: dict[str, Extra] = {}
+# who fills it in: a file may have extras that nobody has asked for yet
+EXTRA_HOMES = {"masks": "chop.passes.graph.interface.masks"}
 
 
 # --- writing
@@ -264,6 +267,11 @@ def load_graph(
     return graph
 
 
+def is_saved_graph(folder: str | Path) -> bool:
+    """Whether `folder` looks like one that `save_graph` wrote."""
+    return (Path(folder).expanduser() / GRAPH).is_file()
+
+
 def _read_json(folder: Path) -> dict[str, Any]:
     file = folder / GRAPH
     if not folder.exists():
@@ -465,7 +473,8 @@ def _finish(module: nn.Module, row: dict[str, Any], tensors: dict[str, Tensor]) 
     derive = _derived(type(module))[1]
     if derive is not None:
         derive(module)
-    for key, extra in EXTRAS.items():
+    for key, home in EXTRA_HOMES.items():
         if key in row:
+            importlib.import_module(home)
             found = {what: tensors[entry["tensor"]] for what, entry in row[key].items()}
-            extra.attach(module, found)
+            EXTRAS[key].attach(module, found)
