@@ -165,6 +165,18 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
     return graph
 
 
+def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
+    """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
+    from safetensors.torch import save_file
+
+    from chop.files import replaced_folder
+
+    state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
+    with replaced_folder(folder, ["state_dict.safetensors"]) as part:
+        save_file(state, part / "state_dict.safetensors")
+    return Path(folder)
+
+
 def fill(model: nn.Module, state: State, source: Path) -> None:
     """Put `state` into `model`; what does not fit is named before anything is changed."""
     own = model.state_dict()

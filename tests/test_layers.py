@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "version": set(),
     "processes": set(),
     "charts": set(),
-    "checkpoints": {"ir"},
+    "checkpoints": {"files", "ir"},
     "user_code": set(),
     "numerics": {"registry", "files"},
     "ir": {"registry", "files", "numerics"},

@@ -53,5 +53,11 @@ ACTIONS: dict[str, Action] = {
             "chop.actions.test:run_test",
             requirements=(needs_checkpoint,),
         ),
+        Action(
+            "transform",
+            "Run the passes of a TOML file over a model: analyse, quantise, save.",
+            "chop.actions.transform:run_transform",
+            requirements=(needs_config,),
+        ),
     )
 }

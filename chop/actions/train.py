@@ -120,7 +120,7 @@ def fit(
         training.resume(names.last if names.last.exists() else names.best)
     fitted = training.fit()
     if graph is not None and names is not None and fitted.place.leads:
-        folder = graph.export(names("transformed_ckpt", "").with_suffix(""))
+        folder = graph.export(names.folder / names("transformed_ckpt", "ckpt").stem)
         logger.info("Saved mase graph to %s", folder)
     return fitted
 
