@@ -159,6 +159,13 @@ class Names:
             f"name; define it at the top of a module"
         )
 
+    def meant_by(self, cls: type) -> type[nn.Module]:
+        """The class that the name of `cls` means: that of the layer which `cls` stands in for."""
+        found = self.module_class(_path(cls))
+        if not issubclass(cls, found):
+            raise ForeignName(f"the class {cls.__qualname__!r} bears the name of another")
+        return found
+
     def module_class(self, name: str) -> type[nn.Module]:
         cls = self._own.get(name)
         if cls is None:

@@ -176,7 +176,9 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
             "torch.nn.utils.parametrize.remove_parametrizations"
         )
     root = isinstance(module, fx.GraphModule)
-    cls = nn.Module if root else type(module).__mro__[1 if parametrized else 0]
+    cls: type = nn.Module if root else type(module).__mro__[1 if parametrized else 0]
+    if theirs:  # classes made for them bear the name of the layer's own
+        cls = names.meant_by(cls)
     parameters = dict(module._parameters)
     if parametrized:
         lists: Any = module.parametrizations
@@ -197,7 +199,11 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
     }
     for key, found in extras.items():
         if found:
-            row[key] = {what: stored(f"{what}.{key}", value) for what, value in found.items()}
+            known = {id(buffer): name for name, buffer in module._buffers.items()}
+            row[key] = {
+                what: stored(known.get(id(value), f"{what}.{key}"), value)
+                for what, value in found.items()
+            }
     return row
 
 

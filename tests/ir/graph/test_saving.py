@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from chop.files import replaced_folder
@@ -343,19 +345,58 @@ def test_names_mean_the_same_thing_in_both_directions():
 
 
 def test_masks_travel_with_their_layers(tmp_path, monkeypatch):
-    def read(module):
-        return {k: v for k, v in module.named_buffers(recurse=False) if k.endswith("mask")}
-
     def attach(module, masks):
-        for name, mask in masks.items():
-            module.register_buffer(name, mask)
+        """As pruning does: a class of the same name that reads the weight through a buffer."""
+        module.register_buffer("weight_mask", masks["weight"])
+        cls = type(module)
+        body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        body["weight"] = property(lambda self: self._parameters["weight"] * self.weight_mask)
+        module.__class__ = type(cls.__name__, (cls,), body)
+
+    def read(module):
+        return {"weight": module.weight_mask} if "weight_mask" in module._buffers else {}
 
     monkeypatch.setitem(EXTRAS, "masks", Extra(read, attach))
-    model = nn.Sequential(nn.Linear(3, 3))
-    model[0].register_buffer("weight_mask", torch.eye(3, dtype=torch.bool))
-    MaseGraph(model).export(tmp_path / "g")
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    attach(model[0], {"weight": torch.eye(3)})
+    graph, x = MaseGraph(model), torch.randn(2, 3)
+    graph.export(tmp_path / "g")
     back = MaseGraph.from_checkpoint(tmp_path / "g")
-    assert torch.equal(back.modules["0"].weight_mask, torch.eye(3, dtype=torch.bool))
+    assert torch.equal(back.model(x), graph.model(x))
+    assert torch.equal(back.modules["0"].weight_mask, torch.eye(3))
+    assert list(back.model.state_dict()) == list(graph.model.state_dict())
+    assert str(back.model) == str(graph.model)
+
+
+def spoilt(value, draw):
+    """One place of a tree of JSON with something else in it."""
+    junk = draw(st.sampled_from([None, -1, "os.system", [], {}, {"node": "x"}, {"tensor": "y"}]))
+    if not isinstance(value, list | dict) or not value or draw(st.integers(0, 4)) == 0:
+        return junk
+    key = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
+    new = value.copy()
+    if draw(st.integers(0, 5)) == 0:
+        del new[key]
+    else:
+        new[key] = spoilt(value[key], draw)
+    return new
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_spoilt_description_is_loaded_or_refused_in_one_sentence(saved, data):
+    original = saved / "original.json"
+    if not original.exists():
+        original.write_bytes((saved / "graph.json").read_bytes())
+    content = spoilt(json.loads(original.read_text()), data.draw)
+    (saved / "graph.json").write_text(json.dumps(content))
+    said = [str(saved)]
+    try:
+        MaseGraph.from_checkpoint(saved)
+    except ValueError as error:
+        said = str(error).splitlines()
+    assert len(said) == 1
+    assert str(saved) in said[0]
 
 
 def test_parametrizations_that_are_no_masks_are_refused(tmp_path):
