@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from chop.dataset import MaseDatasetInfo
 from chop.ir import MaseGraph
 from chop.models import MODELS, get_model, get_model_info
-from chop.passes import Pipeline, run_pass
+from chop.passes import PASSES, Pipeline, run_pass
 
 FEATURES = MaseDatasetInfo(name="rows", num_features=16, num_classes=5)
 IMAGES = MaseDatasetInfo(name="pictures", image_size=(3, 32, 32), num_classes=4)
@@ -47,14 +47,14 @@ def batch(name: str) -> Tensor:
     return torch.randn(2, *shape, generator=torch.Generator().manual_seed(1))
 
 
-def graph_of(name: str, quantized: dict | None, add_value: bool = False) -> MaseGraph:
+def graph_of(name: str, formats: dict | None, add_value: bool = False) -> MaseGraph:
     torch.manual_seed(0)
     physical = get_model_info(name).physical_data_point_classification
     model = get_model(name, dataset_info=FEATURES if physical else IMAGES)
     about = {"dummy_in": {"x": batch(name)}, "add_value": add_value}
     graph, _ = ready(MaseGraph(model), {"add_common_metadata": about})
-    if quantized is not None:
-        run_pass("quantize", graph, {"by": "type", "default": {"config": quantized}})
+    if formats is not None:
+        run_pass("quantize", graph, {"by": "type", "default": {"config": formats}})
     return graph
 
 
@@ -96,6 +96,49 @@ def train_a_step(model: nn.Module, x: Tensor) -> None:
     torch.manual_seed(5)
     model(x).square().mean().backward()
     optimiser.step()
+
+
+def quantized(name: str) -> tuple[str, dict]:
+    return "quantize", {"by": "type", "default": {"config": CONFIGS[name]}}
+
+
+WEIGHTS = {"sparsity": 0.5, "method": "l1-norm", "scope": "global"}
+PRUNED = ("prune", {"weight": WEIGHTS})
+RECIPES = {
+    "pruned": [PRUNED],
+    "pruned inputs": [("prune", {"weight": WEIGHTS, "activation": {"sparsity": 0.25}})],
+    "pruned, quantized": [PRUNED, quantized("integer")],
+    "quantized, pruned": [quantized("minifloat"), PRUNED],
+    "fused": [("conv_bn_fusion", {})],
+    "fused, pruned, quantized": [("conv_bn_fusion", {}), PRUNED, quantized("integer")],
+    "narrower": [("prune_channels", {"sparsity": 0.3})],
+    "adapted": [("insert_lora_adapter", {"rank": 2, "alpha": 1.0})],
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jsc-tiny",
+        pytest.param("vgg7", marks=pytest.mark.slow),
+        pytest.param("resnet18", marks=pytest.mark.slow),
+    ],
+)
+def test_what_passes_make_of_a_model_comes_back_and_trains_on(name, recipe, tmp_path):
+    missing = [step for step, _ in RECIPES[recipe] if step not in PASSES]
+    if missing:
+        pytest.skip(f"there is no pass {missing[0]!r}")
+    graph, x = graph_of(name, None), batch(name)
+    graph, _ = Pipeline(RECIPES[recipe])(graph)
+    graph.model.eval()
+    graph.export(tmp_path / "a")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "a")
+    assert_same_graph(graph, loaded, x)
+    for each in (graph, loaded):
+        train_a_step(each.model, x)
+    loaded.export(tmp_path / "a")
+    assert_same_graph(graph, MaseGraph.from_checkpoint(tmp_path / "a"), x)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -47,15 +47,15 @@ INPUT = re.compile(r"\*{0,2}[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class Extra:
-    """Something that layers carry beside their attributes, such as masks: tensors by name."""
+    """Something that layers carry beside their attributes, such as masks: values by name."""
 
-    read: Callable[[nn.Module], Mapping[str, Tensor]]
-    attach: Callable[[nn.Module, Mapping[str, Tensor]], None]
+    read: Callable[[nn.Module], Mapping[str, Any]]  # {} for a layer without
+    attach: Callable[[nn.Module, Mapping[str, Any]], None]
 
 
 EXTRAS: dict[str, Extra] = {}
 # who fills it in: a file may have extras that nobody has asked for yet
-EXTRA_HOMES = {"masks": "chop.passes.graph.interface.masks"}
+EXTRA_HOMES = dict.fromkeys(("masks", "activation_pruning"), "chop.passes.graph.interface.pruning")
 
 
 # --- writing
@@ -166,8 +166,8 @@ def _children(module: nn.Module) -> dict[str, nn.Module | None]:
 
 def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dict[str, Any]:
     extras = {key: dict(extra.read(module)) for key, extra in EXTRAS.items()}
-    theirs = {id(tensor) for found in extras.values() for tensor in found.values()}
-    if not theirs and (module._forward_hooks or module._forward_pre_hooks):
+    theirs = {id(v) for found in extras.values() for v in found.values() if isinstance(v, Tensor)}
+    if not any(extras.values()) and (module._forward_hooks or module._forward_pre_hooks):
         logger.warning("the hooks of module %r are not saved", name)
     parametrized = parametrize.is_parametrized(module)
     if parametrized and not theirs:
@@ -197,13 +197,14 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
         "buffers": {key: stored(key, value) for key, value in buffers.items()},
         "not_in_state_dict": sorted(module._non_persistent_buffers_set & buffers.keys()),
     }
+    known = {id(buffer): key for key, buffer in module._buffers.items()}
     for key, found in extras.items():
+        for what, value in found.items():
+            if isinstance(value, Tensor):  # under the name that it has in the state_dict
+                stored(known.get(id(value), f"{what}.{key}"), value)
         if found:
-            known = {id(buffer): name for name, buffer in module._buffers.items()}
-            row[key] = {
-                what: stored(known.get(id(value), f"{what}.{key}"), value)
-                for what, value in found.items()
-            }
+            encode = Encoder(names, tensors, name)
+            row[key] = {what: encode(value) for what, value in found.items()}
     return row
 
 
@@ -416,7 +417,7 @@ def _root(rows: list[dict[str, Any]], tensors: dict[str, Tensor], decode: Decode
             raise ValueError("it has no root module")
     for row in rows:
         if "same_as" not in row and row["class"] is not None:
-            _finish(made[row["name"]], row, tensors)
+            _finish(made[row["name"]], row, decode)
     return made[""]
 
 
@@ -475,12 +476,12 @@ def _order(stride: list[int]) -> list[int]:
     return sorted(range(len(stride)), key=lambda i: -int(stride[i]))
 
 
-def _finish(module: nn.Module, row: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+def _finish(module: nn.Module, row: dict[str, Any], decode: Decoder) -> None:
     derive = _derived(type(module))[1]
     if derive is not None:
         derive(module)
     for key, home in EXTRA_HOMES.items():
         if key in row:
             importlib.import_module(home)
-            found = {what: tensors[entry["tensor"]] for what, entry in row[key].items()}
+            found = {what: decode(value) for what, value in row[key].items()}
             EXTRAS[key].attach(module, found)

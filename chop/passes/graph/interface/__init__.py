@@ -1,6 +1,6 @@
 """Passes that save graphs and load them again."""
 
-from chop.passes.graph.interface import masks as _masks  # noqa: F401  it registers itself
+from chop.passes.graph.interface import pruning as _pruning  # noqa: F401  it registers itself
 from chop.passes.graph.interface.save_and_load import (
     load_mase_graph_interface_pass,
     load_node_meta_param_interface_pass,
