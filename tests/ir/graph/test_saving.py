@@ -18,6 +18,7 @@ from chop.ir import MaseGraph
 from chop.ir.graph.names import ForeignName, Names
 from chop.ir.graph.saving import EXTRAS, Extra
 from chop.passes import Pipeline, run_pass
+from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,6 +54,21 @@ class Own(nn.Module):
 
     def forward(self, x):
         return self.act(x) * self.factor
+
+
+class Learning(QuantLinear):
+    """A quantized layer that starts anew whenever it is configured."""
+
+    format_name = "integer"
+
+    def configure(self, config):
+        super().configure(config)
+        self.register_buffer("seen", torch.zeros(1))
+        self.merged = nn.ModuleList()
+        return self
+
+    def forward(self, x):
+        return super().forward(x) + self.seen + len(self.merged)
 
 
 def doubled(x):
@@ -132,6 +148,18 @@ def test_layers_and_functions_of_ones_own_come_back(tmp_path):
     assert back.custom_ops == graph.custom_ops
     with pytest.raises(ValueError, match=r"doubled.*custom_ops"):
         MaseGraph.from_checkpoint(tmp_path / "g")
+
+
+def test_a_layer_is_as_it_was_and_not_as_it_would_be_configured(tmp_path):
+    widths = {f"{o}_width": 8 for o in ("data_in", "weight", "bias")}
+    layer = Learning(3, 2, config=widths | {f"{o[:-6]}_frac_width": 4 for o in widths})
+    layer.seen += 2
+    layer.merged.append(nn.ReLU())
+    graph, x = MaseGraph(nn.Sequential(layer)), torch.randn(4, 3)
+    graph.export(tmp_path / "g")
+    back = MaseGraph.from_checkpoint(tmp_path / "g")
+    assert torch.equal(back.model(x), graph.model(x))
+    assert str(back.model) == str(graph.model)
 
 
 USER = """

@@ -68,8 +68,11 @@ class Quantized(Leaf, nn.Module):
         return self
 
     def derive(self) -> None:
-        """Make what follows from the config, after a graph was loaded."""
+        """Make what follows from the config, after a graph was loaded; all else stays as it is."""
+        loaded = {k: v.copy() if isinstance(v, dict | set) else v for k, v in vars(self).items()}
         self.configure(self.config)
+        made = {key: vars(self)[key] for key in self.derived_attributes}
+        vars(self).update(loaded | made)
 
     def _become(self, cls: type[Any], before: type) -> None:
         """Be of class `cls`; a parametrized tensor is still served as `before` serves it."""
