@@ -216,9 +216,7 @@ def carry_out(
     score: Scorer | None = None,
 ) -> Result:
     """Load, prepare, run every pass, and save to `folder`; `score` looks at both ends."""
-    from chop.tools.utils import parse_accelerator
-
-    device = parse_accelerator(accelerator)
+    device = _device(accelerator)
     data = source.data_module
     if data.train_dataset is None:
         data.prepare_data()
@@ -238,6 +236,15 @@ def carry_out(
     return result
 
 
+def _device(accelerator: str) -> Any:
+    from chop.tools.utils import parse_accelerator
+
+    try:
+        return parse_accelerator(accelerator)
+    except RuntimeError as error:  # a machine without a GPU is no fault of ours
+        raise ValueError(str(error)) from error
+
+
 def _loaded_model(source: Source, device: Any) -> nn.Module:
     from chop.checkpoints import load_model
 
@@ -250,7 +257,6 @@ def _loaded_model(source: Source, device: Any) -> nn.Module:
 def _ready_graph(source: Source, plan: Plan, device: Any) -> MaseGraph:
     """The graph with metadata: loaded, or traced and run once on a batch of the training data."""
     from chop.checkpoints import is_saved_graph, load_graph
-    from chop.ir.graph.mase_graph import MaseGraph
     from chop.passes import Pipeline
     from chop.passes.base import has_metadata
     from chop.tools.get_input import get_cf_args, get_dummy_input
@@ -263,13 +269,23 @@ def _ready_graph(source: Source, plan: Plan, device: Any) -> MaseGraph:
     else:
         model = _loaded_model(source, device)
         frozen = get_cf_args(source.model_info, source.task, model) | plan.cf_args
-        graph = MaseGraph(model, cf_args=frozen)
+        graph = _traced(model, frozen)
     dummy_in = get_dummy_input(source.model_info, source.data_module, source.task, device)
     dummy_in |= getattr(graph.model, "additional_inputs", {})
     # values of a whole batch would make the saved metadata larger than the model
     about = {"dummy_in": dummy_in, "add_value": False}
     steps = ["init_metadata", ("add_common_metadata", about), "add_software_metadata"]
     return Pipeline(steps)(graph)[0]  # type: ignore[arg-type]
+
+
+def _traced(model: nn.Module, frozen: dict[str, Any]) -> MaseGraph:
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.ir.graph.tracer import TraceError
+
+    try:
+        return MaseGraph(model, cf_args=frozen)
+    except TraceError as error:
+        raise ValueError(f'{error}; in a file: [transform] style = "module"') from error
 
 
 def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any:

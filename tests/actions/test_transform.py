@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from chop.actions import transform
 from chop.actions.base import ACTIONS
@@ -124,6 +125,31 @@ def test_a_model_that_cannot_be_traced_is_transformed_as_a_module(run, tmp_path)
     assert any(isinstance(m, Quantized) for m in model.modules())
     assert not isinstance(model, MaseGraph)
     assert (tmp_path / "transform" / "transformed_ckpt" / "state_dict.safetensors").is_file()
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.fc(x) if x.sum() > 0 else -self.fc(x)
+
+
+def test_a_model_that_cannot_be_traced_is_told_of_the_module_style(data):
+    table = {"by": "type", "linear": {"config": INTEGER}}
+    info = get_model_info("jsc-tiny")
+    with pytest.raises(ValueError, match='style = "module"'):
+        transform(Branching(), info, "mine", data, "cls", {"passes": {"quantize": table}})
+    config = {"transform": {"style": "module"}, "passes": {"quantize": table}}
+    model = transform(Branching(), info, "mine", data, "cls", config)
+    assert isinstance(model.fc, Quantized)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_one_sentence(run):
+    with pytest.raises(ValueError, match="no CUDA device"):
+        run({"passes": {"report_graph": {}}}, accelerator="gpu")
 
 
 BAD = [
