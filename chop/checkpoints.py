@@ -8,10 +8,13 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
 
 logger = logging.getLogger(__name__)
 
@@ -133,14 +136,18 @@ def load_model(
 ) -> nn.Module:
     """Load the weights at `load_name` into `model`, all of them and no others.
 
-    `load_type` is pt (a state_dict), pl (a Lightning checkpoint), mz (ours), hf (a Hugging Face
-    folder), or auto (by the ending of the file).
+    `load_type` is pt (a state_dict), pl (a Lightning checkpoint), mz (a saved graph, whose model
+    is returned in the place of `model`, or its weights), hf (a Hugging Face folder), or auto (by
+    the ending of the file).
     """
     path = Path(load_name).expanduser()
     if load_type == "auto":
-        load_type = "hf" if path.is_dir() else ENDINGS.get(path.suffix, "pt")
+        folder = "mz" if is_saved_graph(path) else "hf"
+        load_type = folder if path.is_dir() else ENDINGS.get(path.suffix, "pt")
     if load_type not in READERS:
         raise ValueError(f"load_type is one of {', '.join(READERS)} or auto, not {load_type!r}")
+    if load_type == "mz" and is_saved_graph(path):
+        return load_graph(path).model
     if model is None:
         raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
     if not path.exists():
@@ -151,6 +158,34 @@ def load_model(
     fill(model, read(path), path)
     logger.info(message, path)
     return model
+
+
+def is_saved_graph(path: str | Path) -> bool:
+    """Whether this is a folder that `MaseGraph.export` or `ch transform` wrote."""
+    from chop.ir.graph.saving import is_saved_graph
+
+    return is_saved_graph(path)
+
+
+def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> MaseGraph:
+    """The graph in a folder that `MaseGraph.export` or `ch transform` wrote."""
+    from chop.ir.graph.mase_graph import MaseGraph
+
+    graph = MaseGraph.from_checkpoint(path, map_location)
+    logger.info("Loaded mase graph from %s", path)
+    return graph
+
+
+def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
+    """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
+    from safetensors.torch import save_file
+
+    from chop.files import replaced_folder
+
+    state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
+    with replaced_folder(folder, ["state_dict.safetensors"]) as part:
+        save_file(state, part / "state_dict.safetensors")
+    return Path(folder)
 
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:

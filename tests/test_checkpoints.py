@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from chop.checkpoints import load_model
+from chop.checkpoints import load_graph, load_model
+from chop.ir import MaseGraph
 
 
 def network() -> nn.Module:
@@ -184,3 +185,14 @@ def test_another_ending_of_a_lightning_checkpoint_is_remarked(tmp_path, caplog):
     path = shutil.move(write_pl(network(), tmp_path), tmp_path / "best.bin")
     load_model(path, "pl", network())
     assert "does not end in .ckpt" in caplog.text
+
+
+def test_a_saved_graph_takes_the_place_of_the_model(tmp_path):
+    model = network()
+    MaseGraph(model).export(tmp_path / "g")
+    for load_type in ("mz", "auto"):
+        loaded = load_model(tmp_path / "g", load_type, model=None)
+        assert same(model, loaded)
+        x = torch.randn(5, 3)
+        assert torch.equal(loaded(x), model(x))
+    assert load_graph(tmp_path / "g").model.state_dict().keys() == model.state_dict().keys()

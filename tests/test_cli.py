@@ -194,7 +194,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--batch-sise", "3"], "No such option: --batch-sise"),
         ([*TOY, "--batch-size"], "requires an argument"),
         ([*TOY, "more"], "Got unexpected extra argument"),
-        (["transform"], "No such command 'transform'"),
+        (["synthesise"], "No such command 'synthesise'"),
     ],
 )
 def test_wrong_usage_of_an_action_is_one_sentence(here, trained, tmp_path, args, sentence):

@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "version": set(),
     "processes": set(),
     "charts": set(),
-    "checkpoints": set(),
+    "checkpoints": {"files", "ir"},
     "user_code": set(),
     "keywords": set(),
     "devices": {"registry"},

@@ -6,5 +6,6 @@ is called.
 
 from chop.actions.test import test, validate
 from chop.actions.train import train
+from chop.actions.transform import transform
 
-__all__ = ["test", "train", "validate"]
+__all__ = ["test", "train", "transform", "validate"]

@@ -55,5 +55,11 @@ ACTIONS: dict[str, Action] = {
             requirements=(needs_checkpoint,),
             beside_checkpoint=True,
         ),
+        Action(
+            "transform",
+            "Run the passes of a TOML file over a model: analyse, quantise, save.",
+            "chop.actions.transform:run_transform",
+            requirements=(needs_config,),
+        ),
     )
 }

@@ -265,6 +265,16 @@ class RunConfig:
         ),
     ] = False
 
+    to_test: Annotated[
+        bool,
+        General(
+            "Score the model before and after the passes, and show the difference.",
+            flags=("--test",),
+            row="when set",
+            only=("transform",),
+        ),
+    ] = False
+
     profile: Annotated[
         bool, Information("Show afterwards which functions took how long.", row="when set")
     ] = False
@@ -283,7 +293,8 @@ class RunConfig:
         Table, InFile("Arguments of `forward` that are fixed when the model is traced.")
     ] = field(default_factory=dict)
     passes: Annotated[
-        Table, InFile("Passes for `ch transform`, in their order, with their options.")
+        Table,
+        InFile("Passes for `ch transform`, in their order, with their options.", repeats=True),
     ] = field(default_factory=dict)
     transform: Annotated[Table, InFile("Settings of `ch transform` as a whole.")] = field(
         default_factory=dict

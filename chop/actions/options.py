@@ -44,6 +44,7 @@ class Opt:
     only: tuple[str, ...] = ()  # the actions that have the flag; (): all of them
     exists: bool = False  # a path that has to be there before anything starts
     default: str | None = None  # the default in words, where it depends on the machine
+    repeats: bool = False  # a table that may also be an array of tables
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class Option:
 
     def from_file(self, value: Any) -> Any:
         """The typed value of what stands in a TOML file, whose types are taken at their word."""
-        if self.is_table and isinstance(value, dict):
+        kinds = (dict, list) if self.opt.repeats else (dict,)
+        if self.is_table and isinstance(value, kinds):
             return value  # checked by the action that reads it
         if self.choices and type(value) in (int, float):
             value = str(value)  # trainer_precision = 32

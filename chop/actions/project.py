@@ -29,7 +29,7 @@ class Project:
     @classmethod
     def of(cls, config: RunConfig, *, beside_checkpoint: bool = False) -> Project:
         """The folder that the options name, or derive; with `resume`, one that can be resumed."""
-        if config.resume and config.load_name:
+        if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume goes on with the run's own weights; leave --load out")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
             return cls(owner)

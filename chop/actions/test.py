@@ -98,7 +98,7 @@ def _score(
 
     show_logs_unless_configured()
     if load_name is not None:
-        load_model(load_name, load_type or "mz", model)
+        model = load_model(load_name, load_type or "mz", model)
     options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
     score = scored(model, data_module, split, options)
     metrics = {

@@ -16,6 +16,7 @@ from chop.processes import is_first_process
 if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
     from torch import nn
 
+    from chop.ir.graph.mase_graph import MaseGraph
     from chop.training.loop import Fitted
     from chop.training.names import Names
     from chop.training.options import TrainOptions
@@ -58,15 +59,26 @@ def train(
         **(scheduler_args or {}),
     )
     names = Names.claim(Path(save_path)) if save_path is not None else None
+    graph = graph_to_train(load_name, load_type or "mz")
     return fit(
-        model,
+        model if graph is None else graph.model,
         data_module,
         options,
         names=names,
         visualizers=[visualizer] if visualizer is not None else [],
         load_name=load_name,
         load_type=load_type or "mz",
+        graph=graph,
     )
+
+
+def graph_to_train(load_name: str | Path | None, load_type: str) -> MaseGraph | None:
+    """The transformed graph whose model is to be trained, if that is what is loaded."""
+    from chop.checkpoints import is_saved_graph, load_graph
+
+    if load_name is None or load_type != "mz" or not is_saved_graph(load_name):
+        return None
+    return load_graph(load_name)
 
 
 def fit(
@@ -80,8 +92,12 @@ def fit(
     load_type: str = "mz",
     resume: dict[str, Any] | None = None,
     hyper_parameters: dict[str, Any] | None = None,
+    graph: MaseGraph | None = None,
 ) -> Fitted:
-    """One run from its beginning, from loaded weights, or from the checkpoint `resume`."""
+    """One run from its beginning, from loaded weights, or from the checkpoint `resume`.
+
+    With `graph`, whose model this is, the trained graph is saved beside the checkpoints.
+    """
     from chop.checkpoints import load_model
     from chop.training.loop import Training
 
@@ -89,7 +105,8 @@ def fit(
         data_module.prepare_data()
         data_module.setup("fit")
     if load_name is not None and resume is None:
-        load_model(load_name, load_type, model)
+        if graph is None:
+            load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
     training = Training(
@@ -103,6 +120,9 @@ def fit(
     if resume is not None:
         training.resume_from(resume)
     fitted = training.fit()
+    if graph is not None and names is not None and fitted.place.leads:
+        folder = graph.export(names.folder / names("transformed_ckpt", "ckpt").stem)
+        logger.info("Saved mase graph to %s", folder)
     fitted.place.leave()
     return fitted
 
@@ -124,6 +144,8 @@ def run_train(config: RunConfig, project: Project) -> None:
     data_module.prepare_data()
     data_module.setup("fit")
     folder = project.create().training_ckpts
+    graph = graph_to_train(config.load_name, config.load_type)
+    model = model if graph is None else graph.model
     resume = config.resume or (config.is_to_auto_requeue and is_requeued())
     names, saved = continued(folder) if resume else (None, None)
     if names is None:
@@ -145,6 +167,7 @@ def run_train(config: RunConfig, project: Project) -> None:
             load_type=config.load_type,
             resume=saved,
             hyper_parameters=plain(config),
+            graph=graph,
         )
     finally:
         for each in curves:

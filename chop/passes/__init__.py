@@ -4,6 +4,7 @@ from chop.passes import graph, module
 from chop.passes.base import PASSES, PassArgsError, graph_pass, run_pass
 from chop.passes.graph import *  # noqa: F403
 from chop.passes.graph.analysis import __all__ as _analysis
+from chop.passes.graph.interface import __all__ as _interface
 from chop.passes.graph.transforms import __all__ as _transforms
 from chop.passes.pipeline import Pipeline
 
@@ -16,5 +17,6 @@ __all__ = [
     "module",
     "run_pass",
     *_analysis,
+    *_interface,
     *_transforms,
 ]

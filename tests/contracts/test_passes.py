@@ -2,6 +2,8 @@
 
 import copy
 import inspect
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,6 +105,13 @@ def ready_graph():
     return Pipeline(steps)(mg)[0]
 
 
+SAVED = Path(tempfile.mkdtemp())
+ready_graph().export(SAVED / "graph")
+EXAMPLES["save_mase_graph"] = {"save_dir": SAVED / "again"}
+EXAMPLES["load_mase_graph"] = {"load_dir": SAVED / "graph"}
+EXAMPLES["save_node_meta_param"] = {"save_path": SAVED / "meta.toml"}
+EXAMPLES["load_node_meta_param"] = {"load_path": SAVED / "graph" / "node_meta_param.toml"}
+EXAMPLES["metadata_value_type_cast"] = {"fn": copy.copy}
 EXAMPLES["summarize_quantization"] = {"original_graph": ready_graph()}
 
 

@@ -189,6 +189,27 @@ class MaseGraph:
         memo[id(self)] = new = self.clone()
         return new
 
+    def export(self, path: str | Path) -> Path:
+        """Save to the folder `path`, which `from_checkpoint` reads; it is replaced as a whole."""
+        from chop.ir.graph.saving import save_graph
+
+        return save_graph(self, path)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | Path,
+        map_location: str | torch.device = "cpu",
+        custom_ops: Mapping[str, Mapping[Any, Any]] | None = None,
+    ) -> MaseGraph:
+        """The graph in the folder `path`: model, metadata and all; nothing in the folder is run.
+
+        `custom_ops` names classes and functions of yours that are not in an imported file.
+        """
+        from chop.ir.graph.saving import load_graph
+
+        return load_graph(path, map_location, custom_ops)
+
     def draw(self, file: str | Path = "mase_graph.svg") -> Path:
         """Write a picture of the graph as SVG, which any browser shows."""
         from chop.ir.graph.draw import draw_svg

@@ -3,9 +3,11 @@
 from typing import Any
 
 from chop.passes.base import PASSES, graph_pass
-from chop.passes.graph import analysis, transforms, utils
+from chop.passes.graph import analysis, interface, transforms, utils
 from chop.passes.graph.analysis import *  # noqa: F403
 from chop.passes.graph.analysis import __all__ as _analysis
+from chop.passes.graph.interface import *  # noqa: F403
+from chop.passes.graph.interface import __all__ as _interface
 from chop.passes.graph.transforms import *  # noqa: F403
 from chop.passes.graph.transforms import __all__ as _transforms
 
@@ -16,9 +18,11 @@ __all__ = [
     "TRANSFORM_PASSES",
     "analysis",
     "graph_pass",
+    "interface",
     "transforms",
     "utils",
     *_analysis,
+    *_interface,
     *_transforms,
 ]
 

@@ -1,1 +1,18 @@
 """Passes that save graphs and load them again."""
+
+from chop.passes.graph.interface import pruning as _pruning  # noqa: F401  it registers itself
+from chop.passes.graph.interface.save_and_load import (
+    load_mase_graph_interface_pass,
+    load_node_meta_param_interface_pass,
+    metadata_value_type_cast_transform_pass,
+    save_mase_graph_interface_pass,
+    save_node_meta_param_interface_pass,
+)
+
+__all__ = [
+    "load_mase_graph_interface_pass",
+    "load_node_meta_param_interface_pass",
+    "metadata_value_type_cast_transform_pass",
+    "save_mase_graph_interface_pass",
+    "save_node_meta_param_interface_pass",
+]

@@ -39,6 +39,7 @@ class Quantized(Leaf, nn.Module):
     float_class: ClassVar[type[nn.Module]]  # the torch layer that this one quantizes
     layer: ClassVar[type[Quantized]]  # QuantLinear, for LinearInteger and all its siblings
     format_name: ClassVar[str | None] = None
+    derived_attributes: ClassVar[tuple[str, ...]] = ("formats", "_kept")  # not saved with a graph
     _own_ways: ClassVar[bool]  # whether a class rounds otherwise than all do
 
     config: Mapping[str, Any]
@@ -67,6 +68,13 @@ class Quantized(Leaf, nn.Module):
         if name != self.format_name:
             self._become(variant(self.layer, FORMATS[name]), type(self))
         return self
+
+    def derive(self) -> None:
+        """Make what follows from the config, after a graph was loaded; all else stays as it is."""
+        loaded = {k: v.copy() if isinstance(v, dict | set) else v for k, v in vars(self).items()}
+        self.configure(self.config)
+        made = {key: vars(self)[key] for key in self.derived_attributes}
+        vars(self).update(loaded | made)
 
     def _become(self, cls: type[Any], before: type) -> None:
         """Be of class `cls`; masked and parametrized tensors are still served as by `before`."""

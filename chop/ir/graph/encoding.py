@@ -1,0 +1,200 @@
+"""Values as JSON and TOML can hold them; docs/file_formats.md lists how each kind is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, EllipsisType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from chop.ir.graph.names import ForeignName, Names
+from chop.ir.ops import StandIn
+
+# classes that stand in metadata and in annotations
+TYPES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (bool, int, float, complex, str, tuple, list, dict, set, slice, object, type(None))
+} | {"Tensor": Tensor, "Size": torch.Size, "device": torch.device, "dtype": torch.dtype}
+_TYPE_NAMES = {cls: name for name, cls in TYPES.items()}
+
+
+class Tensors:
+    """Tensors by key: each is stored once, however often it is met."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Tensor] = {}
+        self._keys: dict[int, str] = {}
+        self._met: list[Tensor] = []  # keeps ids from being used again
+        self._storages: set[int] = set()
+
+    def key(self, tensor: Tensor, wanted: str) -> str:
+        """The key of `tensor`: the one it has, or `wanted`."""
+        if id(tensor) in self._keys:
+            return self._keys[id(tensor)]
+        if tensor.is_meta:
+            raise ValueError(f"{wanted} is on the meta device and has no values to save")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{wanted} is {tensor.layout}, which cannot be saved; make it dense")
+        key, again = wanted, 0
+        while key in self.by_key:
+            again += 1
+            key = f"{wanted}#{again}"
+        self.by_key[key] = self._alone(tensor.detach())
+        self._keys[id(tensor)] = key
+        self._met.append(tensor)
+        return key
+
+    def _alone(self, tensor: Tensor) -> Tensor:
+        """In memory of its own on the CPU, as safetensors wants it."""
+        there = tensor.cpu().contiguous()
+        storage = there.untyped_storage()
+        whole = storage.nbytes() == there.numel() * there.element_size()
+        if not whole or storage.data_ptr() in self._storages:
+            there = there.clone(memory_format=torch.contiguous_format)
+        self._storages.add(there.untyped_storage().data_ptr())
+        return there
+
+
+class Encoder:
+    """Turns values into what a file can hold; tensors go to `tensors`, under `prefix` names."""
+
+    def __init__(self, names: Names, tensors: Tensors, prefix: str, lenient: bool = False) -> None:
+        self.names, self.tensors, self.prefix, self.lenient = names, tensors, prefix, lenient
+
+    def __call__(self, value: Any) -> Any:
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"float": repr(value)}
+        for kind, encode in ENCODERS:
+            if isinstance(value, kind):
+                return encode(self, value)
+        if callable(value) and not self.lenient:
+            return {"function": self.names.of_function(value)}
+        if self.lenient:  # metadata may hold anything; of what cannot be saved, a note remains
+            return {"repr": repr(value)[:200]}
+        raise ForeignName(f"a {type(value).__name__} cannot be saved")
+
+    def all(self, values: Any) -> list[Any]:
+        return [self(value) for value in values]
+
+
+def _dict(encode: Encoder, value: Mapping[Any, Any]) -> Any:
+    plain = all(type(key) is str for key in value)
+    if plain and not (len(value) == 1 and next(iter(value)) in DECODERS):
+        return {key: encode(item) for key, item in value.items()}
+    return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+
+
+def _class(encode: Encoder, value: type) -> Any:
+    if value in _TYPE_NAMES:
+        return {"type": _TYPE_NAMES[value]}
+    if issubclass(value, torch.nn.Module):
+        return {"class": encode.names.of_class(value)}
+    if encode.lenient:
+        return {"type": "object"}
+    raise ForeignName(f"the class {value.__qualname__!r} cannot be saved")
+
+
+def _function(encode: Encoder, value: Any) -> Any:
+    if not encode.lenient:
+        return {"function": encode.names.of_function(value)}
+    try:
+        return {"function": encode.names.of_function(value)}
+    except ForeignName:
+        return {"repr": repr(value)[:200]}
+
+
+Encode = Callable[[Encoder, Any], Any]
+ENCODERS: list[tuple[Any, Encode]] = [
+    (fx.Node, lambda e, v: {"node": v.name}),
+    (Tensor, lambda e, v: {"tensor": e.tensors.key(v, e.prefix)}),
+    (np.ndarray, lambda e, v: {"array": e.tensors.key(torch.from_numpy(v.copy()), e.prefix)}),
+    (np.generic, lambda e, v: e(v.item())),
+    (torch.Size, lambda e, v: {"size": list(v)}),
+    (tuple, lambda e, v: {"tuple": e.all(v)}),
+    (list, lambda e, v: e.all(v)),
+    (set | frozenset, lambda e, v: {"set": e.all(sorted(v, key=repr))}),
+    (Mapping, _dict),
+    (slice, lambda e, v: {"slice": e.all((v.start, v.stop, v.step))}),
+    (range, lambda e, v: {"range": [v.start, v.stop, v.step]}),
+    (EllipsisType, lambda e, v: {"ellipsis": True}),
+    (complex, lambda e, v: {"complex": e.all((v.real, v.imag))}),
+    (torch.dtype, lambda e, v: {"dtype": str(v).removeprefix("torch.")}),
+    (torch.device, lambda e, v: {"device": str(v)}),
+    (torch.layout, lambda e, v: {"layout": str(v).removeprefix("torch.")}),
+    (torch.memory_format, lambda e, v: {"memory_format": str(v).removeprefix("torch.")}),
+    (type, _class),
+    (StandIn | FunctionType | BuiltinFunctionType, _function),
+    (bool, lambda e, v: bool(v)),
+    (int, lambda e, v: int(v)),  # subclasses: enums and the like
+    (str, lambda e, v: str(v)),
+    (float, lambda e, v: e(float(v))),
+]
+
+
+class Decoder:
+    """Turns what a file holds back into values."""
+
+    def __init__(
+        self,
+        names: Names,
+        tensors: Mapping[str, Tensor],
+        nodes: Mapping[str, fx.Node] | None = None,
+    ) -> None:
+        self.names, self.tensors = names, tensors
+        self.nodes: Mapping[str, fx.Node] = nodes if nodes is not None else {}
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if len(value) == 1:
+            ((tag, content),) = value.items()
+            if tag in DECODERS:
+                return DECODERS[tag](self, content)
+        return {key: self(item) for key, item in value.items()}
+
+
+def _torch_constant(kind: type) -> Callable[[Decoder, Any], Any]:
+    def decode(decoder: Decoder, name: Any) -> Any:
+        found = getattr(torch, str(name), None)
+        if not isinstance(found, kind):
+            raise ForeignName(f"{name!r} is no {kind.__name__} of torch")
+        return found
+
+    return decode
+
+
+def _pairs(decode: Decoder, pairs: Any) -> dict[Any, Any]:
+    return {decode(key): decode(value) for key, value in pairs}
+
+
+DECODERS: dict[str, Callable[[Decoder, Any], Any]] = {
+    "node": lambda d, v: d.nodes[v],
+    "tensor": lambda d, v: d.tensors[v],
+    "array": lambda d, v: d.tensors[v].cpu().numpy(),
+    "size": lambda d, v: torch.Size(v),
+    "tuple": lambda d, v: tuple(d(v)),
+    "set": lambda d, v: set(d(v)),
+    "dict": _pairs,
+    "slice": lambda d, v: slice(*d(v)),
+    "range": lambda d, v: range(*v),
+    "ellipsis": lambda d, v: ...,
+    "complex": lambda d, v: complex(*d(v)),
+    "float": lambda d, v: float(v),
+    "dtype": _torch_constant(torch.dtype),
+    "device": lambda d, v: torch.device(v),
+    "layout": _torch_constant(torch.layout),
+    "memory_format": _torch_constant(torch.memory_format),
+    "type": lambda d, v: TYPES[v],
+    "class": lambda d, v: d.names.module_class(v),
+    "function": lambda d, v: d.names.function(v),
+    "repr": lambda d, v: str(v),
+    "text": lambda d, v: str(v),
+}

@@ -1,0 +1,169 @@
+"""The metadata of nodes as a TOML file: one table per node; tensors lie in a file beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.ir.graph.encoding import DECODERS, Decoder, Encoder, Tensors
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import MaseMetadata
+from chop.ir.graph.names import Names
+
+NA = "NA"  # TOML has no null
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class GraphFileError(ValueError):
+    """A saved graph, or a part of one, that cannot be read."""
+
+
+def write_node_meta(graph: MaseGraph, file: Path, names: Names | None = None) -> None:
+    """Write the metadata of every node to `file`; the graph is only read."""
+    tensors = Tensors()
+    tables = {}
+    for node in graph.nodes:
+        meta = node.meta.get("mase")
+        if meta is not None:
+            encode = Encoder(names or Names(), tensors, node.name, lenient=True)
+            tables[node.name] = encode(dict(meta.parameters))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(toml_lines(tables)), encoding="utf-8")
+    beside = tensor_file(file)
+    if tensors.by_key:
+        write_tensors(tensors.by_key, beside)
+    else:
+        beside.unlink(missing_ok=True)
+
+
+def read_node_meta(
+    graph: MaseGraph, file: Path, names: Names | None = None, device: Any = "cpu"
+) -> None:
+    """Give every node the metadata that `file` has for it; all is read before any is changed."""
+    tables = _read_toml(file)
+    known = [node.name for node in graph.nodes]
+    strange = [name for name in tables if name not in known]
+    if strange:
+        raise GraphFileError(
+            f"{file} describes a node {strange[0]!r}, which this graph has not; "
+            f"is it the file of another graph?"
+        )
+    beside = tensor_file(file)
+    tensors = read_tensors(beside, device) if beside.exists() else {}
+    decode = Decoder(names or Names(), tensors, {node.name: node for node in graph.nodes})
+    try:
+        found = {name: decode(_without_na(table)) for name, table in tables.items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
+    for node in graph.nodes:
+        if node.name in found:
+            node.meta["mase"] = MaseMetadata(node, parameters=found[node.name])
+
+
+def tensor_file(file: Path) -> Path:
+    """Where the tensors of a metadata file are."""
+    return file.with_name(f"{file.stem}.safetensors")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]!r}" if error.args else "something is missing"
+    return str(error).partition("\n")[0]
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no metadata file {str(file)!r}")
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise GraphFileError(f"{file} is damaged or no TOML file: {error}") from error
+    wrong = [name for name, table in tables.items() if not isinstance(table, dict)]
+    if wrong:
+        raise GraphFileError(f"{file} holds no metadata: {wrong[0]!r} is no table of a node")
+    return tables
+
+
+def _without_na(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"text"}:
+            return value
+        return {key: _without_na(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_na(item) for item in value]
+    return None if value == NA else value
+
+
+def toml_lines(tables: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """A mapping of plain values as TOML: a section per nested mapping, in the order of the keys.
+
+    In TOML a section ends where the next begins, so mappings before a plain value stay inline.
+    """
+    keys = list(tables)
+    inline = next((i + 1 for i in reversed(range(len(keys))) if not _is_table(tables[keys[i]])), 0)
+    if path and (inline or not keys):
+        yield f"\n[{'.'.join(map(_key, path))}]\n"
+    for key in keys[:inline]:
+        yield f"{_key(key)} = {_inline(tables[key])}\n"
+    for key in keys[inline:]:
+        yield from toml_lines(tables[key], (*path, key))
+
+
+def _is_table(value: Any) -> bool:
+    """Whether this is a mapping of its own, not a value with its tag."""
+    return isinstance(value, Mapping) and not (len(value) == 1 and next(iter(value)) in DECODERS)
+
+
+def _key(key: str) -> str:
+    return key if BARE.fullmatch(key) else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _inline(value: Any) -> str:
+    if value is None:
+        return _quoted(NA)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '{ text = "NA" }' if value == NA else _quoted(value)
+    if isinstance(value, Mapping):
+        pairs = (f"{_key(key)} = {_inline(item)}" for key, item in value.items())
+        return "{ " + ", ".join(pairs) + " }" if value else "{}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    assert isinstance(value, int) or math.isfinite(value), "other floats are written with a tag"
+    text = repr(value)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+
+
+def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(tensors), file, metadata={"format": "pt"})
+
+
+def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:
+    """All tensors of a safetensors file, on `device`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not file.is_file():
+        raise GraphFileError(f"{file} is missing; was the folder copied as a whole?")
+    try:
+        found = load_file(file, device=str(torch.device(device)))
+        # in memory of their own, aligned as torch does: kernels may round by alignment
+        return {key: tensor.clone() if tensor.is_cpu else tensor for key, tensor in found.items()}
+    except (SafetensorError, OSError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise GraphFileError(f"{file} is damaged or no safetensors file: {reason}") from error

@@ -1,0 +1,60 @@
+"""What pruning attaches to layers, as a saved graph carries it: masks, and pruned inputs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from chop.ir.graph.saving import EXTRAS, Extra
+
+HOME = "chop.passes.graph.transforms.pruning"
+
+
+def _home(part: str) -> Any:
+    """A module of the passes that prune; None where there are none."""
+    if importlib.util.find_spec(HOME) is None:
+        return None
+    return importlib.import_module(f"{HOME}.{part}")
+
+
+def _needed(part: str) -> Any:
+    home = _home(part)
+    if home is None:
+        raise ValueError("the graph is pruned, and this MASE has no pruning")
+    return home
+
+
+def read_masks(module: nn.Module) -> dict[str, Tensor]:
+    """Mask by name of the tensor that it prunes."""
+    home = _home("masks")
+    return dict(home.masks_of(module)) if home is not None else {}
+
+
+def attach_masks(module: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Prune `module` by `masks` again."""
+    home = _needed("masks")
+    for name, mask in masks.items():
+        home.attach_mask(module, name, mask)
+
+
+def read_activation_pruning(module: nn.Module) -> dict[str, Any]:
+    """How a layer prunes what it takes in."""
+    home = _home("activation")
+    return (home.activation_pruning_of(module) or {}) if home is not None else {}
+
+
+def attach_activation_pruning(module: nn.Module, options: Mapping[str, Any]) -> None:
+    """Let a layer prune what it takes in again."""
+    home = _needed("activation")
+    loaded = module._modules.pop(home.NAME, None)  # a part of the layer that nobody calls yet
+    home.attach_activation_pruning(module, **options)
+    if loaded is not None:
+        module._modules[home.NAME] = loaded
+
+
+EXTRAS["masks"] = Extra(read_masks, attach_masks)
+EXTRAS["activation_pruning"] = Extra(read_activation_pruning, attach_activation_pruning)

@@ -1,0 +1,160 @@
+"""Every registered model, plain and quantized, comes back from disk as it was."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chop.dataset import MaseDatasetInfo
+from chop.ir import MaseGraph
+from chop.models import MODELS, get_model, get_model_info
+from chop.passes import PASSES, Pipeline, run_pass
+
+FEATURES = MaseDatasetInfo(name="rows", num_features=16, num_classes=5)
+IMAGES = MaseDatasetInfo(name="pictures", image_size=(3, 32, 32), num_classes=4)
+BIG = {
+    "deit_base_patch16_224",
+    "deit_small_patch16_224",
+    "deit_tiny_patch16_224",
+    "mobilenetv2",
+    "mobilenetv3_large",
+    "resnet101",
+    "resnet34",
+    "resnet50",
+    "wideresnet50_2",
+}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if name in BIG else ())
+    for name, spec in MODELS.items()
+    if spec.build.__module__.startswith("chop.models.") and get_model_info(name).is_fx_traceable
+]
+
+
+def config(name: str, **keys: object) -> dict:
+    operands = ("data_in", "weight", "bias")
+    return {"name": name} | {f"{o}_{key}": v for o in operands for key, v in keys.items()}
+
+
+CONFIGS = {
+    "plain": None,
+    "integer": config("integer", width=8, frac_width=4),
+    "minifloat": config("minifloat_ieee", width=8, exponent_width=4, exponent_bias=7),
+}
+ready = Pipeline(["init_metadata", "add_common_metadata", "add_software_metadata"])
+
+
+def batch(name: str) -> Tensor:
+    shape = [16] if get_model_info(name).physical_data_point_classification else [3, 32, 32]
+    return torch.randn(2, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def graph_of(name: str, formats: dict | None, add_value: bool = False) -> MaseGraph:
+    torch.manual_seed(0)
+    physical = get_model_info(name).physical_data_point_classification
+    model = get_model(name, dataset_info=FEATURES if physical else IMAGES)
+    about = {"dummy_in": {"x": batch(name)}, "add_value": add_value}
+    graph, _ = ready(MaseGraph(model), {"add_common_metadata": about})
+    if formats is not None:
+        run_pass("quantize", graph, {"by": "type", "default": {"config": formats}})
+    return graph
+
+
+def same(a, b) -> bool:
+    """Whether two values are equal, tensors bit for bit."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+def out(model: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(x)
+
+
+def assert_same_graph(one: MaseGraph, two: MaseGraph, x: Tensor) -> None:
+    assert str(one.model) == str(two.model)
+    assert str(one.fx_graph) == str(two.fx_graph)
+    assert list(one.model.state_dict()) == list(two.model.state_dict())
+    assert same(dict(one.model.state_dict()), dict(two.model.state_dict()))
+    for mine, theirs in zip(one.nodes, two.nodes, strict=True):
+        assert same(mine.meta["mase"].parameters, theirs.meta["mase"].parameters), mine.name
+    assert [n.name for n in one.nodes_in] == [n.name for n in two.nodes_in]
+    modes = [[(n, m.training) for n, m in g.model.named_modules()] for g in (one, two)]
+    assert modes[0] == modes[1]
+    torch.manual_seed(3)  # for dropout
+    expected = out(one.model, x)
+    torch.manual_seed(3)
+    assert torch.equal(out(two.model, x), expected)
+
+
+def train_a_step(model: nn.Module, x: Tensor) -> None:
+    model.train()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(5)
+    model(x).square().mean().backward()
+    optimiser.step()
+
+
+def quantized(name: str) -> tuple[str, dict]:
+    return "quantize", {"by": "type", "default": {"config": CONFIGS[name]}}
+
+
+WEIGHTS = {"sparsity": 0.5, "method": "l1-norm", "scope": "global"}
+PRUNED = ("prune", {"weight": WEIGHTS})
+RECIPES = {
+    "pruned": [PRUNED],
+    "pruned inputs": [("prune", {"weight": WEIGHTS, "activation": {"sparsity": 0.25}})],
+    "pruned, quantized": [PRUNED, quantized("integer")],
+    "quantized, pruned": [quantized("minifloat"), PRUNED],
+    "fused": [("conv_bn_fusion", {})],
+    "fused, pruned, quantized": [("conv_bn_fusion", {}), PRUNED, quantized("integer")],
+    "narrower": [("prune_channels", {"sparsity": 0.3})],
+    "adapted": [("insert_lora_adapter", {"rank": 2, "alpha": 1.0})],
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jsc-tiny",
+        pytest.param("vgg7", marks=pytest.mark.slow),
+        pytest.param("resnet18", marks=pytest.mark.slow),
+    ],
+)
+def test_what_passes_make_of_a_model_comes_back_and_trains_on(name, recipe, tmp_path):
+    missing = [step for step, _ in RECIPES[recipe] if step not in PASSES]
+    if missing:
+        pytest.skip(f"there is no pass {missing[0]!r}")
+    graph, x = graph_of(name, None), batch(name)
+    graph, _ = Pipeline(RECIPES[recipe])(graph)
+    graph.model.eval()
+    graph.export(tmp_path / "a")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "a")
+    assert_same_graph(graph, loaded, x)
+    for each in (graph, loaded):
+        train_a_step(each.model, x)
+    loaded.export(tmp_path / "a")
+    assert_same_graph(graph, MaseGraph.from_checkpoint(tmp_path / "a"), x)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_graph_comes_back_trains_on_and_is_saved_again(name, kind, tmp_path):
+    graph, x = graph_of(name, CONFIGS[kind]), batch(name)
+    graph.model.eval()
+    graph.export(tmp_path / "a")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "a")
+    assert_same_graph(graph, loaded, x)
+    for each in (graph, loaded):
+        train_a_step(each.model, x)
+    loaded.export(tmp_path / "a")
+    again = MaseGraph.from_checkpoint(tmp_path / "a")
+    assert_same_graph(graph, again, x)
+    other = {"by": "type", "default": {"config": CONFIGS["integer"] | {"weight_width": 4}}}
+    for each in (graph, again):
+        run_pass("quantize", each, other)
+    assert_same_graph(graph, again, x)
