@@ -78,7 +78,7 @@ class _Together(torch.autograd.Function):
         clipped = [x for x, limit in zip(tensors, limits, strict=True) if limit is not None]
         if clipped:
             ctx.save_for_backward(*clipped)
-        return tuple([rounding(x) for rounding, x in zip(roundings, tensors, strict=True)])
+        return tuple([_whole(rounding(x)) for rounding, x in zip(roundings, tensors, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -90,6 +90,11 @@ class _Together(torch.autograd.Function):
                 grad = None if grad is None else _within(grad, x, limits)
             found.append(grad)
         return tuple(found)
+
+
+def _whole(x: Tensor) -> Tensor:
+    """The same memory, no longer a view in the eyes of autograd: layers may work in place on it."""
+    return x.data if x._is_view() else x
 
 
 def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None) -> Tensor:

@@ -220,7 +220,7 @@ def test_a_trial_of_one_batch_leaves_nothing_behind(ch, tmp_path):
         (("--max-steps", "0"), "--max-steps: no steps train nothing; -1 is no limit"),
         (("--data-path", "."), "'jsc-sim' needs no file, so there is nothing for --data-path"),
         (
-            ("--resume", "--load", "a.toml"),
+            ("--resume", "--load", "a.toml", "--load-type", "pl"),
             "--resume goes on with the run's own weights; leave --load out",
         ),
         (("--task", "lm"), "model 'jsc-tiny' does cls, not lm"),

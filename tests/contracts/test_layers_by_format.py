@@ -636,3 +636,15 @@ def test_a_config_that_does_not_fit_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match="width is a whole number"):
         new.configure(config_of("log", [99, 7]))
     assert (new.config, new.formats, type(new)) == before
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_activations_that_work_in_place_learn_in_every_format(name):
+    for precision in EXAMPLES[name]:
+        config = config_of(name, precision)
+        linear = quantized(nn.Linear, config, nn.Linear(8, 8))
+        relu = quantized(nn.ReLU, config, nn.ReLU(inplace=True))
+        x = torch.randn(4, 8, requires_grad=True)
+        relu(linear(x)).sum().backward()
+        assert x.grad is not None
+        assert linear.weight.grad is not None

@@ -677,14 +677,14 @@ def test_a_layer_variant_is_what_its_config_name_makes_of_an_op():
         def forward(self, input):
             return torch.nn.functional.linear(input, self.weight / 2, self.bias)
 
-    variants.layer_variant("linear", "halved")(LinearHalved)
+    variants.layer_variant("linear", "cut_in_half")(LinearHalved)
     try:
-        module = quantized_module_map["linear_halved"].from_float(nn.Linear(2, 2), {})
+        module = quantized_module_map["linear_cut_in_half"].from_float(nn.Linear(2, 2), {})
         assert isinstance(module, LinearHalved)
-        assert variants.is_variant("halved")
+        assert variants.is_variant("cut_in_half")
         with pytest.raises(ValueError, match="halved is for linear, not for conv2d"):
-            variants.variant_of("conv2d", "halved")
+            variants.variant_of("conv2d", "cut_in_half")
         with pytest.raises(ValueError, match="halved takes no options"):
-            variants.check_variant({"name": "halved", "width": 3})
+            variants.check_variant({"name": "cut_in_half", "width": 3})
     finally:
-        variants.LAYER_VARIANTS._items.pop("linear_halved")
+        variants.LAYER_VARIANTS._items.pop("linear_cut_in_half")
