@@ -10,11 +10,13 @@ metrics, TensorBoard events and checkpoints meanwhile; the floor is a bare loop 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -73,7 +75,7 @@ def data_loader(model: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int) 
 
 
 def lightning(model: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int) -> None:
-    """A Lightning `Trainer` with the labs' metrics, logger and checkpoints."""
+    """A Lightning `Trainer` with the labs' metrics, logger, checkpoints, bar and workers."""
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
     from lightning.pytorch.loggers import TensorBoardLogger
@@ -105,7 +107,7 @@ def lightning(model: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int) ->
             schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1)
             return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, silence():
         trainer = pl.Trainer(
             max_epochs=1,
             max_steps=steps,
@@ -115,10 +117,22 @@ def lightning(model: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int) ->
                 ModelCheckpoint(dirpath=folder, save_last=True),
                 LearningRateMonitor("step"),
             ],
-            enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(Wrapper(), DataLoader(Rows(), batch_size=batch, shuffle=True))
+        workers = os.cpu_count() or 0  # the default of the labs
+        loader = DataLoader(Rows(), batch_size=batch, shuffle=True, num_workers=workers)
+        trainer.fit(Wrapper(), loader)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Nothing that is printed meanwhile is seen."""
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int) -> None:
@@ -206,6 +220,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--ways", nargs="*")
+    parser.add_argument("--batches", nargs="*", type=int, default=BATCHES)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     on_cpu = {"floor": floor, "DataLoader": data_loader, "Lightning": lightning, "ours": ours}
@@ -215,7 +230,7 @@ def main() -> None:
     ways = {name: way for name, way in ways.items() if not args.ways or name in args.ways}
     data = rows(args.device)
     table = []
-    for batch in BATCHES:
+    for batch in args.batches:
         steps = min(args.steps, ROWS // batch - 60)
         times: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(args.repeats):  # in turns, so that a busy minute hits all of them

@@ -682,7 +682,7 @@ def test_a_layer_variant_is_what_its_config_name_makes_of_an_op():
         module = quantized_module_map["linear_cut_in_half"].from_float(nn.Linear(2, 2), {})
         assert isinstance(module, LinearHalved)
         assert variants.is_variant("cut_in_half")
-        with pytest.raises(ValueError, match="halved is for linear, not for conv2d"):
+        with pytest.raises(ValueError, match="cut_in_half is for linear, not for conv2d"):
             variants.variant_of("conv2d", "cut_in_half")
         with pytest.raises(ValueError, match="halved takes no options"):
             variants.check_variant({"name": "cut_in_half", "width": 3})
