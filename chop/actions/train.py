@@ -121,10 +121,15 @@ def fit(
         training.resume_from(resume)
     fitted = training.fit()
     if graph is not None and names is not None and fitted.place.leads:
-        folder = graph.export(names.folder / names("transformed_ckpt", "ckpt").stem)
+        folder = graph.export(trained_graph(names))
         logger.info("Saved mase graph to %s", folder)
     fitted.place.leave()
     return fitted
+
+
+def trained_graph(names: Names) -> Path:
+    """Where a graph is saved that was loaded and has been trained."""
+    return names.folder / names("transformed_ckpt", "ckpt").stem
 
 
 def only_classification(task: str) -> None:
@@ -181,8 +186,10 @@ def run_train(config: RunConfig, project: Project) -> None:
         files = Names(project.software, names.version)
         report(config, files, model, data_module, fitted)
         logger.info("Curves are in %s", files("curves", "svg"))
-        test = f"ch test {config.model} {config.dataset} --load {names.best} --load-type pl"
-        logger.info("Test it with: %s", test)
+        what = f"{names.best} --load-type pl"
+        if graph is not None:  # whose layers the model of that name does not have
+            what = f"{trained_graph(names)} --load-type mz"
+        logger.info("Test it with: ch test %s %s --load %s", config.model, config.dataset, what)
     logger.info("Training is completed")
 
 
