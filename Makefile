@@ -9,11 +9,11 @@ ARGS =
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):  ## /\1\t/p' Makefile | expand -t 12
 
-test:  ## run the tests; ARGS="-k quant" adds arguments of pytest
-	$(RUN) -m pytest $(ARGS)
+test:  ## run the tests, one process a core; ARGS="-k quant" adds arguments of pytest
+	$(RUN) -m pytest -n auto $(ARGS)
 
 test-slow:  ## run the tests marked slow; pytest's exit code 5 says that there are none
-	$(RUN) -m pytest -m "slow and not gpu and not network and not rtl" $(ARGS) || test $$? -eq 5
+	$(RUN) -m pytest -n auto -m "slow and not gpu and not network and not rtl" $(ARGS) || test $$? -eq 5
 
 lint:  ## check format, style and types
 	$(RUN) -m ruff format --check . ch
