@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import settings
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None)
+# a shell that runs the tests in the background has its children ignore Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # small tensors, and a test process for each core
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
