@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import BuiltinFunctionType, EllipsisType, FunctionType
 from typing import Any
 
@@ -70,9 +71,9 @@ class Encoder:
             return value
         if type(value) is float:
             return value if math.isfinite(value) else {"float": repr(value)}
-        for kind, encode in ENCODERS:
-            if isinstance(value, kind):
-                return encode(self, value)
+        encode = _encoder_of(value.__class__)
+        if encode is not None:
+            return encode(self, value)
         if callable(value) and not self.lenient:
             return {"function": self.names.of_function(value)}
         if self.lenient:  # metadata may hold anything; of what cannot be saved, a note remains
@@ -135,6 +136,11 @@ ENCODERS: list[tuple[Any, Encode]] = [
     (str, lambda e, v: str(v)),
     (float, lambda e, v: e(float(v))),
 ]
+
+
+@lru_cache(maxsize=256)
+def _encoder_of(cls: type) -> Encode | None:
+    return next((encode for kind, encode in ENCODERS if issubclass(cls, kind)), None)
 
 
 class Decoder:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def write_node_meta(graph: MaseGraph, file: Path, names: Names | None = None) ->
             encode = Encoder(names or Names(), tensors, node.name, lenient=True)
             tables[node.name] = encode(dict(meta.parameters))
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(toml_lines(tables)), encoding="utf-8")
+    file.write_text(toml_text(tables), encoding="utf-8")
     beside = tensor_file(file)
     if tensors.by_key:
         write_tensors(tensors.by_key, beside)
@@ -49,7 +50,7 @@ def read_node_meta(
 ) -> None:
     """Give every node the metadata that `file` has for it; all is read before any is changed."""
     tables = _read_toml(file)
-    known = [node.name for node in graph.nodes]
+    known = {node.name for node in graph.nodes}
     strange = [name for name in tables if name not in known]
     if strange:
         raise GraphFileError(
@@ -83,7 +84,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"there is no metadata file {str(file)!r}")
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        tables = _read_lines(text) or tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFileError(f"{file} is damaged or no TOML file: {error}") from error
     wrong = [name for name, table in tables.items() if not isinstance(table, dict)]
@@ -92,9 +94,58 @@ def _read_toml(file: Path) -> dict[str, Any]:
     return tables
 
 
+SECTION = re.compile(rf"\[({BARE.pattern}(?:\.{BARE.pattern})*)\]")
+PAIR = re.compile(rf"({BARE.pattern}) = (.+)")
+
+
+def _read_lines(text: str) -> dict[str, Any] | None:
+    """What `toml_text` wrote, a section or a pair a line; None for TOML of any other shape.
+
+    Nodes have many values in common, and reading a line at a time each is parsed once. Equal
+    values are the same object, so they are not to be changed.
+    """
+    sections: dict[str, dict[str, Any]] = {"": {}}
+    table, parsed = sections[""], _Parsed()
+    for line in filter(None, text.split("\n")):
+        if pair := PAIR.fullmatch(line):
+            key, value = pair.groups()
+            if key in table:
+                return None
+            try:
+                table[key] = parsed[value]
+            except tomllib.TOMLDecodeError:
+                return None
+        elif section := SECTION.fullmatch(line):
+            opened = _opened(sections, section[1])
+            if opened is None:
+                return None
+            table = opened
+        else:
+            return None
+    return sections[""]
+
+
+class _Parsed(dict[str, Any]):
+    """What the text of a value means."""
+
+    def __missing__(self, text: str) -> Any:
+        self[text] = value = tomllib.loads(f"value = {text}")["value"]
+        return value
+
+
+def _opened(sections: dict[str, dict[str, Any]], path: str) -> dict[str, Any] | None:
+    """A new section; None if something stands in its place."""
+    parent, _, key = path.rpartition(".")
+    table = sections[parent] if parent in sections else _opened(sections, parent)
+    if table is None or key in table:
+        return None
+    sections[path] = table[key] = {}
+    return sections[path]
+
+
 def _without_na(value: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"text"}:
+        if len(value) == 1 and "text" in value:
             return value
         return {key: _without_na(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -102,46 +153,55 @@ def _without_na(value: Any) -> Any:
     return None if value == NA else value
 
 
-def toml_lines(tables: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """A mapping of plain values as TOML: a section per nested mapping, in the order of the keys.
+def toml_text(tables: Mapping[str, Any]) -> str:
+    """A mapping of plain values as TOML: a section per nested mapping, in the order of the keys."""
+    lines: list[str] = []
+    _write_table(lines, tables, "")
+    return "".join(lines)
 
-    In TOML a section ends where the next begins, so mappings before a plain value stay inline.
-    """
-    keys = list(tables)
-    inline = next((i + 1 for i in reversed(range(len(keys))) if not _is_table(tables[keys[i]])), 0)
-    if path and (inline or not keys):
-        yield f"\n[{'.'.join(map(_key, path))}]\n"
-    for key in keys[:inline]:
-        yield f"{_key(key)} = {_inline(tables[key])}\n"
-    for key in keys[inline:]:
-        yield from toml_lines(tables[key], (*path, key))
+
+def _write_table(lines: list[str], table: Mapping[str, Any], path: str) -> None:
+    """A section ends where the next begins, so mappings before a plain value stay inline."""
+    inline = len(table)
+    for value in reversed(list(table.values())):
+        if not _is_table(value):
+            break
+        inline -= 1
+    if path and (inline or not table):
+        lines.append(f"\n[{path}]\n")
+    for place, (key, value) in enumerate(table.items()):
+        if place < inline:
+            lines.append(f"{_key(key)} = {_inline(value)}\n")
+        else:
+            _write_table(lines, value, f"{path}.{_key(key)}" if path else _key(key))
 
 
 def _is_table(value: Any) -> bool:
     """Whether this is a mapping of its own, not a value with its tag."""
-    return isinstance(value, Mapping) and not (len(value) == 1 and next(iter(value)) in DECODERS)
+    return isinstance(value, dict) and not (len(value) == 1 and next(iter(value)) in DECODERS)
 
 
+@lru_cache(maxsize=1024)
 def _key(key: str) -> str:
     return key if BARE.fullmatch(key) else _quoted(key)
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return encode_basestring(text).replace("\x7f", "\\u007f")
 
 
 def _inline(value: Any) -> str:
+    if isinstance(value, str):
+        return '{ text = "NA" }' if value == NA else _quoted(value)
     if value is None:
         return _quoted(NA)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        return '{ text = "NA" }' if value == NA else _quoted(value)
-    if isinstance(value, Mapping):
-        pairs = (f"{_key(key)} = {_inline(item)}" for key, item in value.items())
+    if isinstance(value, dict):
+        pairs = [f"{_key(key)} = {_inline(item)}" for key, item in value.items()]
         return "{ " + ", ".join(pairs) + " }" if value else "{}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
+        return "[" + ", ".join([_inline(item) for item in value]) + "]"
     assert isinstance(value, int) or math.isfinite(value), "other floats are written with a tag"
     text = repr(value)
     return text.replace("e", ".0e") if "e" in text and "." not in text else text

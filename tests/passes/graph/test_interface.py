@@ -1,13 +1,19 @@
 """The passes that save and load."""
 
 import logging
+import tomllib
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from chop.ir import MaseGraph
+from chop.ir.graph.encoding import Encoder, Tensors
+from chop.ir.graph.meta_file import _read_lines, toml_text
+from chop.ir.graph.names import Names
 from chop.passes import PassArgsError, Pipeline, run_pass
 from chop.passes.graph import (
     load_mase_graph_interface_pass,
@@ -61,6 +67,63 @@ def test_metadata_is_written_as_one_table_per_node(graph, tmp_path):
     assert np.isnan(back["mine"]["odd key."][2])
     assert torch.equal(back.common.args["data_in_0"]["value"], X)
     assert back.common.args.tensor("data_in_0").torch_dtype is torch.float32
+
+
+TEXTS = st.text(max_size=4) | st.sampled_from(["NA", "text", "a.b", "[a]", "x = 1", "é\n", '"'])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(TEXTS, st.dictionaries(TEXTS, VALUES, max_size=4), max_size=3))
+def test_any_metadata_is_read_by_lines_as_by_a_toml_parser(tables):
+    encoded = Encoder(Names(), Tensors(), "")(tables)
+    encoded = encoded if list(encoded) != ["dict"] else {"one": encoded}
+    text = toml_text(encoded)
+    assert _read_lines(text) in (None, tomllib.loads(text))
+
+
+def test_what_is_written_is_read_by_lines(graph, tmp_path):
+    save_node_meta_param_interface_pass(graph, tmp_path / "meta.toml")
+    text = (tmp_path / "meta.toml").read_text()
+    assert _read_lines(text) == tomllib.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# by hand\n[_0.mine]\na = 1 # one\n",
+        "[_0]\nmine.a = 1\n",
+        "[_0]\nmine = {a = 1}\n",
+        "_0.mine = { 'a' = 1 }\n",
+        "[_0 . mine]\na\t=\t1\n",
+        '["_0".mine]\na = 1\n',
+    ],
+)
+def test_metadata_edited_by_hand_may_be_any_toml(graph, tmp_path, text):
+    (tmp_path / "meta.toml").write_text(text)
+    load_node_meta_param_interface_pass(graph, tmp_path / "meta.toml")
+    assert next(n for n in graph.nodes if n.name == "_0").meta["mase"]["mine"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[_0]\na = 1\na = 1\n",
+        "[_0]\na = 1\n[_0]\nb = 1\n",
+        "[_0]\na = { b = 1 }\n[_0.a]\nc = 1\n",
+        "[_0]\na = { b = 1 }\n[_0.a.c]\nd = 1\n",
+        "[_0]\na = nothing\n",
+        "[_0]\na = 1 b = 2\n",
+        "[_0]\na =\n",
+    ],
+)
+def test_what_is_no_toml_is_refused_with_its_line(graph, tmp_path, text):
+    (tmp_path / "meta.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"meta.toml is damaged or no TOML file: .*line \d"):
+        load_node_meta_param_interface_pass(graph, tmp_path / "meta.toml")
 
 
 def test_metadata_of_another_graph_is_refused(graph, tmp_path):

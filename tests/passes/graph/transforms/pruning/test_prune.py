@@ -115,11 +115,16 @@ def test_smallest_counts_along_the_last_dimension():
     assert removed.tolist() == [[False, True, True, False], [True, True, False, False]]
 
 
-@pytest.mark.parametrize("kind", ["normal", "ties", "one outlier", "rising", "infinite"])
+@pytest.mark.parametrize(
+    "kind", ["normal", "bfloat16", "half", "double", "ties", "one outlier", "rising", "infinite"]
+)
 def test_large_layers_are_selected_from_exactly(kind):
     size = (1 << 16) + 4321
     scores = {
         "normal": torch.randn(size).abs(),
+        "bfloat16": torch.randn(size).abs().bfloat16(),
+        "half": torch.randn(size).abs().half(),
+        "double": 1 + 1e-12 * torch.randn(size, dtype=torch.float64),
         "ties": torch.randint(0, 5, (size,)).float(),
         "one outlier": torch.zeros(size).index_fill(0, torch.tensor([size // 2]), 9.0),
         "rising": torch.arange(size).float(),
