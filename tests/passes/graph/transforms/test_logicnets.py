@@ -277,7 +277,7 @@ class TestPasses:
             quantize_transform_pass(graph, by="name", layers_2={"config": integer})
 
     def test_other_ops_are_refused(self, graph):
-        with pytest.raises(TypeError, match="logicnets is for linear, not for relu"):
+        with pytest.raises(TypeError, match="logicnets is for linear, conv2d, not for relu"):
             quantize_transform_pass(graph, by="name", layers_6={"config": config()})
 
     def test_tables_that_would_be_too_large_are_refused_by_the_pass(self, ready, row):
