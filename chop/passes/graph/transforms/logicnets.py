@@ -91,11 +91,12 @@ class LogicNets(Neurons):
 
     def configure(self, config: Mapping[str, Any]) -> Self:
         """Take on formats and, from the weights that are not zero, the inputs of each neuron."""
-        self.config = {**without_na(config), "name": "logicnets"}
-        self.check_config(self.config)
+        config = {**without_na(config), "name": "logicnets"}
+        self.check_config(config)
+        self.config = config
         self.derive()
         weight = self.weight.detach().flatten(1)
-        seen = _largest(weight, self.config.get("fan_in") or self.num_inputs)
+        seen = _largest(weight, config.get("fan_in") or self.num_inputs)
         self._check_size(seen.sum(1))
         width = max(1, int(seen.sum(1).max()))
         order = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]

@@ -45,6 +45,14 @@ def test_looking_up_gives_what_polynomials_give_for_all_inputs(k, levels, binari
     assert torch.equal(looked_up, layer.train()(x))
 
 
+@pytest.mark.parametrize("num_inputs", [8, 33, 200])
+def test_sums_of_many_numbers_are_made_in_the_same_order(num_inputs):
+    layer = LinearLUT.from_float(nn.Linear(num_inputs, 4), config(3, binarized=0)).eval()
+    nn.init.normal_(layer.weight)
+    x = torch.randn(50, num_inputs)
+    assert torch.equal(layer(x), layer.train()(x))
+
+
 def test_new_tables_compute_what_signs_of_the_weights_would():
     """Sums of signs are whole numbers, so only the scales at the end are rounded."""
     linear = nn.Linear(6, 5)
