@@ -48,6 +48,7 @@ ACTIVATIONS = (
 )
 MERGEABLE = (*ACTIVATIONS, nn.Identity, nn.Dropout)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+AROUND = ("additional_layers_inputs", "additional_layers_outputs")
 KEYS = (
     "name",
     *(
@@ -55,8 +56,7 @@ KEYS = (
         for o in ("data_in", "data_out", "weight", "bias")
         for k in ("width", "frac_width")
     ),
-    "additional_layers_inputs",
-    "additional_layers_outputs",
+    *AROUND,
     "fan_in",
 )
 
@@ -88,6 +88,27 @@ class LogicNets(Neurons):
         fan_in = config.get("fan_in")
         if fan_in is not None and (not isinstance(fan_in, int) or fan_in < 1):
             raise ValueError(f"fan_in is a whole number from 1, not {fan_in!r}")
+
+    @classmethod
+    def with_neighbours(
+        cls, configs: Mapping[fx.Node, dict[str, Any]], graph: MaseGraph, baseline: MaseGraph
+    ) -> dict[fx.Node, dict[str, Any]]:
+        """The configs with the names of norm and activation after each node, if they have none."""
+        here, there = _called_once(graph), _called_once(baseline)
+        found = dict(configs)
+        for node, config in configs.items():
+            if any(config.get(key) for key in AROUND) or node.name not in here:
+                continue  # a layer that is called again could not be merged
+            if node.name not in there:
+                raise ValueError(
+                    f"the baseline graph has no layer {node.name!r} that is called once; "
+                    f"give the baseline of this graph, or none"
+                )
+            names = [n.name for n in _followers(cls.norm, there[node.name], baseline, there)]
+            followers = _same_followers(node, names, here)
+            able = itertools.takewhile(lambda n: _is_rows(graph, n), followers)
+            found[node] = {**config, AROUND[1]: [n.name for n in able]}
+        return found
 
     def configure(self, config: Mapping[str, Any]) -> Self:
         """Take on formats and, from the weights that are not zero, the inputs of each neuron."""
@@ -391,8 +412,10 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
 
     Each key is the name of such a node, with a table `{"config": {"additional_layers_inputs":
     […], "additional_layers_outputs": […]}}` of names of nodes, in the order in which they are
-    computed; without them, those of the config that the layer was quantized with.
+    computed; without them, those of the config that the layer was quantized with. Without any key,
+    all LogicNets layers whose configs name layers are merged with them.
     """
+    per_node = per_node or {name: {} for name in _unmerged(graph)}
     plans = {key: _plan(graph, key, table) for key, table in per_node.items()}
     erased = []
     for node, before, after in plans.values():
@@ -414,6 +437,15 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
         exchange(graph, [node], layer)
     finish(graph, unused=erased)
     return {"fused": list(plans), "erased": erased}
+
+
+def _unmerged(graph: MaseGraph) -> Iterator[str]:
+    for name, node in _called_once(graph).items():
+        layer = graph.modules[str(node.target)]
+        if not isinstance(layer, LogicNets) or layer.is_fused:
+            continue
+        if any(layer.config.get(key) for key in AROUND):
+            yield name
 
 
 Merge = tuple[fx.Node, list[fx.Node], list[fx.Node]]
@@ -438,14 +470,11 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
         )
     if len(calls(graph)[layer]) > 1:
         raise PassArgsError(f"node {key!r}: its layer is called by other nodes too; leave it")
-    names = [
-        list(without_na(config).get(k) or layer.config.get(k) or ())
-        for k in ("additional_layers_inputs", "additional_layers_outputs")
-    ]
+    names = [list(without_na(config).get(k) or layer.config.get(k) or ()) for k in AROUND]
     before, after = ([_node(graph, name) for name in part] for part in names)
     chain = [*before, node, *after]
     for first, second in itertools.pairwise(chain):
-        if list(first.users) != [second] or second.all_input_nodes != [first]:
+        if not _follows(first, second):
             raise PassArgsError(
                 f"{key!r}: {second.name!r} does not follow {first.name!r} alone; "
                 f"name the layers in the order in which they are computed"
@@ -453,10 +482,59 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
     for part in (*before, *after):
         if part.op != "call_module":
             raise PassArgsError(f"{key!r}: {part.name!r} calls no module, so it cannot be merged")
-        shape = mase(part).common.results.tensor("data_out_0").shape
-        if isinstance(graph.modules[str(part.target)], nn.BatchNorm1d) and len(shape) != 2:
+        if not _is_rows(graph, part):
+            shape = mase(part).common.results.tensor("data_out_0").shape
             raise PassArgsError(f"{key!r}: {part.name!r} normalises {shape}, not rows of features")
     return node, before, after
+
+
+def _follows(first: fx.Node, second: fx.Node) -> bool:
+    """Whether `second`, and nobody else, takes what `first` gives, and nothing else."""
+    return list(first.users) == [second] and second.all_input_nodes == [first]
+
+
+def _is_rows(graph: MaseGraph, node: fx.Node) -> bool:
+    """Whether a norm of features normalises those of rows, and not of sequences."""
+    if not isinstance(graph.modules[str(node.target)], nn.BatchNorm1d):
+        return True
+    return len(mase(node).common.results.tensor("data_out_0").shape) == 2
+
+
+def _called_once(graph: MaseGraph) -> dict[str, fx.Node]:
+    """The nodes that call a module which nobody else calls, by name."""
+    return {nodes[0].name: nodes[0] for nodes in calls(graph).values() if len(nodes) == 1}
+
+
+def _followers(
+    norm: type[nn.Module], node: fx.Node, graph: MaseGraph, able: Mapping[str, fx.Node]
+) -> Iterator[fx.Node]:
+    """The layers that follow and can be merged, up to the first activation."""
+    while len(node.users) == 1:
+        following = next(iter(node.users))
+        if following.name not in able or not _follows(node, following):
+            return
+        layer = graph.modules[str(following.target)]
+        if not isinstance(layer, (norm, *MERGEABLE)):
+            return
+        yield following
+        if isinstance(layer, ACTIVATIONS):
+            return
+        node = following
+
+
+def _same_followers(
+    node: fx.Node, names: Sequence[str], here: Mapping[str, fx.Node]
+) -> list[fx.Node]:
+    """The nodes of those names; refuses a baseline in which others follow than here."""
+    chain = [node]
+    for name in names:
+        if name not in here or not _follows(chain[-1], here[name]):
+            raise ValueError(
+                f"{name!r} follows {chain[-1].name!r} in the baseline graph, but not here; "
+                f"give the baseline of this graph, or none"
+            )
+        chain.append(here[name])
+    return chain[1:]
 
 
 def _node(graph: MaseGraph, name: str) -> fx.Node:
