@@ -71,7 +71,10 @@ class LogicNets(Neurons):
 
     format_name: ClassVar[str | None] = "logicnets"
     variant_name: ClassVar[str]
-    derived_attributes: ClassVar[tuple[str, ...]] = ("formats", "_kept", "tables", "_made_from")
+    derived_attributes: ClassVar[tuple[str, ...]] = (
+        *Neurons.derived_attributes,
+        *("tables", "_made_from"),
+    )
     norm: ClassVar[type[nn.Module]]  # the one that can be merged
 
     indices: Tensor  # [out, fan_in]: which of its inputs a neuron sees
@@ -114,8 +117,7 @@ class LogicNets(Neurons):
         """Take on formats and, from the weights that are not zero, the inputs of each neuron."""
         config = {**without_na(config), "name": "logicnets"}
         self.check_config(config)
-        self.config = config
-        self.derive()
+        self._take(config)
         weight = self.weight.detach().flatten(1)
         seen = _largest(weight, config.get("fan_in") or self.num_inputs)
         self._check_size(seen.sum(1))
@@ -128,10 +130,15 @@ class LogicNets(Neurons):
         return self
 
     def derive(self) -> None:
-        """Take formats from the config; tables are made when they are needed."""
-        found = {o: _format(self.config, o) for o in ("data_in", "weight", "bias", "data_out")}
+        """Check what a file said, and take formats from it; tables are made when needed."""
+        self.check_config(self.config)
+        self._take(self.config)
+        self._check_size(torch.tensor([self.fan_in]))
+
+    def _take(self, config: Mapping[str, Any]) -> None:
+        found = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
         self.formats: dict[str, NumberFormat] = {o: f for o, f in found.items() if f is not None}
-        self._kept = {}
+        self.config, self._kept = config, {}
         self._drop_tables()
 
     def _drop_tables(self) -> None:

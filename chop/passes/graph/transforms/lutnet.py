@@ -13,6 +13,7 @@ from chop.numerics import NumberFormat
 from chop.numerics.base import straight_through
 from chop.numerics.binary import Binary, BinaryResidual, residual_signs
 from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
+from chop.passes.graph.transforms.pruning.masks import detach_mask, masks_of
 from chop.passes.graph.transforms.quantize.config import without_na
 from chop.passes.graph.transforms.quantize.variants import layer_variant
 from chop.registry import UnknownName
@@ -39,6 +40,10 @@ class LUTNet(Neurons):
 
     format_name: ClassVar[str | None] = "lutnet"
     variant_name: ClassVar[str]
+    derived_attributes: ClassVar[tuple[str, ...]] = (
+        *Neurons.derived_attributes,
+        *("levels", "k", "binarized"),
+    )
 
     input_mask: Tensor  # [out · in · k]: which inputs of its neuron a table sees, its own first
 
@@ -60,18 +65,12 @@ class LUTNet(Neurons):
         """Make tables of the weights: without pruned ones, they compute what signs would."""
         config = {**without_na(config), "name": "lutnet"}
         self.check_config(config)
-        self.levels = _option(config, "levels")
-        self.k = _option(config, "k") if _option(config, "input_expanded") else 1
-        self.binarized = bool(_option(config, "binarization_level"))
+        self._take(config)
         if parametrize.is_parametrized(self):
             raise ValueError("the weight is computed from others, as by a mask; make it permanent")
-        weight = self.weight.detach().flatten(1)
+        weight, masks = self._weight_and_mask()
         self._check_size(weight)
-        self.derive()
-        self.config, self.is_lut_inference = config, True
-        masks = vars(self).pop("pruning_masks", None)  # of a layer that keeps what it pruned
-        masks = weight != 0 if masks is None else masks
-        masks = masks.flatten(1)
+        self.is_lut_inference = True
         self.register_buffer("pruning_masks", masks.to(weight.dtype))
         seen = _seen_inputs(self.num_neurons, self.num_inputs, self.k).to(weight.device)
         self.register_buffer("input_mask", seen.flatten())
@@ -84,13 +83,34 @@ class LUTNet(Neurons):
         return self
 
     def derive(self) -> None:
-        """Make the formats that follow from levels and binarisation."""
+        """Check what a file said, and make what follows from its config."""
+        self.check_config(self.config)
+        self._take(self.config)
+        wanted = [self.levels * self.num_neurons * self.num_inputs, 2**self.k]
+        if list(self.weight.shape) != wanted:
+            raise ValueError(f"its tables are {list(self.weight.shape)}, and not {wanted}")
+
+    def _take(self, config: Mapping[str, Any]) -> None:
+        self.config, self._kept = config, {}
+        self.levels = _option(config, "levels")
+        self.k = _option(config, "k") if _option(config, "input_expanded") else 1
+        self.binarized = bool(_option(config, "binarization_level"))
         self.formats: dict[str, NumberFormat] = {
             "data_in": BinaryResidual(self.levels, False, True, levels=self.levels)
         }
         if self.binarized:
             self.formats["weight"] = Binary(1, False, True)
-        self._kept = {}
+
+    def _weight_and_mask(self) -> tuple[Tensor, Tensor]:
+        """[out, in] both; a weight that is masked is whole, and the tables take on its mask."""
+        given = vars(self).pop("pruning_masks", None)  # of a layer that keeps what it pruned
+        weight = self._parameters["weight"]
+        assert weight is not None
+        if "weight" in masks_of(self):
+            given = masks_of(self)["weight"]
+            detach_mask(self, "weight")
+        weights = weight.detach().flatten(1)
+        return weights, weights != 0 if given is None else given.flatten(1)
 
     def _check_size(self, weight: Tensor) -> None:
         if tuple(weight.shape) != (self.num_neurons, self.num_inputs):
