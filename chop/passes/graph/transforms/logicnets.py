@@ -1,4 +1,4 @@
-"""LogicNets: linear layers whose neurons are truth tables of a few input bits."""
+"""LogicNets: layers whose neurons are truth tables of a few input bits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from chop.ir.graph.mase_metadata import Operands, mase
 from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
 from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
 from chop.passes.graph.transforms.quantize.config import without_na
-from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.passes.graph.transforms.quantize.variants import layer_variant
 from chop.passes.graph.transforms.upkeep import (
     bypass,
@@ -33,9 +33,8 @@ MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries
 MAX_ENTRIES = 2**26  # of all tables of a layer
 CHUNK = 2**22  # entries that are computed at once
 
-# what can be inside a table: functions of one number each
-MERGEABLE = (
-    nn.BatchNorm1d,
+# what can be inside a table, beside the norm of the layer's kind: functions of one number each
+ACTIVATIONS = (
     nn.ReLU,
     nn.ReLU6,
     nn.LeakyReLU,
@@ -46,9 +45,10 @@ MERGEABLE = (
     nn.GELU,
     nn.SiLU,
     nn.ELU,
-    nn.Identity,
-    nn.Dropout,
 )
+MERGEABLE = (*ACTIVATIONS, nn.Identity, nn.Dropout)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+AROUND = ("additional_layers_inputs", "additional_layers_outputs")
 KEYS = (
     "name",
     *(
@@ -56,14 +56,12 @@ KEYS = (
         for o in ("data_in", "data_out", "weight", "bias")
         for k in ("width", "frac_width")
     ),
-    "additional_layers_inputs",
-    "additional_layers_outputs",
+    *AROUND,
     "fan_in",
 )
 
 
-@layer_variant("linear", "logicnets")
-class LinearLogicNets(QuantLinear):
+class LogicNets(Neurons):
     """Each neuron sees a few inputs of a few bits, so that all its answers fit in a table.
 
     In train mode, and with `is_lut_inference = False`, it computes: input layers if fused, input
@@ -73,29 +71,15 @@ class LinearLogicNets(QuantLinear):
 
     format_name: ClassVar[str | None] = "logicnets"
     variant_name: ClassVar[str]
+    derived_attributes: ClassVar[tuple[str, ...]] = (
+        *Neurons.derived_attributes,
+        *("tables", "_made_from"),
+    )
+    norm: ClassVar[type[nn.Module]]  # the one that can be merged
 
-    indices: Tensor  # [out, fan_in]: which inputs a neuron sees
+    indices: Tensor  # [out, fan_in]: which of its inputs a neuron sees
     valid: Tensor  # [out, fan_in]: whether it is one; neurons may see fewer than others
     tables: Tensor  # [out, 2^(width * fan_in)]: codes of results
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        config: Mapping[str, Any] | None = None,
-        activation_module: nn.Module | None = None,
-        input_layers: Sequence[nn.Module] = (),
-        output_layers: Sequence[nn.Module] = (),
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        if config is None:
-            raise TypeError("LinearLogicNets needs config = {'data_in_width': …, …}")
-        super().__init__(in_features, out_features, bias, device, dtype, config=config)
-        last = () if activation_module is None else (activation_module,)
-        if input_layers or output_layers or last:
-            self.merge(input_layers, (*output_layers, *last))
 
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> None:
@@ -108,25 +92,58 @@ class LinearLogicNets(QuantLinear):
         if fan_in is not None and (not isinstance(fan_in, int) or fan_in < 1):
             raise ValueError(f"fan_in is a whole number from 1, not {fan_in!r}")
 
+    @classmethod
+    def with_neighbours(
+        cls, configs: Mapping[fx.Node, dict[str, Any]], graph: MaseGraph, baseline: MaseGraph
+    ) -> dict[fx.Node, dict[str, Any]]:
+        """The configs with the names of norm and activation after each node, if they have none."""
+        here, there = _called_once(graph), _called_once(baseline)
+        found = dict(configs)
+        for node, config in configs.items():
+            if any(config.get(key) for key in AROUND) or node.name not in here:
+                continue  # a layer that is called again could not be merged
+            if node.name not in there:
+                raise ValueError(
+                    f"the baseline graph has no layer {node.name!r} that is called once; "
+                    f"give the baseline of this graph, or none"
+                )
+            names = [n.name for n in _followers(cls.norm, there[node.name], baseline, there)]
+            followers = _same_followers(node, names, here)
+            able = itertools.takewhile(lambda n: _is_rows(graph, n), followers)
+            found[node] = {**config, AROUND[1]: [n.name for n in able]}
+        return found
+
     def configure(self, config: Mapping[str, Any]) -> Self:
         """Take on formats and, from the weights that are not zero, the inputs of each neuron."""
         config = {**without_na(config), "name": "logicnets"}
         self.check_config(config)
-        found = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
-        self.formats: dict[str, NumberFormat] = {o: f for o, f in found.items() if f is not None}
-        self.config, self._kept = config, {}
-        weight = self.weight.detach()
-        seen = _largest(weight, config.get("fan_in") or self.in_features)
+        self._take(config)
+        weight = self.weight.detach().flatten(1)
+        seen = _largest(weight, config.get("fan_in") or self.num_inputs)
         self._check_size(seen.sum(1))
         width = max(1, int(seen.sum(1).max()))
         order = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         self.register_buffer("indices", order)
         self.register_buffer("valid", seen.gather(1, order))
-        self.register_buffer("tables", torch.empty(0, dtype=torch.int32), persistent=False)
-        self._made_from: list[Tensor] = []
         self.is_lut_inference, self.is_fused = True, False
         self.input_layers, self.output_layers = nn.ModuleList(), nn.ModuleList()
         return self
+
+    def derive(self) -> None:
+        """Check what a file said, and take formats from it; tables are made when needed."""
+        self.check_config(self.config)
+        self._take(self.config)
+        self._check_size(torch.tensor([self.fan_in]))
+
+    def _take(self, config: Mapping[str, Any]) -> None:
+        found = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
+        self.formats: dict[str, NumberFormat] = {o: f for o, f in found.items() if f is not None}
+        self.config, self._kept = config, {}
+        self._drop_tables()
+
+    def _drop_tables(self) -> None:
+        self.tables = torch.empty(0, dtype=torch.int32)
+        self._made_from: list[Tensor] = []
 
     def _check_size(self, fan_ins: Tensor) -> None:
         """Refuse tables that would be too large, with the number."""
@@ -138,10 +155,10 @@ class LinearLogicNets(QuantLinear):
                 f"would have 2^{bits} entries, and 2^{MAX_BITS} is the most; prune its weights, or "
                 f"give fan_in = {max(1, MAX_BITS // self.input_format.width)} or fewer"
             )
-        if self.out_features * 2**bits > MAX_ENTRIES:
+        if self.num_neurons * 2**bits > MAX_ENTRIES:
             raise ValueError(
-                f"{self.out_features} tables of 2^{bits} entries are "
-                f"{self.out_features * 2**bits}, and {MAX_ENTRIES} is the most; give fewer bits"
+                f"{self.num_neurons} tables of 2^{bits} entries are "
+                f"{self.num_neurons * 2**bits}, and {MAX_ENTRIES} is the most; give fewer bits"
             )
 
     @property
@@ -160,16 +177,27 @@ class LinearLogicNets(QuantLinear):
     def merge(self, input_layers: Sequence[nn.Module], output_layers: Sequence[nn.Module]) -> None:
         """Take in the layers before and after, as copies, and fuse."""
         for layer in (*input_layers, *output_layers):
-            if not isinstance(layer, MERGEABLE):
-                able = ", ".join(cls.__name__ for cls in MERGEABLE)
+            if not isinstance(layer, (self.norm, *MERGEABLE)):
+                able = ", ".join(cls.__name__ for cls in (self.norm, *MERGEABLE))
                 raise ValueError(f"{type(layer).__name__} cannot be merged; these can: {able}")
         self.input_layers = nn.ModuleList(copy.deepcopy(layer) for layer in input_layers)
         self.output_layers = nn.ModuleList(copy.deepcopy(layer) for layer in output_layers)
         self.set_fused(True)
 
+    def _merge_given(
+        self,
+        activation_module: nn.Module | None,
+        input_layers: Sequence[nn.Module],
+        output_layers: Sequence[nn.Module],
+    ) -> None:
+        last = () if activation_module is None else (activation_module,)
+        if input_layers or output_layers or last:
+            self.merge(input_layers, (*output_layers, *last))
+
     def set_fused(self, fused: bool) -> None:
         """Whether the merged layers are applied inside."""
-        self.is_fused, self._made_from = fused, []
+        self.is_fused = fused
+        self._drop_tables()
 
     def forward(self, input: Tensor) -> Any:
         if self.training or not self.is_lut_inference:
@@ -179,23 +207,26 @@ class LinearLogicNets(QuantLinear):
     def math_forward(self, x: Tensor) -> Tensor:
         """By arithmetic, with gradients."""
         x = self._quantized_input(x)
-        rows = x.reshape(-1, self.in_features)
-        columns = [rows[:, column] for column in self.indices.unbind(1)]
-        return self._neurons(columns).reshape(*x.shape[:-1], self.out_features)
+        rows = self.rows(x)
+        columns = [rows[:, column] for column in self.seen_inputs().unbind(1)]
+        return self.from_rows(self._neurons(columns), x)
 
     def lut_forward(self, x: Tensor) -> Tensor:
         """By looking up, without gradients: the same numbers, bit for bit."""
         self._refresh_tables()
         x = self._quantized_input(x)
-        codes = self.encode(x.reshape(-1, self.in_features))
-        index = torch.arange(self.out_features, device=x.device) * self.tables.shape[1]
+        codes = self.encode(self.rows(x))
+        index = torch.arange(self.num_neurons, device=x.device) * self.tables.shape[1]
         index = index.expand(codes.shape[0], -1)
-        for i, column in enumerate(self.indices.unbind(1)):
+        for i, column in enumerate(self.seen_inputs().unbind(1)):
             digit = codes[:, column] * self.valid[:, i]
             index = index + (digit << (i * self.input_format.width))
         found = self.tables.view(-1)[index]
-        values = self._values(found, self.output_format, x.dtype)
-        return values.reshape(*x.shape[:-1], self.out_features)
+        return self.from_rows(self._values(found, self.output_format, x.dtype), x)
+
+    def seen_inputs(self) -> Tensor:
+        """[out, fan_in]: where in a row the inputs that a neuron sees are."""
+        return self.indices + self.first_inputs()[:, None]
 
     def _quantized_input(self, x: Tensor) -> Tensor:
         for layer in self.input_layers if self.is_fused else ():
@@ -209,7 +240,7 @@ class LinearLogicNets(QuantLinear):
         Sums are made one product after the other, so that they do not depend on how many rows there
         are: a matrix product may add in any order, and the tables would differ by rounding.
         """
-        weight = self.q("weight", self.weight).gather(1, self.indices) * self.valid
+        weight = self.q("weight", self.weight).flatten(1).gather(1, self.indices) * self.valid
         total = columns[0] * weight[:, 0]
         for i, column in enumerate(columns[1:], start=1):
             total = total + column * weight[:, i]
@@ -239,17 +270,17 @@ class LinearLogicNets(QuantLinear):
     def calculate_truth_tables(self) -> None:
         """Compute the answers of every neuron to all inputs that there are, vectorised."""
         width, rows = self.input_format.width, 2 ** (self.input_format.width * self.fan_in)
-        step = max(1, CHUNK // self.out_features)
+        step = max(1, CHUNK // self.num_neurons)
         training = {module: module.training for module in self.modules()}
         self.eval()
         with torch.inference_mode(False), torch.no_grad():  # tables outlive an inference
             tables = torch.empty(
-                self.out_features, rows, dtype=torch.int32, device=self.weight.device
+                self.num_neurons, rows, dtype=torch.int32, device=self.weight.device
             )
             for start in range(0, rows, step):
                 entries = torch.arange(start, min(start + step, rows), device=tables.device)
                 digits = [(entries >> (i * width)) & (2**width - 1) for i in range(self.fan_in)]
-                columns = [self.decode(d)[:, None].expand(-1, self.out_features) for d in digits]
+                columns = [self.decode(d)[:, None].expand(-1, self.num_neurons) for d in digits]
                 found = _codes(self._neurons(columns), self.output_format)
                 tables[:, entries] = found.T.to(torch.int32)
             self._made_from = [t.detach().clone() for t in self._sources()]
@@ -259,7 +290,7 @@ class LinearLogicNets(QuantLinear):
 
     def _sources(self) -> Iterator[Tensor]:
         yield from self.parameters()
-        yield from (b for name, b in self.named_buffers() if name != "tables")
+        yield from self.buffers()
 
     def _refresh_tables(self) -> None:
         sources = list(self._sources())
@@ -274,9 +305,9 @@ class LinearLogicNets(QuantLinear):
     def neuron_truth_tables(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """For each neuron: its inputs, all rows of input codes, results as values and as codes."""
         self._refresh_tables()
-        width, found = self.input_format.width, []
-        for neuron in range(self.out_features):
-            seen = self.indices[neuron, self.valid[neuron]]
+        width, places, found = self.input_format.width, self.seen_inputs(), []
+        for neuron in range(self.num_neurons):
+            seen = places[neuron, self.valid[neuron]]
             entries = torch.arange(2 ** (width * len(seen)), device=seen.device)
             digits = [(entries >> (i * width)) & (2**width - 1) for i in range(len(seen))]
             rows = torch.stack(digits, 1) if digits else entries[:, None][:, :0]
@@ -286,10 +317,56 @@ class LinearLogicNets(QuantLinear):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_made_from": []}
+        made: dict[str, Any] = {"tables": torch.empty(0, dtype=torch.int32), "_made_from": []}
+        return super().__getstate__() | made
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, fan_in={self.fan_in}, bits={self.input_format.width}"
+
+
+@layer_variant("linear", "logicnets")
+class LinearLogicNets(LogicNets, LinearNeurons):
+    """A linear layer of truth tables."""
+
+    norm = nn.BatchNorm1d
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        config: Mapping[str, Any] | None = None,
+        activation_module: nn.Module | None = None,
+        input_layers: Sequence[nn.Module] = (),
+        output_layers: Sequence[nn.Module] = (),
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if config is None:
+            raise TypeError("LinearLogicNets needs config = {'data_in_width': …, …}")
+        super().__init__(in_features, out_features, bias, device, dtype, config=config)
+        self._merge_given(activation_module, input_layers, output_layers)
+
+
+@layer_variant("conv2d", "logicnets")
+class Conv2DLogicNets(LogicNets, Conv2dNeurons):
+    """A convolution whose channels are truth tables of a patch; padding has the code of zero."""
+
+    norm = nn.BatchNorm2d
+
+    def __init__(
+        self,
+        *args: Any,
+        config: Mapping[str, Any] | None = None,
+        activation_module: nn.Module | None = None,
+        input_layers: Sequence[nn.Module] = (),
+        output_layers: Sequence[nn.Module] = (),
+        **kwargs: Any,
+    ) -> None:
+        if config is None:
+            raise TypeError("Conv2DLogicNets needs config = {'data_in_width': …, …}")
+        super().__init__(*args, config=config, **kwargs)
+        self._merge_given(activation_module, input_layers, output_layers)
 
 
 def _format(config: Mapping[str, Any], operand: str, needed: bool = False) -> Integer | None:
@@ -320,13 +397,20 @@ def _largest(weight: Tensor, count: int) -> Tensor:
 
 def _applied(layer: nn.Module, x: Tensor) -> Tensor:
     """A merged layer; a batch norm in eval mode by single steps, alike for any number of rows."""
-    if not isinstance(layer, nn.BatchNorm1d) or layer.training or layer.running_mean is None:
+    if not isinstance(layer, NORMS):
         y: Tensor = layer(x.contiguous())
         return y
+    if layer.training or layer.running_mean is None:
+        images = isinstance(layer, nn.BatchNorm2d) and x.dim() == 2  # rows of channels
+        y = layer(x[..., None, None] if images else x)
+        return y.reshape(x.shape)
     assert layer.running_var is not None
     scale = (layer.running_var + layer.eps).rsqrt()
-    x = (x - layer.running_mean) * (scale if layer.weight is None else scale * layer.weight)
-    return x if layer.bias is None else x + layer.bias
+    factors = (layer.running_mean, scale if layer.weight is None else scale * layer.weight)
+    ones = (1,) * (2 if isinstance(layer, nn.BatchNorm2d) and x.dim() > 2 else 0)
+    mean, scale = (t.reshape(-1, *ones) for t in factors)
+    x = (x - mean) * scale
+    return x if layer.bias is None else x + layer.bias.reshape(-1, *ones)
 
 
 @graph_pass("logicnets_fusion", "transform", needs=("common",))
@@ -335,13 +419,15 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
 
     Each key is the name of such a node, with a table `{"config": {"additional_layers_inputs":
     […], "additional_layers_outputs": […]}}` of names of nodes, in the order in which they are
-    computed; without them, those of the config that the layer was quantized with.
+    computed; without them, those of the config that the layer was quantized with. Without any key,
+    all LogicNets layers whose configs name layers are merged with them.
     """
+    per_node = per_node or {name: {} for name in _unmerged(graph)}
     plans = {key: _plan(graph, key, table) for key, table in per_node.items()}
     erased = []
     for node, before, after in plans.values():
         layer = own_copy(graph.modules[str(node.target)])
-        assert isinstance(layer, LinearLogicNets)
+        assert isinstance(layer, LogicNets)
         modules = [[graph.modules[str(n.target)] for n in part] for part in (before, after)]
         try:
             layer.merge(*modules)
@@ -360,6 +446,15 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
     return {"fused": list(plans), "erased": erased}
 
 
+def _unmerged(graph: MaseGraph) -> Iterator[str]:
+    for name, node in _called_once(graph).items():
+        layer = graph.modules[str(node.target)]
+        if not isinstance(layer, LogicNets) or layer.is_fused:
+            continue
+        if any(layer.config.get(key) for key in AROUND):
+            yield name
+
+
 Merge = tuple[fx.Node, list[fx.Node], list[fx.Node]]
 
 
@@ -376,20 +471,17 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
             raise PassArgsError(f"{key!r}: {UnknownName('key of logicnets', option, KEYS)}")
     node = _node(graph, key)
     layer = graph.modules[str(node.target)] if node.op == "call_module" else None
-    if not isinstance(layer, LinearLogicNets):
+    if not isinstance(layer, LogicNets):
         raise PassArgsError(
             f"node {key!r} is no LogicNets layer; quantize it with name = logicnets"
         )
     if len(calls(graph)[layer]) > 1:
         raise PassArgsError(f"node {key!r}: its layer is called by other nodes too; leave it")
-    names = [
-        list(without_na(config).get(k) or layer.config.get(k) or ())
-        for k in ("additional_layers_inputs", "additional_layers_outputs")
-    ]
+    names = [list(without_na(config).get(k) or layer.config.get(k) or ()) for k in AROUND]
     before, after = ([_node(graph, name) for name in part] for part in names)
     chain = [*before, node, *after]
     for first, second in itertools.pairwise(chain):
-        if list(first.users) != [second] or second.all_input_nodes != [first]:
+        if not _follows(first, second):
             raise PassArgsError(
                 f"{key!r}: {second.name!r} does not follow {first.name!r} alone; "
                 f"name the layers in the order in which they are computed"
@@ -397,10 +489,59 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
     for part in (*before, *after):
         if part.op != "call_module":
             raise PassArgsError(f"{key!r}: {part.name!r} calls no module, so it cannot be merged")
-        shape = mase(part).common.results.tensor("data_out_0").shape
-        if isinstance(graph.modules[str(part.target)], nn.BatchNorm1d) and len(shape) != 2:
+        if not _is_rows(graph, part):
+            shape = mase(part).common.results.tensor("data_out_0").shape
             raise PassArgsError(f"{key!r}: {part.name!r} normalises {shape}, not rows of features")
     return node, before, after
+
+
+def _follows(first: fx.Node, second: fx.Node) -> bool:
+    """Whether `second`, and nobody else, takes what `first` gives, and nothing else."""
+    return list(first.users) == [second] and second.all_input_nodes == [first]
+
+
+def _is_rows(graph: MaseGraph, node: fx.Node) -> bool:
+    """Whether a norm of features normalises those of rows, and not of sequences."""
+    if not isinstance(graph.modules[str(node.target)], nn.BatchNorm1d):
+        return True
+    return len(mase(node).common.results.tensor("data_out_0").shape) == 2
+
+
+def _called_once(graph: MaseGraph) -> dict[str, fx.Node]:
+    """The nodes that call a module which nobody else calls, by name."""
+    return {nodes[0].name: nodes[0] for nodes in calls(graph).values() if len(nodes) == 1}
+
+
+def _followers(
+    norm: type[nn.Module], node: fx.Node, graph: MaseGraph, able: Mapping[str, fx.Node]
+) -> Iterator[fx.Node]:
+    """The layers that follow and can be merged, up to the first activation."""
+    while len(node.users) == 1:
+        following = next(iter(node.users))
+        if following.name not in able or not _follows(node, following):
+            return
+        layer = graph.modules[str(following.target)]
+        if not isinstance(layer, (norm, *MERGEABLE)):
+            return
+        yield following
+        if isinstance(layer, ACTIVATIONS):
+            return
+        node = following
+
+
+def _same_followers(
+    node: fx.Node, names: Sequence[str], here: Mapping[str, fx.Node]
+) -> list[fx.Node]:
+    """The nodes of those names; refuses a baseline in which others follow than here."""
+    chain = [node]
+    for name in names:
+        if name not in here or not _follows(chain[-1], here[name]):
+            raise ValueError(
+                f"{name!r} follows {chain[-1].name!r} in the baseline graph, but not here; "
+                f"give the baseline of this graph, or none"
+            )
+        chain.append(here[name])
+    return chain[1:]
 
 
 def _node(graph: MaseGraph, name: str) -> fx.Node:

@@ -1,8 +1,8 @@
-"""LUTNet: linear layers in which a lookup table stands for each product of weight and input."""
+"""LUTNet: layers in which a lookup table stands for each product of weight and input."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -12,8 +12,9 @@ from torch.nn.utils import parametrize
 from chop.numerics import NumberFormat
 from chop.numerics.base import straight_through
 from chop.numerics.binary import Binary, BinaryResidual, residual_signs
+from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
+from chop.passes.graph.transforms.pruning.masks import detach_mask, masks_of
 from chop.passes.graph.transforms.quantize.config import without_na
-from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.passes.graph.transforms.quantize.variants import layer_variant
 from chop.registry import UnknownName
 
@@ -28,8 +29,7 @@ KEYS = (
 )
 
 
-@layer_variant("linear", "lutnet")
-class LinearLUT(QuantLinear):
+class LUTNet(Neurons):
     """y = |gamma| sum over levels |mean| sum over inputs mask · table(input, k - 1 others) + bias.
 
     Inputs are sums of signs (`data_in_levels` of them); each table maps the signs of k inputs to a
@@ -40,8 +40,156 @@ class LinearLUT(QuantLinear):
 
     format_name: ClassVar[str | None] = "lutnet"
     variant_name: ClassVar[str]
+    derived_attributes: ClassVar[tuple[str, ...]] = (
+        *Neurons.derived_attributes,
+        *("levels", "k", "binarized"),
+    )
 
-    input_mask: Tensor  # [out · in · k]: which inputs a table sees, its own first
+    input_mask: Tensor  # [out · in · k]: which inputs of its neuron a table sees, its own first
+
+    @classmethod
+    def check_config(cls, config: Mapping[str, Any]) -> None:
+        for key in config:
+            if key not in KEYS:
+                raise UnknownName("key of lutnet", key, KEYS)
+        wanted = {"k": range(1, MAX_K + 1), "levels": range(1, 4)}
+        wanted |= {"binarization_level": range(2), "input_expanded": range(2)}
+        for key, allowed in wanted.items():
+            value = _option(config, key)
+            if value not in allowed or not isinstance(value, int):
+                law = f"a whole number from {allowed[0]} to {allowed[-1]}"
+                raise ValueError(f"data_in_{key} of lutnet is {law}, not {value!r}")
+        _image_size(config.get("data_in_dim"))
+
+    def configure(self, config: Mapping[str, Any]) -> Self:
+        """Make tables of the weights: without pruned ones, they compute what signs would."""
+        config = {**without_na(config), "name": "lutnet"}
+        self.check_config(config)
+        self._take(config)
+        if parametrize.is_parametrized(self):
+            raise ValueError("the weight is computed from others, as by a mask; make it permanent")
+        weight, masks = self._weight_and_mask()
+        self._check_size(weight)
+        self.is_lut_inference = True
+        self.register_buffer("pruning_masks", masks.to(weight.dtype))
+        seen = _seen_inputs(self.num_neurons, self.num_inputs, self.k).to(weight.device)
+        self.register_buffer("input_mask", seen.flatten())
+        kept = weight[masks != 0].abs()
+        gamma = kept.mean() if len(kept) else weight.new_ones(())
+        self.gamma = nn.Parameter(gamma.clone())
+        parts = torch.arange(self.levels, 0, -1, dtype=weight.dtype, device=weight.device)
+        self.means = nn.Parameter(parts / parts.sum())
+        self.weight = nn.Parameter(self._tables_of(weight).repeat(self.levels, 1))
+        return self
+
+    def derive(self) -> None:
+        """Check what a file said, and make what follows from its config."""
+        self.check_config(self.config)
+        self._take(self.config)
+        wanted = [self.levels * self.num_neurons * self.num_inputs, 2**self.k]
+        if list(self.weight.shape) != wanted:
+            raise ValueError(f"its tables are {list(self.weight.shape)}, and not {wanted}")
+
+    def _take(self, config: Mapping[str, Any]) -> None:
+        self.config, self._kept = config, {}
+        self.levels = _option(config, "levels")
+        self.k = _option(config, "k") if _option(config, "input_expanded") else 1
+        self.binarized = bool(_option(config, "binarization_level"))
+        self.formats: dict[str, NumberFormat] = {
+            "data_in": BinaryResidual(self.levels, False, True, levels=self.levels)
+        }
+        if self.binarized:
+            self.formats["weight"] = Binary(1, False, True)
+
+    def _weight_and_mask(self) -> tuple[Tensor, Tensor]:
+        """[out, in] both; a weight that is masked is whole, and the tables take on its mask."""
+        given = vars(self).pop("pruning_masks", None)  # of a layer that keeps what it pruned
+        weight = self._parameters["weight"]
+        assert weight is not None
+        if "weight" in masks_of(self):
+            given = masks_of(self)["weight"]
+            detach_mask(self, "weight")
+        weights = weight.detach().flatten(1)
+        return weights, weights != 0 if given is None else given.flatten(1)
+
+    def _check_size(self, weight: Tensor) -> None:
+        if tuple(weight.shape) != (self.num_neurons, self.num_inputs):
+            raise ValueError("the layer is made of tables already; start from what it was made of")
+        if self.k > self.num_inputs:
+            raise ValueError(f"a table of {self.k} inputs needs as many, not {self.num_inputs}")
+        entries = self.levels * weight.numel() * 2**self.k
+        if entries > MAX_ENTRIES:
+            raise ValueError(
+                f"{self.levels} levels of {weight.numel()} tables with 2^{self.k} entries are "
+                f"{entries} numbers to train, and {MAX_ENTRIES} is the most; give a smaller "
+                f"data_in_k, or a smaller layer"
+            )
+
+    def _tables_of(self, weight: Tensor) -> Tensor:
+        """[out · in, 2^k]: the own product, and those of further inputs that a mask pruned."""
+        seen = self.input_mask.view(self.num_neurons, self.num_inputs, self.k)
+        weights = weight[:, None].expand(-1, self.num_inputs, -1).gather(2, seen)
+        weights[..., 1:] *= (self._mask_of(seen) == 0)[..., 1:]
+        return (weights @ self.corners().T).flatten(0, 1)
+
+    def _mask_of(self, seen: Tensor) -> Tensor:
+        masks: Tensor = self.pruning_masks[:, None].expand(-1, self.num_inputs, -1)
+        return masks.gather(2, seen)
+
+    def corners(self) -> Tensor:
+        """[2^k, k]: all signs of k inputs, the last one changing fastest."""
+        signs = self.gamma.new_tensor([-1.0, 1.0])
+        return torch.cartesian_prod(*[signs] * self.k).view(-1, self.k)
+
+    def forward(self, input: Tensor) -> Tensor:
+        rows = self.rows(input)
+        levels = residual_signs(rows, self.means, _bipolar)
+        signs = [_bipolar(level) for level in levels]
+        tables = self.table_values().view(self.levels, -1, 2**self.k)
+        look = self._computed if self.training or not self.is_lut_inference else self._looked_up
+        columns = self.seen_inputs().unbind(1)
+        total: Any = 0
+        for sign, mean, table in zip(signs, self.means, tables, strict=True):
+            products = look(sign, columns, table).view(-1, self.num_neurons, self.num_inputs)
+            total = total + (products * self.pruning_masks).sum(-1) * mean.abs()
+        total = total * self.gamma.abs()
+        if self.bias is not None:
+            total = total + self.bias
+        return self.from_rows(total, input)
+
+    def seen_inputs(self) -> Tensor:
+        """[out · in, k]: where in a row the inputs that a table sees are."""
+        seen = self.input_mask.view(self.num_neurons, -1)
+        return (seen + self.first_inputs()[:, None]).view(-1, self.k)
+
+    def table_values(self) -> Tensor:
+        """[levels · out · in, 2^k]: what the tables hold, as signs if binarised."""
+        return _bipolar(self.weight) if self.binarized else self.weight
+
+    def _computed(self, sign: Tensor, columns: Sequence[Tensor], table: Tensor) -> Tensor:
+        """[rows, tables]: sum over corners of entry · product of (1 + corner · input) / 2."""
+        value = table
+        for column in columns:
+            x = sign[:, column, None]
+            low, high = value.chunk(2, -1)
+            value = low * ((1 - x) / 2) + high * ((1 + x) / 2)
+        return value.squeeze(-1)
+
+    def _looked_up(self, sign: Tensor, columns: Sequence[Tensor], table: Tensor) -> Tensor:
+        """[rows, tables]: the entry of the corner that the inputs are at."""
+        index = torch.zeros(1, dtype=torch.long, device=sign.device)
+        for column in columns:
+            index = index * 2 + (sign[:, column] > 0)
+        # laid out as computed ones, so that sums over inputs are made in the same order
+        return table.gather(1, index.T).T.contiguous()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, k={self.k}, levels={self.levels}"
+
+
+@layer_variant("linear", "lutnet")
+class LinearLUT(LUTNet, LinearNeurons):
+    """A linear layer of lookup tables."""
 
     def __init__(
         self,
@@ -56,116 +204,37 @@ class LinearLUT(QuantLinear):
             raise TypeError("LinearLUT needs config = {'data_in_k': …}")
         super().__init__(in_features, out_features, bias, device, dtype, config=config)
 
-    @classmethod
-    def check_config(cls, config: Mapping[str, Any]) -> None:
-        for key in config:
-            if key not in KEYS:
-                raise UnknownName("key of lutnet", key, KEYS)
-        wanted = {"k": range(1, MAX_K + 1), "levels": range(1, 4)}
-        wanted |= {"binarization_level": range(2), "input_expanded": range(2)}
-        for key, allowed in wanted.items():
-            value = _option(config, key)
-            if value not in allowed or not isinstance(value, int):
-                law = f"a whole number from {allowed[0]} to {allowed[-1]}"
-                raise ValueError(f"data_in_{key} of lutnet is {law}, not {value!r}")
 
-    def configure(self, config: Mapping[str, Any]) -> Self:
-        """Make tables of the weights: without pruned ones, they compute what signs would."""
-        config = {**without_na(config), "name": "lutnet"}
-        self.check_config(config)
-        self.levels = _option(config, "levels")
-        self.k = _option(config, "k") if _option(config, "input_expanded") else 1
-        self.binarized = bool(_option(config, "binarization_level"))
-        if parametrize.is_parametrized(self):
-            raise ValueError("the weight is computed from others, as by a mask; make it permanent")
-        weight = self.weight.detach()
-        self._check_size(weight)
-        self.formats: dict[str, NumberFormat] = {
-            "data_in": BinaryResidual(self.levels, False, True, levels=self.levels)
-        }
-        if self.binarized:
-            self.formats["weight"] = Binary(1, False, True)
-        self.config, self._kept, self.is_lut_inference = config, {}, True
-        masks = vars(self).pop("pruning_masks", None)  # of a layer that keeps what it pruned
-        masks = weight != 0 if masks is None else masks
-        self.register_buffer("pruning_masks", masks.to(weight.dtype))
-        seen = _seen_inputs(self.out_features, self.in_features, self.k).to(weight.device)
-        self.register_buffer("input_mask", seen.flatten())
-        kept = weight[masks != 0].abs()
-        gamma = kept.mean() if len(kept) else weight.new_ones(())
-        self.gamma = nn.Parameter(gamma.clone())
-        parts = torch.arange(self.levels, 0, -1, dtype=weight.dtype, device=weight.device)
-        self.means = nn.Parameter(parts / parts.sum())
-        self.weight = nn.Parameter(self._tables_of(weight).repeat(self.levels, 1))
-        return self
+@layer_variant("conv2d", "lutnet")
+class Conv2dLUT(LUTNet, Conv2dNeurons):
+    """A convolution of lookup tables; they see patches, in which padding is zero.
 
-    def _check_size(self, weight: Tensor) -> None:
-        if tuple(weight.shape) != (self.out_features, self.in_features):
-            raise ValueError("the layer is made of tables already; start from its linear layer")
-        if self.k > self.in_features:
-            raise ValueError(f"a table of {self.k} inputs needs as many, not {self.in_features}")
-        entries = self.levels * weight.numel() * 2**self.k
-        if entries > MAX_ENTRIES:
+    `data_in_dim`, the height and width of inputs, is no need of ours; if given, it is checked.
+    """
+
+    def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        if config is None:
+            raise TypeError("Conv2dLUT needs config = {'data_in_k': …}")
+        super().__init__(*args, config=config, **kwargs)
+
+    def rows(self, x: Tensor) -> Tensor:
+        wanted = _image_size(self.config.get("data_in_dim"))
+        if wanted is not None and tuple(x.shape[-2:]) != wanted:
             raise ValueError(
-                f"{self.levels} levels of {weight.numel()} tables with 2^{self.k} entries are "
-                f"{entries} numbers to train, and {MAX_ENTRIES} is the most; give a smaller "
-                f"data_in_k, or a smaller layer"
+                f"data_in_dim says that inputs are {wanted[0]} x {wanted[1]}, not "
+                f"{' x '.join(str(n) for n in x.shape[-2:])}; leave it out to take any size"
             )
+        return super().rows(x)
 
-    def _tables_of(self, weight: Tensor) -> Tensor:
-        """[out · in, 2^k]: the own product, and those of further inputs that a mask pruned."""
-        seen = self.input_mask.view(self.out_features, self.in_features, self.k)
-        weights = weight[:, None].expand(-1, self.in_features, -1).gather(2, seen)
-        weights[..., 1:] *= (self._mask_of(seen) == 0)[..., 1:]
-        return (weights @ self.corners().T).flatten(0, 1)
 
-    def _mask_of(self, seen: Tensor) -> Tensor:
-        masks: Tensor = self.pruning_masks[:, None].expand(-1, self.in_features, -1)
-        return masks.gather(2, seen)
-
-    def corners(self) -> Tensor:
-        """[2^k, k]: all signs of k inputs, the last one changing fastest."""
-        signs = self.gamma.new_tensor([-1.0, 1.0])
-        return torch.cartesian_prod(*[signs] * self.k).view(-1, self.k)
-
-    def forward(self, input: Tensor) -> Tensor:
-        rows = input.reshape(-1, self.in_features)
-        levels = residual_signs(rows, self.means, _bipolar)
-        signs = [_bipolar(level) for level in levels]
-        tables = self.table_values().view(self.levels, -1, 2**self.k)
-        look = self._computed if self.training or not self.is_lut_inference else self._looked_up
-        total: Any = 0
-        for sign, mean, table in zip(signs, self.means, tables, strict=True):
-            products = look(sign, table).view(-1, self.out_features, self.in_features)
-            total = total + (products * self.pruning_masks).sum(-1) * mean.abs()
-        total = total * self.gamma.abs()
-        if self.bias is not None:
-            total = total + self.bias
-        result: Tensor = total.reshape(*input.shape[:-1], self.out_features)
-        return result
-
-    def table_values(self) -> Tensor:
-        """[levels · out · in, 2^k]: what the tables hold, as signs if binarised."""
-        return _bipolar(self.weight) if self.binarized else self.weight
-
-    def _computed(self, sign: Tensor, table: Tensor) -> Tensor:
-        """[rows, tables]: sum over corners of entry · product of (1 + corner · input) / 2."""
-        value = table
-        for column in self.input_mask.view(-1, self.k).unbind(1):
-            x = sign[:, column, None]
-            low, high = value.chunk(2, -1)
-            value = low * ((1 - x) / 2) + high * ((1 + x) / 2)
-        return value.squeeze(-1)
-
-    def _looked_up(self, sign: Tensor, table: Tensor) -> Tensor:
-        """[rows, tables]: the entry of the corner that the inputs are at."""
-        index = torch.zeros(1, dtype=torch.long, device=sign.device)
-        for column in self.input_mask.view(-1, self.k).unbind(1):
-            index = index * 2 + (sign[:, column] > 0)
-        return table.gather(1, index.T).T
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, k={self.k}, levels={self.levels}"
+def _image_size(given: Any) -> tuple[int, int] | None:
+    """Height and width from `data_in_dim`: a number for both, or two."""
+    if given is None:
+        return None
+    size = tuple(given) if isinstance(given, list | tuple) else (given, given)
+    if len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
+        raise ValueError(f"data_in_dim is a height and width from 1, or one for both, not {given}")
+    return size
 
 
 DEFAULTS = {"k": 2, "levels": 2, "binarization_level": 1, "input_expanded": 1}

@@ -277,7 +277,7 @@ class TestPasses:
             quantize_transform_pass(graph, by="name", layers_2={"config": integer})
 
     def test_other_ops_are_refused(self, graph):
-        with pytest.raises(TypeError, match="logicnets is for linear, not for relu"):
+        with pytest.raises(TypeError, match="logicnets is for linear, conv2d, not for relu"):
             quantize_transform_pass(graph, by="name", layers_6={"config": config()})
 
     def test_tables_that_would_be_too_large_are_refused_by_the_pass(self, ready, row):
@@ -286,3 +286,105 @@ class TestPasses:
             TypeError, match=r"node 'layers_0': neuron 0 sees 16 inputs.*fan_in = 8"
         ):
             quantize_transform_pass(graph, by="name", layers_0={"config": config()})
+
+
+class TestByType:
+    """Layers that are chosen by type find what follows them."""
+
+    @pytest.fixture
+    def net(self, row):
+        layers = [nn.Linear(6, 5), lived_in_norm(5), nn.Dropout(0.1), nn.Tanh(), nn.ReLU()]
+        return row(*layers, nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).eval()
+
+    @pytest.fixture
+    def graph(self, ready, net):
+        return ready(net, torch.randn(4, 6))
+
+    @staticmethod
+    def quantized(graph, **options):
+        given = {"config": config(fan_in=3)}
+        return quantize_transform_pass(graph, by="type", linear=given, **options)
+
+    @staticmethod
+    def found(graph, number):
+        return graph.modules[f"layers.{number}"].config["additional_layers_outputs"]
+
+    def test_norm_and_activation_are_found_and_fused(self, graph):
+        x = torch.randn(50, 6)
+        self.quantized(graph)
+        assert self.found(graph, 0) == ["layers_1", "layers_2", "layers_3"]
+        assert self.found(graph, 5) == ["layers_6"]
+        assert self.found(graph, 7) == []
+        by_name = graph.clone()
+        _, info = logicnets_fusion_transform_pass(graph, {})
+        assert info["fused"] == ["layers_0", "layers_5"]
+        names = [node.name for node in graph.nodes]
+        assert names == ["x", "layers_0", "layers_4", "layers_5", "layers_7", "output"]
+        assert verify_metadata_analysis_pass(graph)[1] == {}
+        logicnets_fusion_transform_pass(by_name, {"layers_0": {}, "layers_5": {}})
+        assert torch.equal(by_name.model(x), graph.model(x))
+        assert logicnets_fusion_transform_pass(graph, {})[1]["fused"] == []  # they are already
+
+    def test_expressions_find_them_too_and_names_that_are_given_stay(self, ready, net):
+        graph = ready(net, torch.randn(4, 6))
+        given = {"config": config(fan_in=3, additional_layers_outputs=["layers_1"])}
+        table = {"by": "regex_name", "layers_0": given, "layers_[57]": {"config": config(fan_in=3)}}
+        quantize_transform_pass(graph, table)
+        assert self.found(graph, 0) == ["layers_1"]
+        assert self.found(graph, 5) == ["layers_6"]
+
+    def test_what_is_no_layer_of_its_own_is_left(self, ready):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+                self.norm, self.act = nn.BatchNorm1d(3), nn.ReLU()
+
+            def forward(self, x):
+                x = self.act(self.b(torch.relu(self.a(x))))  # `act` is called twice
+                y = self.norm(self.c(x))  # channels of sequences
+                return self.act(y) + x
+
+        graph = ready(Net().eval(), torch.randn(2, 3, 4))
+        self.quantized(graph)
+        for name in "abc":
+            assert graph.modules[name].config["additional_layers_outputs"] == []
+
+    def test_a_baseline_graph_says_what_follows(self, graph, tmp_path):
+        graph.export(tmp_path / "baseline")
+        relu = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+        quantize_transform_pass(graph, by="type", relu={"config": relu})
+        self.quantized(graph, baseline_weight_path=str(tmp_path / "baseline"), load_type="mz")
+        assert self.found(graph, 0) == ["layers_1", "layers_2", "layers_3"]
+        assert self.found(graph, 5) == ["layers_6"]
+
+    def test_a_baseline_of_another_graph_is_refused(self, ready, row, graph, tmp_path):
+        other = row(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).eval()
+        ready(other, torch.randn(4, 6)).export(tmp_path / "short")
+        before = [type(module) for module in graph.model.modules()]
+        with pytest.raises(TypeError, match="no layer 'layers_5' that is called once; give the"):
+            self.quantized(graph, baseline_weight_path=tmp_path / "short")
+        graph.export(tmp_path / "baseline")
+        alone = ready(row(nn.Linear(6, 5)), torch.randn(4, 6))
+        with pytest.raises(TypeError, match="'layers_1' follows 'layers_0' in the baseline graph"):
+            self.quantized(alone, baseline_weight_path=tmp_path / "baseline")
+        assert [type(module) for module in graph.model.modules()] == before
+
+    def test_what_cannot_be_read_is_refused_and_nothing_runs(self, graph, tmp_path):
+        file = tmp_path / "graph_module.mz"
+        torch.save(graph.model, file)
+        for path, load_type, message in [
+            (file, "mz", "no saved graph: a folder with graph.json is"),
+            (tmp_path / "nothing", "mz", "baseline_weight_path: there is no folder"),
+            (file, "pt", "load_type of a baseline is mz, not 'pt': only a saved graph says"),
+        ]:
+            with pytest.raises(TypeError, match=message):
+                self.quantized(graph, baseline_weight_path=path, load_type=load_type)
+
+    def test_other_formats_and_names_do_not_read_it(self, graph):
+        integer = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+        integer |= {"weight_width": 8, "weight_frac_width": 4}
+        path = {"baseline_weight_path": "nowhere", "load_type": "mz"}
+        quantize_transform_pass(graph.clone(), by="type", linear={"config": integer}, **path)
+        given = {"config": config(fan_in=3)}
+        quantize_transform_pass(graph, by="name", layers_0=given, **path)

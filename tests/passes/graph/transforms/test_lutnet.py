@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from chop.nn.quantized.modules.linear import LinearLUT
 from chop.passes import quantize_transform_pass, verify_metadata_analysis_pass
+from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of
 
 
 def config(k=2, levels=2, binarized=1, **others):
@@ -45,6 +46,14 @@ def test_looking_up_gives_what_polynomials_give_for_all_inputs(k, levels, binari
     assert torch.equal(looked_up, layer.train()(x))
 
 
+@pytest.mark.parametrize("num_inputs", [8, 33, 200])
+def test_sums_of_many_numbers_are_made_in_the_same_order(num_inputs):
+    layer = LinearLUT.from_float(nn.Linear(num_inputs, 4), config(3, binarized=0)).eval()
+    nn.init.normal_(layer.weight)
+    x = torch.randn(50, num_inputs)
+    assert torch.equal(layer(x), layer.train()(x))
+
+
 def test_new_tables_compute_what_signs_of_the_weights_would():
     """Sums of signs are whole numbers, so only the scales at the end are rounded."""
     linear = nn.Linear(6, 5)
@@ -75,6 +84,20 @@ def test_what_a_mask_pruned_lives_on_in_the_tables_of_others():
     # of the connection of input 0: 0.5 d0 - 0.75 d1 at (-,-), (-,+), (+,-), (+,+)
     assert layer.weight[0].tolist() == [0.25, -1.25, 1.25, -0.25]
     assert torch.equal(layer.pruning_masks, torch.tensor([[1.0, 0.0]]))
+
+
+def test_an_attached_mask_becomes_that_of_the_tables():
+    linear, kept = nn.Linear(6, 5), nn.Linear(6, 5)
+    mask = torch.rand(5, 6) < 0.5
+    kept.load_state_dict(linear.state_dict())
+    kept.pruning_masks = mask.float()
+    attach_mask(linear, "weight", mask)
+    layer = LinearLUT.from_float(linear, config(k=3)).eval()
+    assert type(layer) is LinearLUT
+    assert torch.equal(layer.pruning_masks, mask.float())
+    x = torch.randn(9, 6)
+    assert torch.equal(layer(x), LinearLUT.from_float(kept, config(k=3)).eval()(x))
+    assert torch.equal(masks_of(linear)["weight"], mask)  # the original keeps its own
 
 
 def test_every_table_sees_its_own_input_and_distinct_others():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,12 @@ from chop.passes.graph.transforms.quantize.quantized_funcs import (
     quantized_function,
 )
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, variant
-from chop.passes.graph.transforms.quantize.variants import check_variant, is_variant, variant_of
+from chop.passes.graph.transforms.quantize.variants import (
+    LAYER_VARIANTS,
+    check_variant,
+    is_variant,
+    variant_of,
+)
 from chop.passes.graph.utils import get_parent_name
 from chop.passes.select import select
 from chop.registry import UnknownName, unknown
@@ -35,7 +41,7 @@ QUANTIZEABLE_OP = tuple(
     for op in OPS.values()
     if has_function(op) or (op.quantized and any(cls in LAYERS for cls in op.modules))
 )
-# what older configs have beside the keys of nodes; it changes nothing here
+# what configs may have beside the keys of nodes, and layers alone do not care for
 IGNORED = ("report", "baseline_weight_path", "load_type")
 
 Plan = dict[fx.Node, dict[str, Any]]
@@ -47,15 +53,20 @@ def quantize_transform_pass(
     *,
     by: Literal["type", "name", "regex_name"],
     default: Mapping[str, Any] | None = None,
+    baseline_weight_path: str | Path | None = None,
+    load_type: str = "mz",
     **per_key: Any,
 ) -> dict[str, Any]:
     """Put nodes into number formats, chosen by op, by name or by regular expression on names.
 
     Each key has a table `{"config": {"name": format, "data_in_…": …, "weight_…": …}}`; `default` is
     for all other nodes that can be quantized. The name None (in TOML "NA") leaves a node as it is.
-    All configs are checked before anything is changed.
+    All configs are checked before anything is changed. LogicNets layers that are not chosen by name
+    find the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
     plan = _plan(graph, by, default, per_key)
+    if by != "name":
+        plan |= _with_neighbours(graph, plan, baseline_weight_path, load_type)
     changed = {node: _build(graph, node, config) for node, config in plan.items()}
     modules: dict[str, nn.Module] = {}
     for node, new in changed.items():
@@ -106,6 +117,40 @@ def _plan(
             raise PassArgsError(f"pass 'quantize': node {node.name!r} {reason}")
     _check_shared(graph, plan)
     return {node: _with_statistics(node, config) for node, config in plan.items()}
+
+
+def _with_neighbours(
+    graph: MaseGraph, plan: Plan, baseline_path: str | Path | None, load_type: str
+) -> Plan:
+    """Configs of those nodes whose kind of layer has to know its neighbours, with their names."""
+    parts: dict[Any, Plan] = {}
+    for node, config in plan.items():
+        cls = LAYER_VARIANTS.get(f"{mase(node).common.mase_op}_{config['name']}")
+        if node.op == "call_module" and hasattr(cls, "with_neighbours"):
+            parts.setdefault(cls, {})[node] = config
+    if not parts:
+        return {}
+    baseline = _baseline(graph, baseline_path, load_type)
+    try:
+        found = [cls.with_neighbours(part, graph, baseline) for cls, part in parts.items()]
+    except ValueError as error:
+        raise PassArgsError(f"pass 'quantize': {error}") from None
+    return {node: config for part in found for node, config in part.items()}
+
+
+def _baseline(graph: MaseGraph, path: str | Path | None, load_type: str) -> MaseGraph:
+    """The graph that says which layers are neighbours: the saved one, or that of the pass."""
+    if path in (None, "", "NA"):
+        return graph
+    if load_type != "mz":
+        raise PassArgsError(
+            f"pass 'quantize': load_type of a baseline is mz, not {load_type!r}: only a saved "
+            f"graph says which layers follow; save one with save_mase_graph"
+        )
+    try:
+        return MaseGraph.from_checkpoint(path, custom_ops=graph.custom_ops)
+    except (OSError, ValueError) as error:
+        raise PassArgsError(f"pass 'quantize': baseline_weight_path: {error}") from error
 
 
 def _why_not(node: fx.Node) -> str | None:

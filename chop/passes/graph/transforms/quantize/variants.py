@@ -16,7 +16,8 @@ def layer_variant(op: str, name: str) -> Callable[[Cls], Cls]:
     """Register a class as what the config name `name` makes of layers of an op.
 
     The class has `check_config(config)`, which refuses what it cannot take, and
-    `from_float(layer, config)`, and is `Quantized`.
+    `from_float(layer, config)`, and is `Quantized`. It may have `with_neighbours(configs, graph,
+    baseline)`, which adds to configs by node what a layer has to know of the nodes around it.
     """
 
     def wrap(cls: Cls) -> Cls:

@@ -235,10 +235,10 @@ def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
             for fmt in FORMATS.values():
                 if name == prefix + fmt.suffix:
                     return variant(layer, fmt)
-            for cls in LAYER_VARIANTS.values():
-                if name == cls.__name__ and issubclass(cls, layer):
-                    found: type[Quantized] = cls
-                    return found
+        for cls in LAYER_VARIANTS.values():
+            if name == cls.__name__ and issubclass(cls, layers):
+                found: type[Quantized] = cls
+                return found
         raise AttributeError(
             f"no quantized layer {name!r}: it is one of {', '.join(by_prefix)} "
             f"followed by a format's suffix such as Integer"
