@@ -30,12 +30,9 @@ def read_torch_file(file: Path) -> Any:
             warnings.simplefilter("ignore")  # about files of other programs; the errors say more
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "WeightsUnpickler error: Unsupported global" not in str(error):
-            raise ValueError(f"{file} is damaged or no checkpoint: {_reason(error)}") from error
         raise ValueError(
-            f"{file} holds more than tensors and plain values, and reading it would run code from "
-            f"the file; save a state_dict with torch.save(model.state_dict(), …) and use "
-            f"--load-type pt"
+            f"{file} is damaged or no checkpoint, or reading it would run code from it; save a "
+            f"state_dict with torch.save(model.state_dict(), …) and use --load-type pt"
         ) from error
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
         raise ValueError(f"{file} is damaged or no checkpoint: {_reason(error)}") from error
@@ -67,6 +64,12 @@ def _pl(file: Path) -> State:
     state = content.get("state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
         raise ValueError(f"{file} has no state_dict, so it is no Lightning checkpoint; try pt")
+    if content.get("hyper_parameters", {}).get("load_type") == "mz":
+        logger.warning(
+            "%s is of a network that was transformed: what its layers round and mask is not in it; "
+            "the folder transformed_ckpt beside it has that (--load-type mz)",
+            file,
+        )
     mine = {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
     if not mine:
         raise ValueError(f"{file} has no weights that begin with 'model.'; try --load-type pt")
@@ -76,7 +79,12 @@ def _pl(file: Path) -> State:
 def _mz(file: Path) -> State:
     if file.suffix == ".ckpt":
         raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
-    return _pt(file / "state_dict.safetensors" if file.is_dir() else file)
+    if not file.is_dir():
+        return _pt(file)
+    if (file / "node_meta_param.toml").exists():
+        raise ValueError(f"{file} has lost its graph.json; copy the folder as a whole")
+    logger.warning("%s holds weights only: the formats and masks of its layers are not in it", file)
+    return _pt(file / "state_dict.safetensors")
 
 
 def _hf(folder: Path) -> State:

@@ -176,6 +176,23 @@ def test_wrong_names_and_kinds_are_refused(name, load_type, error, sentence, tmp
         load_model(tmp_path / name, load_type, network())
 
 
+def test_a_folder_that_has_lost_its_graph_is_refused(tmp_path):
+    folder = write_mz(network(), tmp_path)
+    (folder / "node_meta_param.toml").touch()
+    with pytest.raises(ValueError, match=r"has lost its graph.json; copy the folder as a whole"):
+        load_model(folder, "mz", network())
+
+
+def test_weights_that_say_nothing_of_formats_are_remarked(tmp_path, caplog):
+    load_model(write_mz(network(), tmp_path), "mz", network())
+    assert "holds weights only" in caplog.text
+    wrapped = {f"model.{k}": v for k, v in state(network()).items()}
+    content = {"state_dict": wrapped, "hyper_parameters": {"load_type": "mz"}}
+    torch.save(content, tmp_path / "best.ckpt")
+    load_model(tmp_path / "best.ckpt", "pl", network())
+    assert "of a network that was transformed" in caplog.text
+
+
 def test_a_checkpoint_without_a_model_to_fill_is_refused(tmp_path):
     with pytest.raises(ValueError, match="pass the model to fill"):
         load_model(write_pt(network(), tmp_path), "pt")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +122,26 @@ def fit(
         training.resume_from(resume)
     fitted = training.fit()
     if graph is not None and names is not None and fitted.place.leads:
-        folder = graph.export(trained_graph(names))
+        with best_weights(model, names):
+            folder = graph.export(trained_graph(names))
         logger.info("Saved mase graph to %s", folder)
     fitted.place.leave()
     return fitted
+
+
+@contextlib.contextmanager
+def best_weights(model: nn.Module, names: Names) -> Iterator[None]:
+    """Meanwhile the model has the weights of its best epoch, if they were saved."""
+    from chop.training.saving import PREFIX, read_run
+
+    last = {key: value.clone() for key, value in model.state_dict().items()}
+    if names.best.exists():
+        saved = read_run(names.best)["state_dict"]
+        model.load_state_dict({key.removeprefix(PREFIX): value for key, value in saved.items()})
+    try:
+        yield
+    finally:
+        model.load_state_dict(last)
 
 
 def trained_graph(names: Names) -> Path:

@@ -130,7 +130,8 @@ def _step(
     short = _short(name)
     run = registry[short if short in registry else name]
     options = _places(run, folder) | options
-    run.check(options)
+    comes = {"input_generator": ()} if "input_generator" in run.options else {}
+    run.check(comes | options)  # batches of the training data come with the run
     if run.name == "quantize":
         _check_formats(options)
     again = sum(step.name == run.name for step in earlier)
@@ -293,7 +294,7 @@ def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any
     from chop.passes.module.base import ModulePass
 
     before, start = _traits(result.graph), time.perf_counter()
-    options = step.options | _injected(step, source)
+    options = step.options | _injected(step, source, result.graph)
     if isinstance(step.run, ModulePass):
         subject, info = step.run(result.graph, options)
     elif step.name == "quantize":
@@ -322,15 +323,20 @@ def _quantize(
     return graph, info
 
 
-def _injected(step: Step, source: Source) -> dict[str, Any]:
+def _injected(step: Step, source: Source, subject: Any) -> dict[str, Any]:
     """What a file cannot hold."""
-    from chop.tools.get_input import InputGenerator
+    from chop.tools.get_input import InputGenerator, get_dummy_input
 
     found: dict[str, Any] = {}
     if "input_generator" in step.run.options and "input_generator" not in step.options:
         split = GENERATORS.get(step.name, "train")
         found["input_generator"] = InputGenerator(
             source.model_info, source.data_module, source.task, split
+        )
+    if "dummy_in" in step.run.options and "dummy_in" not in step.options:
+        device = next((p.device for p in _model(subject).parameters()), "cpu")
+        found["dummy_in"] = get_dummy_input(
+            source.model_info, source.data_module, source.task, device
         )
     if "model_name" in step.run.options and "model_name" not in step.options:
         found["model_name"] = source.model_name
@@ -392,6 +398,10 @@ def _effect(before: Traits, after: Traits, info: Mapping[str, Any], files: list[
         for key, value in info.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     ][:3]
+    weights = info.get("weight")
+    if isinstance(weights, Mapping) and "total" in weights:
+        total = weights["total"]
+        said.append(f"{total['pruned']:,} of {total['total']:,} weights pruned")
     return ", ".join(said) or "looked on"
 
 

@@ -227,10 +227,27 @@ def test_train_transform_test_and_train_on(tmp_path, capsys):
     assert str(after.model) == str(before.model)
     weights = [g.model.seq_blocks.get_submodule("2").weight for g in (before, after)]
     assert not torch.equal(*weights)
+    best = torch.load(trained.parent / "best.ckpt", weights_only=True)["state_dict"]
+    assert torch.equal(weights[1], best["model.seq_blocks.2.weight"])
     act("transform", "e", config=by_name, load_name=trained, load_type="mz")
     act("train", "d", **small, **loaded, max_epochs=2, resume=True)
     again = load_graph(trained).model.seq_blocks.get_submodule("2").weight
     assert not torch.equal(again, weights[1])
+
+
+def test_passes_that_need_data_have_the_training_data(ch, tmp_path):
+    (tmp_path / "data.toml").write_text(
+        'model = "jsc-tiny"\ndataset = "jsc-sim"\n'
+        "[passes.prune.weight]\nsparsity = 0.5\n"
+        "[passes.add_pruning_metadata]\n"
+        "[passes.sensitivity]\nnum_batches = 1\n"
+        "[passes.sensitivity.formats.int8.config]\n"
+        'name = "integer"\nweight_width = 8\nweight_frac_width = 4\n'
+        "data_in_width = 8\ndata_in_frac_width = 4\nbias_width = 8\nbias_frac_width = 4\n"
+    )
+    done = ch("transform", "--config", tmp_path / "data.toml")
+    assert "40 of 80 weights pruned" in done.stderr
+    assert "Sensitivity, the worst first" in done.stderr
 
 
 def test_a_bad_file_is_wrong_usage(ch, tmp_path):

@@ -85,7 +85,12 @@ class LoRALinear(Leaf, nn.Module):
     def fuse(self) -> nn.Linear:
         """One linear layer that computes the same, but for rounding."""
         base = self.linear
-        if type(base).forward is not nn.Linear.forward or parametrize.is_parametrized(base):
+        masked = any(name.endswith("_mask") for name, _ in base.named_buffers())
+        if (
+            masked
+            or type(base).forward is not nn.Linear.forward
+            or parametrize.is_parametrized(base)
+        ):
             raise ValueError(
                 f"its base is a {type(base).__name__}, whose weight would not stay what it is "
                 f"fused to; fuse before you quantize, and make masks permanent first"

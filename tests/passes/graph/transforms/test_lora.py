@@ -13,6 +13,7 @@ from chop.nn.modules import Identity, LoRALinear
 from chop.passes import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
+    prune_transform_pass,
     quantize_transform_pass,
     verify_metadata_analysis_pass,
 )
@@ -142,6 +143,14 @@ def test_a_quantized_layer_stays_quantized_beside_its_adapter_and_cannot_be_fuse
     with pytest.raises(ValueError, match=r"node 'layers_0': its base is a LinearInteger.*fuse bef"):
         fuse_lora_weights_transform_pass(graph)
     assert isinstance(graph.modules["layers.0"], LoRALinear)
+
+
+def test_a_pruned_layer_cannot_be_fused_behind_its_mask(ready, row):
+    graph = ready(net(row), torch.randn(5, 4))
+    prune_transform_pass(graph, weight={"sparsity": 0.5})
+    insert_lora_adapter_transform_pass(graph, rank=2)
+    with pytest.raises(ValueError, match="make masks permanent first"):
+        fuse_lora_weights_transform_pass(graph)
 
 
 class Half(nn.Module):

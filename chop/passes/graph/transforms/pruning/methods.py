@@ -57,6 +57,11 @@ def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
             f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
             f"train before pruning with the method 'movement'"
         )
+    if not found.any():
+        raise PassArgsError(
+            f"the weights of layer {target!r} have not moved; train after "
+            f"add_movement_metadata_analysis_pass, in the same process"
+        )
     return found
 
 

@@ -64,6 +64,8 @@ def _prune_weights(
     graph: MaseGraph, wish: Wish, asked: Mapping[fx.Node, float], seed: int
 ) -> dict[str, dict[str, float]]:
     layers = {node: graph.modules[str(node.target)] for node in asked}
+    if not layers:
+        logger.warning("There is no linear or convolutional layer to prune in this graph.")
     # one layer after the other, so that all can use the same memory for their scores
     scores = ((n, _scores(layer, wish, str(n.target), seed)) for n, layer in layers.items())
     if wish.scope == "global" and not isinstance(wish.granularity, Pattern):

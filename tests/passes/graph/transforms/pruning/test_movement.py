@@ -108,3 +108,8 @@ def test_without_movement_there_is_nothing_to_prune_by():
         prune_transform_pass(mg, weight={"sparsity": 0.5, "method": "movement"})
     with pytest.raises(ValueError, match="'movement' is for weights"):
         prune_transform_pass(mg, activation={"sparsity": 0.5, "method": "movement"})
+
+
+def test_weights_that_have_not_moved_are_not_pruned_by_chance(graph):
+    with pytest.raises(ValueError, match=r"weights of layer '0' have not moved; train after"):
+        prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})

@@ -417,3 +417,9 @@ def test_one_module_has_one_sparsity():
         prune_transform_pass(mg, weight={"sparsity": {"fc": 0.5, "fc_1": 0.25}})
     _, info = prune_transform_pass(mg, weight={"sparsity": 0.5})
     assert list(info["weight"]) == ["fc", "total"]
+
+
+def test_a_graph_without_layers_to_prune_is_remarked(caplog):
+    mg = ready(nn.Sequential(nn.ReLU()), "input")
+    prune_transform_pass(mg, weight={"sparsity": 0.5})
+    assert "no linear or convolutional layer to prune" in caplog.text
