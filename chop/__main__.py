@@ -17,7 +17,14 @@ def main() -> None:
         raise
     except KeyboardInterrupt:
         sys.exit(130)
-    command_line()
+    try:
+        command_line()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            from chop.processes import end_process
+
+            end_process(end.code)
+        raise
 
 
 def is_core_dependency(error: BaseException | None) -> bool:

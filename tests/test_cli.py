@@ -376,3 +376,18 @@ def test_a_refusal_does_not_wait_for_torch():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout == "2 False\n"
+
+
+def test_one_of_several_processes_ends_without_pythons_clean_up(tmp_path):
+    """Threads of torch.distributed that outlive the work would abort the process there."""
+    code = (
+        "import atexit, logging, sys\n"
+        "from chop.processes import end_process, note_joined\n"
+        "atexit.register(lambda: print('cleaned up'))\n"
+        "end_process(5)\n"
+        "print('alone, it goes on')\n"
+        "note_joined()\n"
+        "end_process(5)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (5, "alone, it goes on\n")

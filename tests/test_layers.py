@@ -23,7 +23,16 @@ MAY_IMPORT = {
     "passes": {"registry", "log", "files", "dotted", "charts", "numerics", "ir"},
     "dataset": {"registry", "log", "files", "keywords"},
     "models": {"registry", "log", "keywords", "dataset", "checkpoints"},
-    "training": {"registry", "files", "charts", "checkpoints", "devices", "version", "dataset"},
+    "training": {
+        "registry",
+        "files",
+        "processes",
+        "charts",
+        "checkpoints",
+        "devices",
+        "version",
+        "dataset",
+    },
     "nn": {"numerics", "ir", "passes"},
     "tools": {"registry", "log", "dotted", "devices", "files", "checkpoints", "dataset", "models"},
     "hardware": {"registry", "log", "numerics", "ir", "passes"},
@@ -32,7 +41,7 @@ MAY_IMPORT = {
 MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue", "version"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__init__"] = {"version", "ir", "passes"}
-MAY_IMPORT["__main__"] = {"cli"}
+MAY_IMPORT["__main__"] = {"cli", "processes"}
 
 ROOT = Path(chop.__file__).parent
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.devices import parse_accelerator
+from chop.processes import note_joined
 from chop.training.options import TrainOptions
 
 MEETING_POINTS = (
@@ -47,16 +48,17 @@ class Place:
         if self.world == 1:
             return sums
         missing = self.largest(len(sums)) - len(sums)
-        padded = F.pad(sums.to(self.device), (0, missing))
-        total: Tensor = self.fabric.all_reduce(padded, reduce_op="sum")
+        total = F.pad(sums.to(self.device), (0, missing))
+        torch.distributed.all_reduce(total)
         return total
 
     def largest(self, number: int) -> int:
         """The largest number that any process has; all of them must ask."""
         if self.world == 1:
             return number
-        numbers = self.fabric.all_gather(torch.tensor(number, device=self.device))
-        return int(numbers.max().item())
+        largest = torch.tensor(number, device=self.device)
+        torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
+        return int(largest.item())
 
     def same_buffers(self, model: nn.Module) -> None:
         """Give all processes the running statistics of the first: those are saved."""
@@ -100,6 +102,7 @@ def take_place(options: TrainOptions) -> Place:
             strategy="ddp" if options.strategy == "auto" else options.strategy,
         )
         fabric.launch()
+    note_joined()
     return Place(fabric.device, fabric.global_rank, fabric.world_size, fabric)
 
 
