@@ -168,7 +168,8 @@ def project(tmp_path):
     shutil.copy(CLONE / "ch", root / "ch")
     (root / "chop").mkdir()
     (root / "chop/__init__.py").touch()
-    shutil.copy(CLONE / "chop/__main__.py", root / "chop/__main__.py")
+    for file in ("__main__.py", "processes.py"):
+        shutil.copy(CLONE / "chop" / file, root / "chop" / file)
     (root / "chop/cli.py").write_text(COMMAND_LINE)
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "constraints.txt").write_text("corelib==1\n")
