@@ -1,0 +1,1 @@
+"""Runners: what is measured of a candidate; one file each."""

@@ -1,0 +1,175 @@
+"""What a runner is: made once for a search, called for every trial, gives numbers by name."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from chop.registry import Registry, nearest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from chop.ir.graph.mase_graph import MaseGraph
+
+Side = Literal["software", "hardware"]
+Direction = Literal["maximize", "minimize"]
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What stays the same over a search: the parent network, its data, and where it runs."""
+
+    graph: MaseGraph  # the parent as it was loaded; never changed
+    model_info: Any
+    task: str
+    data_module: Any  # prepared and set up
+    dataset_info: Any
+    device: torch.device
+    seed: int = 0
+    folder: Path | None = None  # for what a runner wants to keep
+
+    @property
+    def model(self) -> nn.Module:
+        return self.graph.model
+
+
+class Stopped(Exception):
+    """Raised through a runner when its trial cannot get onto the front any more."""
+
+
+def _never(step: int, metrics: Metrics) -> None:
+    """The watch of a trial that is never stopped early."""
+
+
+@dataclass
+class Trial:
+    """One candidate, to be looked at by the runners one after the other."""
+
+    number: int
+    config: dict[str, Any]  # as it is saved: node -> {"config": {...}}
+    seed: int
+    make_graph: Callable[[], MaseGraph] = field(repr=False)
+    model: nn.Module = field(repr=False)  # the candidate's; metadata need not be up to date
+    fresh: tuple[str, ...] = ()  # layers whose weights nobody has trained
+    # a runner that learns tells its metrics after each epoch; raises `Stopped` where that is all
+    report: Callable[[int, Metrics], None] = field(default=_never, repr=False)
+    found: dict[str, float] = field(default_factory=dict)  # metrics of the runners before
+
+    @property
+    def graph(self) -> MaseGraph:
+        """The candidate with metadata that are up to date."""
+        return self.make_graph()
+
+
+class Runner:
+    """Subclass, or decorate a function with `metric`; keyword-only parameters are the options."""
+
+    name: ClassVar[str]
+    side: ClassVar[Side]
+    metrics: ClassVar[Mapping[str, Direction]]  # what it gives, and which way is better
+    trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
+    measures_time: ClassVar[bool] = False  # whether two calls may give two numbers
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    def __call__(self, trial: Trial) -> Metrics:
+        raise NotImplementedError
+
+    def available(self) -> tuple[str, ...]:
+        """The metrics that this runner gives with its options."""
+        return tuple(self.metrics)
+
+    @classmethod
+    def options(cls) -> dict[str, inspect.Parameter]:
+        """The keys of its TOML table."""
+        given = inspect.signature(cls.__init__).parameters.values()
+        return {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}
+
+
+RUNNERS: Registry[type[Runner]] = Registry("runner", package="chop.actions.search.runners")
+
+
+def register_runner(name: str, side: Side) -> Callable[[type[Runner]], type[Runner]]:
+    """File a subclass of `Runner` under `[search.strategy.sw_runner.<name>]`, or `hw_runner`."""
+
+    def wrap(cls: type[Runner]) -> type[Runner]:
+        cls.name, cls.side = name, side
+        return RUNNERS.register(name)(cls)
+
+    return wrap
+
+
+def metric(
+    name: str, *, side: Side, better: Direction
+) -> Callable[[Callable[..., float]], Callable[..., float]]:
+    """Register `fn(trial, *, option=default) -> float` as a runner that gives one metric."""
+
+    def wrap(fn: Callable[..., float]) -> Callable[..., float]:
+        class Single(_FunctionRunner):
+            measure = staticmethod(fn)
+            metrics = {name: better}
+
+        Single.__doc__, Single.__module__, Single.__qualname__ = (
+            fn.__doc__,
+            fn.__module__,
+            fn.__qualname__,
+        )
+        register_runner(name, side)(Single)
+        return fn
+
+    return wrap
+
+
+class _FunctionRunner(Runner):
+    measure: ClassVar[Callable[..., float]]
+
+    def __init__(self, scene: Scene, **options: Any) -> None:
+        super().__init__(scene)
+        self._options = options
+
+    def __call__(self, trial: Trial) -> Metrics:
+        return {self.name: float(type(self).measure(trial, **self._options))}
+
+    @classmethod
+    def options(cls) -> dict[str, inspect.Parameter]:
+        given = inspect.signature(cls.measure).parameters.values()
+        return {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}
+
+
+def check_options(cls: type[Runner], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The options of a TOML table, typed; what is wrong with them is said with its path."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    known, hints = cls.options(), _hints(cls)
+    for key in given:
+        if key not in known:
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else f" (options: {', '.join(known)})"
+            raise ValueError(f"{where} has no key {key!r}{hint}")
+    for key, option in known.items():
+        if option.default is option.empty and key not in given:
+            raise ValueError(f"{where} needs the key {key!r}")
+    checked = {}
+    for key, value in given.items():
+        adapter: Any = TypeAdapter(
+            hints.get(key, Any), config=ConfigDict(arbitrary_types_allowed=True)
+        )
+        try:
+            checked[key] = adapter.validate_python(value, strict=True)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"].removeprefix("Input ")
+            raise ValueError(f"{where}.{key}: {said}, not {value!r}") from None
+    return checked
+
+
+def _hints(cls: type[Runner]) -> dict[str, Any]:
+    source: Any = getattr(cls, "measure", None) or cls.__init__
+    return typing.get_type_hints(source, include_extras=True)
