@@ -4,8 +4,9 @@
 is called.
 """
 
+from chop.actions.search.search import search
 from chop.actions.test import test, validate
 from chop.actions.train import train
 from chop.actions.transform import transform
 
-__all__ = ["test", "train", "transform", "validate"]
+__all__ = ["search", "test", "train", "transform", "validate"]

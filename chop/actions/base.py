@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.project import Project
+from chop.actions.project import Keeps, Project
 
 __all__ = ["ACTIONS", "Action", "needs_checkpoint", "needs_config"]
 
@@ -36,6 +36,7 @@ class Action:
     function: str  # "module:function", imported when the action runs
     requirements: tuple[Requirement, ...] = ()
     beside_checkpoint: bool = False  # what it makes belongs to the run whose checkpoint it loads
+    keeps: Keeps = "training"  # what --resume goes on with
 
     def run(self, config: RunConfig, project: Project) -> None:
         """Do it."""
@@ -60,6 +61,13 @@ ACTIONS: dict[str, Action] = {
             "Run the passes of a TOML file over a model: analyse, quantise, save.",
             "chop.actions.transform:run_transform",
             requirements=(needs_config,),
+        ),
+        Action(
+            "search",
+            "Try thousands of designs of a model, and find those that nothing beats.",
+            "chop.actions.search.search:run_search",
+            requirements=(needs_config,),
+            keeps="search",
         ),
     )
 }

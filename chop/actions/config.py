@@ -47,6 +47,7 @@ class Group:
     RUNTIME = "Runtime environment options"
     HARDWARE = "Hardware generation options"
     LANGUAGE = "Language model options"
+    SEARCH = "Search options"
     PROJECT = "Project options"
     INFORMATION = "Information"
     FILE = "Tables of the TOML file"
@@ -58,6 +59,7 @@ Trainer = functools.partial(Opt, group=Group.TRAINER)
 Runtime = functools.partial(Opt, group=Group.RUNTIME)
 Hardware = functools.partial(Opt, group=Group.HARDWARE)
 Language = functools.partial(Opt, group=Group.LANGUAGE)
+Search = functools.partial(Opt, group=Group.SEARCH)
 InProject = functools.partial(Opt, group=Group.PROJECT)
 Information = functools.partial(Opt, group=Group.INFORMATION)
 InFile = functools.partial(Opt, group=Group.FILE, flags=(), row="never")
@@ -274,6 +276,42 @@ class RunConfig:
             only=("transform",),
         ),
     ] = False
+
+    workers: Annotated[
+        Count | None,
+        Search("Processes that try designs on this machine.", row="when set", only=("search",)),
+    ] = None
+    storage: Annotated[
+        str | None,
+        Search(
+            "Where the study is kept: a file for a journal, sqlite:///FILE or postgresql://…; "
+            "without it, a journal in the project.",
+            metavar="URL",
+            row="when set",
+            only=("search",),
+        ),
+    ] = None
+    study: Annotated[
+        str | None,
+        Search("Name of the study in its storage.", row="when set", only=("search",)),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"],
+        Search(
+            "Where trials run: in processes of this machine, or as tasks of a Ray cluster.",
+            row="when set",
+            only=("search",),
+        ),
+    ] = "local"
+    apply: Annotated[
+        str | None,
+        Search(
+            "Build the design of this trial, or the best, and save it; nothing is searched.",
+            metavar="TRIAL",
+            row="when set",
+            only=("search",),
+        ),
+    ] = None
 
     profile: Annotated[
         bool, Information("Show afterwards which functions took how long.", row="when set")

@@ -6,17 +6,20 @@ import datetime
 import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 
-__all__ = ["Project", "find_project_to_resume"]
+__all__ = ["Keeps", "Project", "find_project_to_resume"]
 
 logger = logging.getLogger(__name__)
 
+Keeps = Literal["training", "search"]
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -27,22 +30,47 @@ class Project:
     folder: Path
 
     @classmethod
-    def of(cls, config: RunConfig, *, beside_checkpoint: bool = False) -> Project:
+    def of(
+        cls, config: RunConfig, *, beside_checkpoint: bool = False, keeps: Keeps = "training"
+    ) -> Project:
         """The folder that the options name, or derive; with `resume`, one that can be resumed."""
+        if keeps == "search":
+            return cls._of_search(config)
         if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume goes on with the run's own weights; leave --load out")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
             return cls(owner)
         goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
         earlier = find_project_to_resume(config) if goes_on and config.project is None else None
-        project = earlier or cls(config.project_dir / (config.project or _derived_name(config)))
-        if config.project_dir.resolve() not in project.folder.resolve().parents:
-            raise ConfigError(f"--project: {config.project!r} leaves --project-dir; give a name")
-        _check_writable(project.folder)
+        project = earlier or cls._named(config)
         if config.resume and not project.can_be_resumed:
             raise ConfigError(
                 f"--resume: no training checkpoint in {project.training_ckpts}; "
                 f"start the run without --resume, or name its folder with --project"
+            )
+        return project
+
+    @classmethod
+    def _named(cls, config: RunConfig) -> Project:
+        """The folder of the name that was given or follows from the options."""
+        project = cls(config.project_dir / (config.project or _derived_name(config)))
+        if config.project_dir.resolve() not in project.folder.resolve().parents:
+            raise ConfigError(f"--project: {config.project!r} leaves --project-dir; give a name")
+        _check_writable(project.folder)
+        return project
+
+    @classmethod
+    def _of_search(cls, config: RunConfig) -> Project:
+        goes_on = config.resume or config.apply is not None
+        earlier = None
+        if goes_on and config.project is None:
+            earlier = find_project_to_resume(config, lambda project: project.has_search)
+        project = earlier or cls._named(config)
+        if goes_on and not project.has_search and config.storage is None:
+            flag = "--resume" if config.resume else "--apply"
+            raise ConfigError(
+                f"{flag}: there is no search in {project.search_ckpts}; "
+                f"name its folder with --project, or its study with --storage and --study"
             )
         return project
 
@@ -61,6 +89,18 @@ class Project:
     @property
     def training_ckpts(self) -> Path:
         return self.software / "training_ckpts"
+
+    @property
+    def search_ckpts(self) -> Path:
+        return self.software / "search_ckpts"
+
+    @property
+    def has_search(self) -> bool:
+        """Whether a search has left something here."""
+        return (
+            any(self.search_ckpts.glob("*.journal"))
+            or (self.search_ckpts / "search.json").is_file()
+        )
 
     @property
     def can_be_resumed(self) -> bool:
@@ -83,15 +123,18 @@ def _owner(checkpoint: str | None) -> Path | None:
     return None
 
 
-def find_project_to_resume(config: RunConfig) -> Project | None:
-    """The newest folder of the same model, task and data set that holds a training checkpoint."""
+def find_project_to_resume(
+    config: RunConfig,
+    fits: Callable[[Project], bool] = lambda project: project.can_be_resumed,
+) -> Project | None:
+    """The newest folder of the same model, task and data set that `fits`: that can be resumed."""
     if not config.project_dir.is_dir():
         return None
     stem = _stem(config)
     folders = [path for path in config.project_dir.iterdir() if path.name.startswith(stem)]
     dated = [path for path in folders if DATE.fullmatch(path.name.removeprefix(stem))]
     newest_first = sorted(dated, key=lambda path: path.name, reverse=True)
-    return next((p for p in map(Project, newest_first) if p.can_be_resumed), None)
+    return next((p for p in map(Project, newest_first) if fits(p)), None)
 
 
 def _stem(config: RunConfig) -> str:

@@ -54,7 +54,7 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     set_up_logging(config)
     for require in action.requirements:
         require(config)
-    project = Project.of(config, beside_checkpoint=action.beside_checkpoint)
+    project = Project.of(config, beside_checkpoint=action.beside_checkpoint, keeps=action.keeps)
     import_files(config.imports)
     _check_names(config)
     named = replace(config, project=config.project or project.name)

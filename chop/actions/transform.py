@@ -223,7 +223,7 @@ def carry_out(
         data.prepare_data()
         data.setup("fit")
     whole = plan.style == "module"
-    subject = _loaded_model(source, device) if whole else _ready_graph(source, plan, device)
+    subject = _loaded_model(source, device) if whole else _ready_graph(source, plan.cf_args, device)
     result = Result(subject)
     if score is not None:
         result.before = score(_model(subject))
@@ -255,7 +255,12 @@ def _loaded_model(source: Source, device: Any) -> nn.Module:
     return model.to(device)
 
 
-def _ready_graph(source: Source, plan: Plan, device: Any) -> MaseGraph:
+def ready_graph(source: Source, cf_args: dict[str, Any], accelerator: str) -> MaseGraph:
+    """The graph of a model with metadata, on its device."""
+    return _ready_graph(source, cf_args, _device(accelerator))
+
+
+def _ready_graph(source: Source, cf_args: dict[str, Any], device: Any) -> MaseGraph:
     """The graph with metadata: loaded, or traced and run once on a batch of the training data."""
     from chop.checkpoints import is_saved_graph, load_graph
     from chop.passes import Pipeline
@@ -269,7 +274,7 @@ def _ready_graph(source: Source, plan: Plan, device: Any) -> MaseGraph:
             return graph
     else:
         model = _loaded_model(source, device)
-        frozen = get_cf_args(source.model_info, source.task, model) | plan.cf_args
+        frozen = get_cf_args(source.model_info, source.task, model) | cf_args
         graph = _traced(model, frozen)
     dummy_in = get_dummy_input(source.model_info, source.data_module, source.task, device)
     dummy_in |= getattr(graph.model, "additional_inputs", {})

@@ -232,12 +232,18 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     return cls(*(config[key] for key in wanted), **refined)
 
 
+def config_keys(name: str, operands: Iterable[str]) -> list[str]:
+    """All keys that a config of the format `name` may have."""
+    cls = FORMATS[name]
+    keys = [*cls.precision_keys(), *cls.refinement_keys(), *cls.other_keys]
+    known = [f"{operand}_{key}" for operand in operands for key in keys]
+    return [*known, *cls.refinement_keys(), "name", "bypass"]
+
+
 def check_keys(config: Mapping[str, Any], operands: Iterable[str], extra: Iterable[str]) -> None:
     """Refuse a key that the format of `config` does not have, with the nearest one that it has."""
     cls = FORMATS[config["name"]]
-    keys = [*cls.precision_keys(), *cls.refinement_keys(), *cls.other_keys]
-    known = [f"{operand}_{key}" for operand in operands for key in keys]
-    known += [*cls.refinement_keys(), "name", "bypass", *extra]
+    known = [*config_keys(config["name"], operands), *extra]
     for key in config:
         if key not in known:
             raise UnknownName(f"key of a {cls.name} config", key, known)

@@ -115,7 +115,7 @@ def metric(
     def wrap(fn: Callable[..., float]) -> Callable[..., float]:
         class Single(_FunctionRunner):
             measure = staticmethod(fn)
-            metrics = {name: better}
+            metrics: ClassVar[Mapping[str, Direction]] = {name: better}
 
         Single.__doc__, Single.__module__, Single.__qualname__ = (
             fn.__doc__,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
-from chop.numerics import FORMATS, NumberFormat, check_keys, from_config
+from chop.numerics import FORMATS, NumberFormat, check_keys, config_keys, from_config
 
 # Keys beside those of formats that older configs carry
 OTHER_KEYS = (
@@ -27,6 +28,12 @@ def without_na(config: Any) -> Any:
     if isinstance(config, list | tuple):
         return type(config)(without_na(value) for value in config)
     return None if config == "NA" else config
+
+
+@functools.cache
+def known_keys(name: str) -> frozenset[str]:
+    """What a config of that format may say."""
+    return frozenset([*config_keys(name, OPERANDS), *OTHER_KEYS])
 
 
 def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[str, NumberFormat]:

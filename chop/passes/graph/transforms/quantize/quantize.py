@@ -67,18 +67,18 @@ def quantize_transform_pass(
     plan = _plan(graph, by, default, per_key)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path, load_type)
-    changed = {node: _build(graph, node, config) for node, config in plan.items()}
+    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
     modules: dict[str, nn.Module] = {}
     for node, new in changed.items():
         if isinstance(new, nn.Module):
             modules[str(node.target)] = new
         else:
-            _call(node, new, plan[node])
+            call_instead(node, new, plan[node])
     for target, module in modules.items():
         parent, name = get_parent_name(target)
         setattr(graph.modules[parent], name, module)
     for node in changed:
-        _note(graph, node, parameters=is_variant(plan[node]["name"]))
+        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
     graph.fx_graph.lint()
     graph.model.recompile()
     return {"quantized": [node.name for node in changed]}
@@ -110,7 +110,7 @@ def _plan(
         config = configs[chosen[node]] if node in chosen else rest
         if config is None or config["name"] is None:
             continue
-        reason = _why_not(node)
+        reason = why_not_quantized(node)
         if reason is None:
             plan[node] = config
         elif by == "name" and node in chosen:
@@ -153,7 +153,7 @@ def _baseline(graph: MaseGraph, path: str | Path | None, load_type: str) -> Mase
         raise PassArgsError(f"pass 'quantize': baseline_weight_path: {error}") from error
 
 
-def _why_not(node: fx.Node) -> str | None:
+def why_not_quantized(node: fx.Node) -> str | None:
     """Why a node cannot be quantized, if it cannot."""
     common = mase(node).common
     if common.mase_op not in QUANTIZEABLE_OP:
@@ -214,7 +214,7 @@ def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
     return config | found
 
 
-def _build(
+def quantized_form(
     graph: MaseGraph, node: fx.Node, config: dict[str, Any]
 ) -> nn.Module | QuantizedFunction:
     """What takes the node's place; nothing is changed yet."""
@@ -257,14 +257,15 @@ def _target(node: fx.Node) -> Any:
     return node.target
 
 
-def _call(node: fx.Node, function: QuantizedFunction, config: dict[str, Any]) -> None:
+def call_instead(node: fx.Node, function: QuantizedFunction, config: dict[str, Any]) -> None:
+    """Have a node call the quantized function."""
     # the node stays the same, and so do its name, its users and its metadata
     node.op = "call_function"
     node.target = function
     node.kwargs = {**node.kwargs, "config": config}
 
 
-def _note(graph: MaseGraph, node: fx.Node, parameters: bool) -> None:
+def note_quantized(graph: MaseGraph, node: fx.Node, parameters: bool = False) -> None:
     """Bring the metadata of a changed node up to date; a variant may have other `parameters`."""
     # what all transforms share knows of formats from here
     from chop.passes.graph.transforms.upkeep import note_module

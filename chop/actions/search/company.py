@@ -1,0 +1,231 @@
+"""Several machines on one study: one leads, the others are guests that measure what it offers.
+
+Everything goes through the storage. Whoever takes part writes a beat into the study now and then;
+whose beat does not change for a while is gone, whatever the clocks of the machines say.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chop.actions.search.engines.base import Died, Engine, Task
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.record import Record, StorageError
+
+logger = logging.getLogger(__name__)
+
+LEADER = "leader"
+GUEST = "guest:"
+BEAT = 3.0  # seconds
+GRACE = 5  # beats without which somebody is gone
+LOOK = 0.5  # seconds between two looks of a guest
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process that takes part."""
+
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}:{self.pid}:{self.id}"
+
+    def sign(self, beat: int) -> dict[str, Any]:
+        return {"id": self.id, "host": self.host, "pid": self.pid, "beat": beat}
+
+
+class Pulse:
+    """Writes our beat under a key until it is told to stop."""
+
+    def __init__(self, record: Record, key: str, me: Identity, beat: float) -> None:
+        self._record, self._key, self._me, self._beat = record, key, me, beat
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        record.note(key, me.sign(0))
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._over.wait(self._beat):
+            number += 1
+            try:
+                self._record.note(self._key, self._me.sign(number))
+            except (StorageError, ValueError):
+                return  # the search itself notices
+
+    def silence(self) -> None:
+        """Stop without a word."""
+        self._over.set()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """The last word: we are gone."""
+        self.silence()
+        try:
+            self._record.note(self._key, self._me.sign(-1) | {"ended": True})
+        except StorageError:
+            logger.debug("the end could not be noted", exc_info=True)
+
+
+class Ear:
+    """Hears who is still there."""
+
+    def __init__(self, beat: float) -> None:
+        self._grace = GRACE * beat
+        self._heard: dict[str, tuple[Any, float]] = {}
+
+    def alive(self, key: str, said: Any) -> bool:
+        """Whether what `key` says has changed of late."""
+        if not isinstance(said, dict) or said.get("ended") or _is_dead_here(said):
+            return False
+        now = time.monotonic()
+        before = self._heard.get(key)
+        if before is None or before[0] != said:
+            self._heard[key] = (said, now)
+            return True
+        return now - before[1] < self._grace
+
+
+def _is_dead_here(said: dict[str, Any]) -> bool:
+    """Whether it was a process of this machine, and is no more."""
+    if said.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(int(said.get("pid", 0)), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, ValueError):
+        return False
+    return False
+
+
+def is_led(record: Record, beat: float) -> bool:
+    """Whether somebody leads the study now; that may take a few beats to find out."""
+    ear, end = Ear(beat), time.monotonic() + GRACE * beat
+    first = record.attributes().get(LEADER)
+    if not ear.alive(LEADER, first):
+        return False
+    while time.monotonic() < end:
+        time.sleep(min(LOOK, beat / 2))
+        said = record.attributes().get(LEADER)
+        if not ear.alive(LEADER, said):
+            return False
+        if said != first:
+            return True
+    return False
+
+
+def is_led_at(url: str, study: str, beat: float = BEAT) -> bool:
+    """Whether somebody leads the study of that name, if there is one."""
+    record = Record.found(url, study)
+    return record is not None and is_led(record, beat)
+
+
+class Lead:
+    """Being the leader: nobody else is, and the others are known."""
+
+    def __init__(self, record: Record, beat: float) -> None:
+        self.record, self.beat, self.me = record, beat, Identity()
+        self.guests = Guests(record, beat)
+
+    def __enter__(self) -> Lead:
+        self._pulse = Pulse(self.record, LEADER, self.me, self.beat)
+        if self.record.existed:  # another may have had the same idea
+            time.sleep(2 * min(LOOK, self.beat))
+            if self.record.attributes()[LEADER].get("id") != self.me.id:
+                self._pulse.silence()
+                raise StorageError(
+                    f"another process took over the study {self.record.study!r} at the same time; "
+                    f"start this one again to join it"
+                )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pulse.stop()
+
+
+class Guests:
+    """The others, as the leader sees them."""
+
+    def __init__(self, record: Record, beat: float) -> None:
+        self._record = record
+        self._ear, self._looked = Ear(beat), -1.0
+        self._alive: set[str] = set()
+        self._trusted: set[str] = set()  # who has ever been there
+
+    def present(self) -> bool:
+        """Whether somebody is there, or has left trials behind."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK:
+            self._looked = now
+            found = {k: v for k, v in self._record.attributes().items() if k.startswith(GUEST)}
+            self._alive = {k.removeprefix(GUEST) for k, v in found.items() if self._ear.alive(k, v)}
+            self._trusted |= self._alive
+        return bool(self._trusted)
+
+    def lost(self) -> Iterable[int]:
+        """Trials of guests that are gone."""
+        gone = self._trusted - self._alive
+        if not gone:
+            return []
+        held = [t for t in self._record.trials() if t.outcome is None and not t.waiting]
+        lost = [t.number for t in held if t.worker in gone]
+        self._trusted -= gone - {t.worker for t in held}
+        return lost
+
+
+class Guest:
+    """Takes trials that a leader offers, until there are no more."""
+
+    def __init__(self, record: Record, engine: Engine, beat: float) -> None:
+        self.record, self.engine, self.beat = record, engine, beat
+        self.me = Identity()
+        self.done = 0
+
+    def run(self) -> bool:
+        """True when the search is over, False when its leader is gone and somebody has to lead."""
+        pulse = Pulse(self.record, GUEST + self.me.id, self.me, self.beat)
+        ear = Ear(self.beat)
+        try:
+            while True:
+                leader = self.record.attributes().get(LEADER, {})
+                if leader.get("ended"):
+                    return True
+                if not ear.alive(LEADER, leader):
+                    return False
+                self._take()
+                for event in self.engine.wait(LOOK):
+                    self._handle(event)
+        finally:
+            pulse.stop()
+
+    def _take(self) -> None:
+        if self.engine.free() == 0:
+            return
+        for trial in self.record.trials():
+            if not trial.waiting or trial.outcome is not None:
+                continue
+            if self.record.claim(trial.number, self.me.id):
+                self.engine.submit(Task(trial.number, trial.chosen, trial.front))
+            if self.engine.free() == 0:
+                return
+
+    def _handle(self, event: Outcome | Died) -> None:
+        if isinstance(event, Died):
+            logger.warning("Trial %d: %s; it is offered again", event.number, event.reason)
+            self.record.requeue(event.number)
+            return
+        self.record.finish(event)
+        self.done += 1
+        logger.info("Trial %d is done (%d here)", event.number, self.done)

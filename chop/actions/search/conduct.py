@@ -1,0 +1,262 @@
+"""Set a search up, run it or join it, and write down what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chop.actions.config import ConfigError
+from chop.actions.search.company import Guest, Lead, is_led, is_led_at
+from chop.actions.search.coordinator import Coordinator
+from chop.actions.search.display import plan, progress_bar
+from chop.actions.search.engines.base import Engine, Here
+from chop.actions.search.engines.processes import Processes
+from chop.actions.search.problem import Problem
+from chop.actions.search.record import Record
+from chop.actions.search.results import Results, plain
+from chop.actions.search.settings import Settings
+from chop.actions.search.strategies.base import Strategy
+from chop.actions.search.worker import Worker
+from chop.training.interruption import Interruption
+from chop.version import __version__
+
+logger = logging.getLogger(__name__)
+
+STUDY = "search"  # the name of a study, and of its journal
+# what a study cannot be resumed without
+FIXED = ("space", "objectives", "constraints", "summed", "sampler", "seed", "in_flight", "model")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a search runs, and where it keeps what it finds."""
+
+    folder: Path
+    storage: str | None = None
+    study: str = STUDY
+    workers: int | None = None
+    engine: str = "local"
+    resume: bool = False
+    progress: bool = True
+    command: str = ""
+
+    @property
+    def url(self) -> str:
+        return self.storage or str(self.folder / f"{self.study}.journal")
+
+
+def conduct(
+    problem: Problem, place: Place, about: Mapping[str, Any], visualizer: Any = None
+) -> Results:
+    """Set everything up, search, and write the files."""
+    began = datetime.datetime.now()
+    settings = problem.settings()
+    logger.info("Building search space...")
+    worker = problem.worker()
+    workers = place.workers or settings.n_jobs
+    strategy = settings.strategy(worker.quest, **settings.sampler_options)
+    baseline, seconds = _baseline(worker, problem.trained)
+    logger.info("\n%s", plan(worker.space, settings, workers, seconds))
+    place = _free_place(place)
+    record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
+    described = _described(problem, settings, worker, about)
+    with _engine(problem, place, settings, worker, workers) as engine:
+        led = _take_part(record, engine, place, settings, described)
+        if led is not None:
+            with led:
+                coordinator = _coordinator(strategy, engine, record, settings, worker, led)
+                _search(coordinator, settings, place, visualizer)
+    results = Results(record, settings.goals, worker.space.config_of)
+    ended = datetime.datetime.now()
+    page = {
+        **described,
+        "command": place.command,
+        "started": began.isoformat(timespec="seconds"),
+        "finished": ended.isoformat(timespec="seconds"),
+        "seconds": (ended - began).total_seconds(),
+        "versions": _versions(),
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "study": place.study,
+        "storage": place.url,
+        "workers": workers,
+        "baseline": baseline,
+        "test": None,
+    }
+    if led is not None:
+        results.write(place.folder, page, {"by": "name", "accelerator": problem.accelerator})
+    return results
+
+
+def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, float | None]:
+    """The parent by the same measures, and how long one design takes."""
+    if not trained:
+        return None, None
+    worker.baseline()
+    start = time.perf_counter()
+    found = worker.baseline()
+    return (
+        {f"{side}_metrics": metrics for side, metrics in found.items()},
+        time.perf_counter() - start,
+    )
+
+
+def _free_place(place: Place) -> Place:
+    """A second search in a folder gets a study of its own; a resumed one the latest."""
+    if place.storage is not None or place.study != STUDY:
+        return place
+    there = sorted(place.folder.glob(f"{STUDY}*.journal"), key=lambda f: f.stat().st_mtime)
+    if not there:
+        return place
+    if place.resume or is_led_at(str(there[-1]), there[-1].stem):
+        return dataclasses.replace(place, study=there[-1].stem)
+    return dataclasses.replace(place, study=f"{STUDY}-{len(there)}")
+
+
+def _described(
+    problem: Problem, settings: Settings, worker: Worker, about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the search is about; a resumed one has to be about the same."""
+    data = problem.data_module
+    splits = {"train": data.train_dataset, "validation": data.val_dataset}
+    info = data.dataset_info
+    found: dict[str, Any] = plain(
+        {
+            "model": about.get("model"),
+            "dataset": data.name,
+            "dataset_title": getattr(info, "title", data.name),
+            "simulated": bool(getattr(info, "simulated", False)),
+            "fingerprints": {n: getattr(s, "fingerprint", None) for n, s in splits.items()},
+            "seed": problem.seed,
+            "sampler": settings.sampler,
+            "in_flight": settings.in_flight,
+            "space": {
+                "name": worker.space.name,
+                "size": worker.space.choices.size,
+                "choices": {p.key: p.choice.plain() for p in worker.space.choices.open},
+            },
+            "objectives": [dataclasses.asdict(goal) for goal in settings.goals.goals],
+            "summed": settings.goals.summed,
+            "constraints": [str(c) for c in settings.goals.constraints],
+        }
+    )
+    return found
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    names = ("torch", "optuna", "numpy")
+    found = {name: metadata.version(name) for name in names}
+    return {"mase": __version__, "python": platform.python_version(), **found}
+
+
+@contextmanager
+def _engine(
+    problem: Problem, place: Place, settings: Settings, worker: Worker, workers: int
+) -> Iterator[Engine]:
+    engine = _make_engine(problem, place, settings, worker, workers)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _make_engine(
+    problem: Problem, place: Place, settings: Settings, worker: Worker, workers: int
+) -> Engine:
+    if place.engine == "ray":
+        from chop.actions.search.engines.ray import RayEngine
+
+        return RayEngine(problem.packed(), workers, settings.trial_timeout)
+    if workers == 1 and settings.trial_timeout is None:
+        return Here(worker)
+    return Processes(problem.packed(), workers, settings.trial_timeout)
+
+
+def _take_part(
+    record: Record, engine: Engine, place: Place, settings: Settings, about: Mapping[str, Any]
+) -> Lead | None:
+    """Lead the study, or help whoever does until it is over; None if there is nothing to lead."""
+    beat = settings.heartbeat
+    if record.existed:
+        _check_same(record, about)
+    while record.existed and is_led(record, beat):
+        logger.info("Joined the study '%s' in %s", record.study, record.url)
+        if Guest(record, engine, beat).run():
+            return None
+        logger.warning("The process that led the search is gone; going on in its place")
+        place = dataclasses.replace(place, resume=True)
+    if record.existed and not place.resume:
+        raise ConfigError(
+            f"the study {record.study!r} in {record.url} exists; go on with it by --resume, "
+            f"or give the new search a name of its own by --study"
+        )
+    if not record.existed:
+        record.note("about", dict(about))
+    return Lead(record, beat)
+
+
+def _check_same(record: Record, about: Mapping[str, Any]) -> None:
+    before = record.attributes().get("about", {})
+    differ = [key for key in FIXED if key in before and before[key] != about[key]]
+    if differ:
+        key = differ[0]
+        raise ConfigError(
+            f"the study {record.study!r} in {record.url} is about another search: its {key} is "
+            f"{_shown(before[key])}, and here {_shown(about[key])}; "
+            f"give the new search a name of its own by --study"
+        )
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else text[:99] + "…"
+
+
+def _coordinator(
+    strategy: Strategy,
+    engine: Engine,
+    record: Record,
+    settings: Settings,
+    worker: Worker,
+    led: Lead,
+) -> Coordinator:
+    coordinator = Coordinator(
+        strategy,
+        engine,
+        record,
+        settings,
+        worker.space.config_of,
+        worker_name=led.me.id,
+        others=led.guests,
+    )
+    stored = record.trials()
+    if stored:
+        done = sum(trial.outcome is not None for trial in stored)
+        logger.info("Resumed the study '%s': %d trials are done", record.study, done)
+        coordinator.resume(stored)
+    return coordinator
+
+
+def _search(coordinator: Coordinator, settings: Settings, place: Place, visualizer: Any) -> None:
+    logger.info("Search started...")
+    shown = progress_bar(settings.goals, wanted=place.progress, log=logger.info)
+    with Interruption() as interruption, shown as show:
+        coordinator.show = show
+        coordinator.visualizer = visualizer
+        coordinator.run(lambda: interruption.received)
+    if interruption.received:
+        interruption.stop(interruption.received)
+    if not any(out.state == "COMPLETE" for out in coordinator.outcomes.values()):
+        errors = [out.error for out in coordinator.outcomes.values() if out.error]
+        last = errors[0].strip().splitlines()[-1] if errors else "nothing was tried"
+        raise ValueError(f"no trial was completed; the first failed with: {last}")

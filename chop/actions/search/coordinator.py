@@ -1,0 +1,288 @@
+"""Ask, run, record, tell: the loop of a search, in an order that no number of workers changes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from chop.actions.search.engines.base import Died, Engine, Task
+from chop.actions.search.goals import Costs, Front, Goals
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.record import Record, Stored
+from chop.actions.search.settings import Settings
+from chop.actions.search.strategies.base import Chosen, Strategy
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.5  # seconds between looks at what others do
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A design that the strategy wants to know about, and the front when it asked."""
+
+    chosen: Chosen
+    notes: Mapping[str, Any]
+    front: tuple[Costs, ...]
+
+
+class Others(Protocol):
+    """Processes on other machines that take part, as far as this one knows of them."""
+
+    def present(self) -> bool:
+        """Whether somebody waits for trials."""
+
+    def lost(self) -> Iterable[int]:
+        """Trials whose workers have not been heard of for too long."""
+
+
+class Nobody:
+    """A search that nobody has joined."""
+
+    def present(self) -> bool:
+        return False
+
+    def lost(self) -> Iterable[int]:
+        return ()
+
+
+@dataclass
+class Progress:
+    """Where a search is."""
+
+    total: int | None
+    done: int = 0
+    failed: int = 0
+    stopped: int = 0
+    resumed: int = 0  # trials that were there before
+    front: Front = field(default_factory=Front)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def per_second(self) -> float:
+        return (self.done - self.resumed) / max(time.monotonic() - self.began, 1e-9)
+
+
+class Failed(ValueError):
+    """A trial failed, and the file says that the search shall then stop."""
+
+
+class Coordinator:
+    """The one process that asks and tells; there is one for each study."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        engine: Engine,
+        record: Record,
+        settings: Settings,
+        config_of: Callable[[Chosen], Mapping[str, Any]],
+        *,
+        worker_name: str = "",
+        others: Others | None = None,
+        show: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.strategy, self.engine, self.record = strategy, engine, record
+        self.settings, self.goals = settings, settings.goals
+        self.config_of, self.name, self.show = config_of, worker_name, show
+        self.others: Others = others or Nobody()
+        self.in_flight = settings.in_flight
+        if not strategy.looks_back:  # then nothing depends on it
+            self.in_flight = max(self.in_flight, 2 * engine.slots)
+        self.asked: dict[int, Asked] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self._waiting: deque[int] = deque()  # asked, not yet begun
+        self._published: set[int] = set()  # in the storage, not finished
+        self._stored: dict[int, Stored] = {}  # of an earlier run
+        self._deaths: dict[int, int] = {}
+        self.visualizer: Any = None
+        self._next = self._told = 0
+        self._exhausted = False
+        self.progress = Progress(self._limit)
+
+    @property
+    def _limit(self) -> int:
+        return self.settings.n_trials
+
+    # --- the fixed order
+
+    def _advance(self) -> None:
+        """Ask for what may be asked, and tell what may be told."""
+        while True:
+            if self._may_ask():
+                self._ask()
+            elif self._told in self.outcomes:
+                self._tell(self.outcomes[self._told])
+            else:
+                return
+
+    def _may_ask(self) -> bool:
+        room = self._told > self._next - self.in_flight
+        return room and self._next < self._limit and not self._exhausted
+
+    def _ask(self) -> None:
+        number, before = self._next, self._stored.pop(self._next, None)
+        if before is not None:
+            self.strategy.adopt(number, before.chosen, before.notes)
+            self.asked[number] = Asked(before.chosen, before.notes, self._front())
+            if before.outcome is not None:
+                self.outcomes[number] = before.outcome
+            else:
+                self._published.add(number)
+                self._waiting.append(number)
+        else:
+            chosen = self.strategy.ask(number)
+            if chosen is None:
+                self._exhausted = True
+                self.progress.total = number
+                logger.info("All %d designs of the space have been tried", number)
+                return
+            self.asked[number] = Asked(chosen, self.strategy.notes(number), self._front())
+            self._waiting.append(number)
+        self._next += 1
+
+    def _front(self) -> tuple[Costs, ...]:
+        if self.settings.early_stopping is None:
+            return ()
+        return tuple(self.progress.front.members.values())
+
+    def _tell(self, out: Outcome) -> None:
+        values = out.values if out.state == "COMPLETE" else None
+        self.strategy.tell(out.number, values, out.violations)
+        if out.feasible:
+            assert out.values is not None
+            self.progress.front.add(out.number, self.goals.costs(out.values))
+        self._told += 1
+        if self.visualizer is not None and out.scaled:
+            self.visualizer.log_metrics(metrics=dict(out.scaled), step=out.number)
+
+    # --- the loop
+
+    def resume(self, stored: Iterable[Stored]) -> None:
+        """Take over what an earlier run has recorded."""
+        self._stored = {trial.number: trial for trial in stored}
+        finished = [t.outcome for t in self._stored.values() if t.outcome is not None]
+        for out in finished:
+            self._count(out)
+        self.progress.resumed = self.progress.done
+
+    def run(self, interrupted: Callable[[], object] = lambda: None) -> None:
+        """Search until there are enough trials, no more designs, no more time, or a signal."""
+        until = time.monotonic() + (self.settings.timeout or float("inf"))
+        self._advance()
+        while not self._finished() and not interrupted():
+            late = time.monotonic() >= until
+            if late and not self._running():
+                logger.info("Stopped after timeout = %g seconds", self.settings.timeout)
+                return
+            if not late:
+                self._begin()
+            for event in self.engine.wait(TICK):
+                self._handle(event)
+            self._look_around()
+            self._advance()
+            self.show(self.progress)
+
+    def _finished(self) -> bool:
+        over = self._exhausted or self._next >= self._limit
+        return over and self._told >= self._next
+
+    def _running(self) -> bool:
+        return self.engine.free() < self.engine.slots
+
+    def _begin(self) -> None:
+        """Give waiting trials to the engine, and offer the rest to others."""
+        shared = self.others.present()
+        if shared:
+            self._offer(self._waiting)
+        while self._waiting and self.engine.free() > 0:
+            number = self._waiting.popleft()
+            asked = self.asked[number]
+            if shared:
+                if not self.record.claim(number, self.name):
+                    continue  # somebody else has it
+            elif not self.engine.in_order and number not in self._published:
+                self._publish(number, self.name)
+            self.engine.submit(Task(number, asked.chosen, asked.front))
+
+    def _offer(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number not in self._published:
+                self._publish(number, None)
+
+    def _publish(self, number: int, worker: str | None) -> None:
+        asked = self.asked[number]
+        config = self.config_of(asked.chosen)
+        self.record.publish(number, asked.chosen, config, asked.notes, worker, asked.front)
+        self._published.add(number)
+
+    def _handle(self, event: Outcome | Died) -> None:
+        out = self._again(event) if isinstance(event, Died) else event
+        if out is None:
+            return
+        self._store(out)
+        if out.state == "FAIL":
+            reason = (out.error or "").strip().splitlines()[-1]
+            if self.settings.fail_fast:
+                raise Failed(f"trial {out.number} failed: {reason}")
+            logger.warning("Trial %d failed: %s", out.number, reason)
+
+    def _again(self, event: Died) -> Outcome | None:
+        """A trial whose process died is run again, until it has killed too many."""
+        deaths = self._deaths[event.number] = self._deaths.get(event.number, 0) + 1
+        if deaths > self.settings.retries:
+            said = f"{event.reason}, for the {deaths}. time"
+            return Outcome(event.number, "FAIL", error=said, worker=self.name)
+        logger.warning("Trial %d: %s; it is run again", event.number, event.reason)
+        self._waiting.appendleft(event.number)
+        if self.others.present():
+            self.record.requeue(event.number)
+        return None
+
+    def _store(self, out: Outcome) -> None:
+        asked = self.asked[out.number]
+        if out.number in self._published:
+            if not self.record.finish(out):
+                return
+            self._published.discard(out.number)
+        else:
+            self.record.add(asked.chosen, self.config_of(asked.chosen), asked.notes, out)
+        self._take(out)
+
+    def _take(self, out: Outcome) -> None:
+        self.outcomes[out.number] = out
+        self._count(out)
+
+    def _count(self, out: Outcome) -> None:
+        self.progress.done += 1
+        self.progress.failed += out.state == "FAIL"
+        self.progress.stopped += out.state == "PRUNED"
+
+    def _look_around(self) -> None:
+        """What others have finished, and what they have dropped."""
+        if not self.others.present():
+            return
+        for trial in self.record.trials():
+            if trial.outcome is not None and trial.number not in self.outcomes:
+                self._published.discard(trial.number)
+                if trial.number in self._waiting:
+                    self._waiting.remove(trial.number)
+                self._take(trial.outcome)
+        for number in self.others.lost():
+            logger.warning("Trial %d: its worker is gone; it is run again", number)
+            self.record.requeue(number)
+            self._waiting.append(number)
+
+
+def front_of(outcomes: Iterable[Outcome], goals: Goals) -> list[Outcome]:
+    """The feasible outcomes that none of the others dominates, in the order of their numbers."""
+    front, found = Front(), {}
+    for out in sorted(outcomes, key=lambda out: out.number):
+        if out.feasible and out.values is not None:
+            front.add(out.number, goals.costs(out.values))
+            found[out.number] = out
+    return [found[number] for number in sorted(front.members)]

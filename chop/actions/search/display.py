@@ -1,0 +1,150 @@
+"""What a person sees of a search: the plan before, a bar meanwhile."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from chop.actions.search.coordinator import Progress
+from chop.actions.search.goals import Goals
+from chop.actions.search.search_space.base import Space
+from chop.actions.search.settings import Settings
+
+EVERY = 30.0  # seconds between lines where no bar can be drawn
+SHOWN = 12  # rows of a plan
+
+
+def plan(space: Space, settings: Settings, workers: int, seconds: float | None) -> str:
+    """Nodes, choices, size, trials, time and disk: what is about to happen."""
+    from tabulate import tabulate
+
+    rows = [
+        (p.key, _shown(p.choice.plain()), "" if p.parent is None else f"for {_shown(p.when)}")
+        for p in space.choices.open
+    ]
+    cut = rows[:SHOWN]
+    table = tabulate(cut, ("Key", "Choices", ""), "orgtbl", disable_numparse=True)
+    more = f"\n… and {len(rows) - SHOWN} keys more" if len(rows) > SHOWN else ""
+    return f"{table}{more}\n{summary(space, settings, workers, seconds)}"
+
+
+def summary(space: Space, settings: Settings, workers: int, seconds: float | None) -> str:
+    """The numbers of the plan."""
+    size = space.choices.size
+    trials = settings.n_trials if size is None else min(settings.n_trials, _limit(settings, size))
+    designs = "no end of designs" if size is None else f"{size:,} designs"
+    nodes = len({p.key.rpartition("/config/")[0] for p in space.choices.open})
+    disk = trials * (400 + 60 * len(space.choices.parameters))
+    said = [
+        f"{nodes} nodes, {len(space.choices.open)} keys with a choice, {designs}",
+        f"{trials:,} trials by {settings.sampler}, {_goals(settings.goals)}",
+        f"about {_bytes(disk)} on disk",
+    ]
+    if seconds is not None and not settings.trains:
+        said.append(f"about {_time(trials * seconds / workers)} on {_workers(workers)}")
+    else:
+        said.append(f"{_workers(workers)}; the time left is shown after the first trial")
+    return "\n".join(said)
+
+
+def _limit(settings: Settings, size: int) -> int:
+    return size if settings.sampler.startswith(("brute", "grid")) else settings.n_trials
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
+
+
+def _goals(goals: Goals) -> str:
+    if goals.summed:
+        return f"one objective: {goals.summed} {' + '.join(g.name for g in goals.goals)}"
+    said = ", ".join(f"{g.direction} {g.name}" for g in goals.goals)
+    limits = "".join(f"; {c}" for c in goals.constraints)
+    return said + limits
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.0f} TB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+Show = Callable[[Progress], None]
+
+
+@contextmanager
+def progress_bar(goals: Goals, *, wanted: bool, log: Callable[[str], None]) -> Iterator[Show]:
+    """A bar on a terminal; elsewhere a line from time to time."""
+    if not wanted or not sys.stderr.isatty():
+        yield _lines(goals, log)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:,}/{task.total:,} trials"),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, note="")
+
+        def show(progress: Progress) -> None:
+            note = state(progress, goals)
+            bar.update(task, total=progress.total, completed=progress.done, note=note)
+
+        yield show
+
+
+def _lines(goals: Goals, log: Callable[[str], None]) -> Show:
+    last = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            left = (progress.total or progress.done) - progress.done
+            eta = _time(left / max(progress.per_second, 1e-9))
+            log(f"{progress.done:,} trials, {state(progress, goals)}, {eta} left")
+
+    return show
+
+
+def state(progress: Progress, goals: Goals) -> str:
+    """Best so far, size of the front, speed, what went wrong."""
+    said = []
+    members = list(progress.front.members.values())
+    if members and len(goals.directions) == 1:
+        best = members[0][0]
+        said.append(f"best {-best if goals.directions[0] == 'maximize' else best:.4g}")
+    elif members:
+        said.append(f"front {len(members)}")
+        for i, (goal, direction) in enumerate(zip(goals.goals, goals.directions, strict=True)):
+            best = min(member[i] for member in members)
+            best = (-best if direction == "maximize" else best) / goal.scale
+            said.append(f"{goal.name} {best:.4g}")
+    said.append(f"{progress.per_second:.3g} trials/s")
+    if progress.failed:
+        said.append(f"{progress.failed} failed")
+    if progress.stopped:
+        said.append(f"{progress.stopped} stopped early")
+    return "  ".join(said)

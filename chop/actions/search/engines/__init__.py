@@ -1,0 +1,1 @@
+"""Engines: where trials run; here, in other processes, on a cluster."""

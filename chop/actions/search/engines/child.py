@@ -1,0 +1,44 @@
+"""A process that measures what it is sent: `python -m chop.actions.search.engines.child FD`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+
+def serve(pipe: Connection) -> None:
+    """Unpack the problem, then measure tasks until the other end is closed."""
+    from chop.actions.search.problem import unpacked
+
+    try:
+        worker = unpacked(pipe.recv()).worker()
+    except Exception as error:
+        pipe.send(_plain(error))
+        return
+    pipe.send("ready")
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:  # the search is over, or was killed
+            return
+        pipe.send(worker.run(task.number, task.chosen, task.front))
+
+
+def _plain(error: Exception) -> Exception:
+    """The error as one that any process can read."""
+    return ValueError(f"a worker could not start: {error}")
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search itself is told
+    logging.getLogger("chop").setLevel(logging.ERROR)
+    pipe = Connection(int(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        serve(pipe)
+
+
+if __name__ == "__main__":
+    main()

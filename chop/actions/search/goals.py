@@ -1,0 +1,122 @@
+"""What a search is after: objectives, constraints, and which designs nobody beats."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from chop.actions.search.runners.base import Direction
+
+SIGNS = {"<=": 1.0, "<": 1.0, ">=": -1.0, ">": -1.0}
+CONSTRAINT = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>)\s*([-+\w.]+)\s*")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A metric with the factor by which it counts, and which way is better."""
+
+    name: str
+    direction: Direction
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """`average_bitwidth <= 6`: how far a design is beyond, negative if it is not."""
+
+    metric: str
+    sign: str
+    bound: float
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Constraint:
+        """From a sentence of the file."""
+        found = CONSTRAINT.fullmatch(text) if isinstance(text, str) else None
+        try:
+            metric, sign, bound = found.groups() if found else ("", "", "")
+            return cls(metric, sign, float(bound))
+        except ValueError:
+            raise ValueError(
+                f"{where}: {text!r} is no constraint; write for example 'average_bitwidth <= 6'"
+            ) from None
+
+    def violation(self, metrics: Mapping[str, float]) -> float:
+        """Above 0 where the constraint is broken; strict signs count equality as broken."""
+        beyond = (metrics[self.metric] - self.bound) * SIGNS[self.sign]
+        return beyond + 1e-12 if beyond == 0 and self.sign in ("<", ">") else beyond
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.sign} {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Goals:
+    """All objectives of a search in their order; `summed`, they are one."""
+
+    goals: tuple[Goal, ...]
+    summed: Direction | None = None
+    constraints: tuple[Constraint, ...] = ()
+    honour_directions: bool = True  # in a sum, what should be small counts negatively
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        return (self.summed,) if self.summed else tuple(g.direction for g in self.goals)
+
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics that somebody has to produce."""
+        return [*(g.name for g in self.goals), *(c.metric for c in self.constraints)]
+
+    def scaled(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {g.name: metrics[g.name] * g.scale for g in self.goals}
+
+    def values(self, metrics: Mapping[str, float]) -> list[float]:
+        """The objectives of a design; a metric that is no number is refused by its name."""
+        scaled = self.scaled(metrics)
+        for name, value in scaled.items():
+            if not math.isfinite(value):
+                raise ValueError(f"the metric {name} is {value}")
+        if self.summed is None:
+            return list(scaled.values())
+        return [sum(self._signed(g) * scaled[g.name] for g in self.goals)]
+
+    def _signed(self, goal: Goal) -> float:
+        opposed = goal.direction != self.summed
+        return -1.0 if self.honour_directions and opposed and goal.scale > 0 else 1.0
+
+    def violations(self, metrics: Mapping[str, float]) -> list[float]:
+        return [constraint.violation(metrics) for constraint in self.constraints]
+
+    def costs(self, values: Sequence[float]) -> tuple[float, ...]:
+        """Objectives of which less is better."""
+        pairs = zip(self.directions, values, strict=True)
+        return tuple(-v if d == "maximize" else v for d, v in pairs)
+
+
+Costs = tuple[float, ...]
+
+
+def dominates(a: Costs, b: Costs) -> bool:
+    """Whether `a` is nowhere worse than `b`, and better somewhere."""
+    return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
+
+
+class Front:
+    """The designs that none of those seen beats; equal ones stay together."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, Costs] = {}
+
+    def add(self, number: int, costs: Costs) -> bool:
+        """Whether the design is on the front now."""
+        if any(dominates(other, costs) for other in self.members.values()):
+            return False
+        self.members = {n: c for n, c in self.members.items() if not dominates(costs, c)}
+        self.members[number] = costs
+        return True
+
+    def beats(self, costs: Costs) -> bool:
+        """Whether some member dominates that."""
+        return any(dominates(member, costs) for member in self.members.values())

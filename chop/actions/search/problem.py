@@ -1,0 +1,84 @@
+"""What is searched: the parent with its data, from which any process can make a worker."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.runners.base import Scene
+from chop.actions.search.search_space.base import Space
+from chop.actions.search.search_space.registry import space_of
+from chop.actions.search.settings import Settings, settings_of
+from chop.actions.search.worker import Worker
+
+if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A search as it was set up; what follows from it is made where it is needed."""
+
+    graph: MaseGraph  # the parent, with metadata, on its device
+    model_info: Any
+    task: str
+    data_module: Any  # prepared and set up
+    search: Mapping[str, Any]  # the tables of the file
+    accelerator: str = "auto"
+    seed: int = 0
+    imports: Sequence[Path] = ()  # files of the user that registered something
+    trained: bool = True  # whether the parent has weights that somebody has trained
+
+    def settings(self) -> Settings:
+        return settings_of(self.search)
+
+    def space(self) -> Space:
+        return space_of(self.settings().space, self)
+
+    def scene(self) -> Scene:
+        import torch
+
+        parameter = next(self.graph.model.parameters(), None)
+        return Scene(
+            self.graph,
+            self.model_info,
+            self.task,
+            self.data_module,
+            self.data_module.dataset_info,
+            parameter.device if parameter is not None else torch.device("cpu"),
+            self.seed,
+        )
+
+    def worker(self) -> Worker:
+        """What measures designs, with everything that it needs in memory."""
+        settings, scene = self.settings(), self.scene()
+        return Worker(self.space(), scene, settings, trained=self.trained)
+
+    def packed(self) -> bytes:
+        """For another process of this machine or cluster, never for a file."""
+        files = [str(file) for file in self.imports]
+        bare = replace(self, imports=())
+        buffer = io.BytesIO()
+        try:
+            pickle.dump(bare, buffer)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"this model or data set cannot be sent to other processes ({error}); define its "
+                f"classes in a file, not in a notebook or a function, or search with one worker"
+            ) from error
+        return pickle.dumps((files, buffer.getvalue()))
+
+
+def unpacked(packed: bytes) -> Problem:
+    """The inverse of `packed`, after the user's files have registered what they have."""
+    from chop.user_code import import_user_file
+
+    files, inner = pickle.loads(packed)
+    for file in files:
+        import_user_file(Path(file))
+    problem: Problem = pickle.loads(inner)
+    return problem

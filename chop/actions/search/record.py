@@ -1,0 +1,332 @@
+"""A study in a storage of Optuna's: a journal file, SQLite, PostgreSQL; nothing told is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.goals import Costs
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.search_space.choices import Choices
+from chop.actions.search.strategies.base import Chosen
+from chop.actions.search.strategies.optuna import stored
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+logger = logging.getLogger(__name__)
+
+OURS = "mase"  # the user attribute with what Optuna has no place for
+SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
+
+
+class StorageError(OSError):
+    """A storage that cannot be reached or written; the search stops, and can go on later."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A trial as it was found in the storage; without an outcome it is not finished."""
+
+    number: int
+    chosen: Chosen
+    notes: Mapping[str, Any]
+    outcome: Outcome | None
+    waiting: bool
+    worker: str
+    front: tuple[Costs, ...] = ()
+
+
+def open_storage(url: str) -> BaseStorage:
+    """The storage at a URL; a path, or `journal:///path`, is a journal file."""
+    if "://" not in url or url.startswith("journal://"):
+        return _journal(Path(url.removeprefix("journal://")))
+    with _told(url):
+        return _database(url)
+
+
+def _journal(path: Path) -> BaseStorage:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    with _told(str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _mend(path)
+        return JournalStorage(JournalFileBackend(str(path)))
+
+
+def _mend(path: Path) -> None:
+    """Take off a last line that a dying process left half written; it was told to nobody."""
+    if not path.exists() or not path.is_file() or path.stat().st_size == 0:
+        return
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    lock = JournalFileSymlinkLock(str(path))
+    lock.acquire()
+    try:
+        with path.open("rb+") as file:
+            content = file.read()
+            end = content.rfind(b"\n") + 1
+            if end < len(content):
+                file.truncate(end)
+    finally:
+        lock.release()
+
+
+def _database(url: str) -> BaseStorage:
+    from optuna.storages import RDBStorage
+
+    arguments: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("sqlite"):
+        arguments["connect_args"] = {"timeout": SQLITE_PATIENCE}
+    if url.startswith("postgresql://"):
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+    try:
+        return RDBStorage(url, engine_kwargs=arguments)
+    except ImportError as error:
+        raise ValueError(
+            f'--storage {url}: its driver is not installed; pip install "mase[postgres]"'
+        ) from error
+
+
+@contextlib.contextmanager
+def _told(url: str) -> Iterator[None]:
+    """Errors of a storage as one sentence."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except StorageError:
+        raise
+    except (OSError, SQLAlchemyError, StorageInternalError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise StorageError(
+            f"the study in {url} cannot be read or written: {reason}; what it has is kept, "
+            f"and --resume goes on with it"
+        ) from error
+
+
+class Record:
+    """One study: its trials by number, and a few words about the search as a whole."""
+
+    def __init__(self, url: str, study: str, directions: tuple[str, ...], choices: Choices) -> None:
+        import optuna
+        from optuna.study import StudyDirection
+
+        self.url, self.study, self.choices = url, study, choices
+        self._storage = open_storage(url)
+        ways = [StudyDirection[d.upper()] for d in directions]
+        with _told(url):
+            try:
+                self._id = self._storage.get_study_id_from_name(study)
+                self.existed = True
+            except KeyError:
+                try:
+                    self._id = self._storage.create_new_study(ways, study)
+                    self.existed = False
+                except optuna.exceptions.DuplicatedStudyError:  # another process was faster
+                    self._id = self._storage.get_study_id_from_name(study)
+                    self.existed = True
+            there = self._storage.get_study_directions(self._id)
+        if there != ways:
+            raise ValueError(
+                f"the study {study!r} in {url} has {len(there)} objectives "
+                f"({', '.join(d.name.lower() for d in there)}), unlike this file; "
+                f"give the new search another name by --study"
+            )
+        self._ids: dict[int, int] = {}
+
+    @classmethod
+    def found(cls, url: str, study: str) -> Record | None:
+        """The study of that name, to look at; None if there is none."""
+        storage = open_storage(url)
+        with _told(url):
+            try:
+                number = storage.get_study_id_from_name(study)
+            except KeyError:
+                return None
+        record = cls.__new__(cls)
+        record.url, record.study, record.choices = url, study, Choices([])
+        record._storage, record._id, record.existed, record._ids = storage, number, True, {}
+        return record
+
+    # --- the search as a whole
+
+    def attributes(self) -> dict[str, Any]:
+        with _told(self.url):
+            return self._storage.get_study_user_attrs(self._id)
+
+    def note(self, key: str, value: Any) -> None:
+        with _told(self.url):
+            self._storage.set_study_user_attr(self._id, key, value)
+
+    # --- trials
+
+    def trials(self) -> list[Stored]:
+        """All trials in the order of their numbers."""
+        return [self._stored(trial) for trial in self.frozen()]
+
+    def frozen(self) -> list[FrozenTrial]:
+        """The trials as Optuna has them."""
+        with _told(self.url):
+            found = self._storage.get_all_trials(self._id, deepcopy=False)
+        self._ids |= {trial.number: trial._trial_id for trial in found}
+        return sorted(found, key=lambda trial: trial.number)
+
+    def add(
+        self, chosen: Chosen, config: Mapping[str, Any], notes: Mapping[str, Any], out: Outcome
+    ) -> None:
+        """A finished trial, in one write."""
+        self._create(out.number, chosen, config, notes, out.state, out)
+
+    def publish(
+        self,
+        number: int,
+        chosen: Chosen,
+        config: Mapping[str, Any],
+        notes: Mapping[str, Any],
+        worker: str | None,
+        front: tuple[Costs, ...] = (),
+    ) -> None:
+        """A trial that somebody is to measure: `worker`, or the first who claims it."""
+        about = {"worker": worker, "front": [list(costs) for costs in front]}
+        state = "RUNNING" if worker else "WAITING"
+        self._create(number, chosen, config, notes, state, {k: v for k, v in about.items() if v})
+
+    def claim(self, number: int, worker: str) -> bool:
+        """Whether the trial is ours now, and nobody else's."""
+        from optuna.trial import TrialState
+
+        with _told(self.url):
+            if not self._storage.set_trial_state_values(self._ids[number], TrialState.RUNNING):
+                return False
+            self._storage.set_trial_user_attr(self._ids[number], "worker", worker)
+        return True
+
+    def requeue(self, number: int) -> None:
+        """Let somebody else measure a trial whose worker has died."""
+        from optuna.trial import TrialState
+
+        with _told(self.url):
+            self._storage.set_trial_state_values(self._ids[number], TrialState.WAITING)
+
+    def finish(self, out: Outcome) -> bool:
+        """Whether the outcome was taken; another's may have come first."""
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        trial = self._ids[out.number]
+        try:
+            with _told(self.url):
+                for key, value in _attributes(out).items():
+                    self._storage.set_trial_user_attr(trial, key, value)
+                values = None if out.values is None else list(out.values)
+                self._storage.set_trial_state_values(trial, TrialState[out.state], values)
+        except UpdateFinishedTrialError:
+            return False
+        return True
+
+    def _create(
+        self,
+        number: int,
+        chosen: Chosen,
+        config: Mapping[str, Any],
+        notes: Mapping[str, Any],
+        state: str,
+        about: Outcome | dict[str, Any],
+    ) -> None:
+        from optuna.trial import FrozenTrial, TrialState
+
+        params, distributions = stored(self.choices, chosen)
+        attributes: dict[str, Any] = {"sampled_config": config}
+        start, values, end = datetime.datetime.now(), None, None
+        if isinstance(about, Outcome):
+            attributes |= _attributes(about)
+            start = datetime.datetime.fromtimestamp(about.started)
+            end = start + datetime.timedelta(seconds=about.seconds)
+            values = None if about.values is None else list(about.values)
+        else:
+            attributes |= about
+        template = FrozenTrial(
+            number=number,
+            state=TrialState[state],
+            value=None,
+            values=values,
+            datetime_start=None if state == "WAITING" else start,
+            datetime_complete=end,
+            params=params,
+            distributions=distributions,
+            user_attrs=attributes,
+            system_attrs=dict(notes),
+            intermediate_values={},
+            trial_id=-1,
+        )
+        with _told(self.url):
+            made = self._storage.create_new_trial(self._id, template)
+            there = self._storage.get_trial_number_from_id(made)
+        if there != number:
+            raise StorageError(
+                f"another search writes to the study {self.study!r} in {self.url} as well; "
+                f"stop one of them, and go on with --resume"
+            )
+        self._ids[number] = made
+
+    def _stored(self, trial: FrozenTrial) -> Stored:
+        finished = trial.state.is_finished()
+        return Stored(
+            trial.number,
+            self.choices.decoded(trial.params),
+            trial.system_attrs,
+            _outcome(trial) if finished else None,
+            trial.state.name == "WAITING",
+            trial.user_attrs.get("worker", ""),
+            tuple(tuple(costs) for costs in trial.user_attrs.get("front", ())),
+        )
+
+
+def _attributes(out: Outcome) -> dict[str, Any]:
+    """What of an outcome goes beside its values."""
+    ours = {
+        "violations": list(out.violations),
+        "layers": dict(out.layers),
+        "started": out.started,
+        "seconds": out.seconds,
+        "worker": out.worker,
+        "error": out.error,
+    }
+    return {
+        "software_metrics": dict(out.software),
+        "hardware_metrics": dict(out.hardware),
+        "scaled_metrics": dict(out.scaled),
+        OURS: {key: value for key, value in ours.items() if value},
+    }
+
+
+def _outcome(trial: FrozenTrial) -> Outcome:
+    attributes = trial.user_attrs
+    ours = attributes.get(OURS, {})
+    began = trial.datetime_start
+    return Outcome(
+        trial.number,
+        trial.state.name,  # type: ignore[arg-type]
+        values=None if trial.values is None else tuple(trial.values),
+        violations=tuple(ours.get("violations", ())),
+        software=attributes.get("software_metrics", {}),
+        hardware=attributes.get("hardware_metrics", {}),
+        scaled=attributes.get("scaled_metrics", {}),
+        layers=ours.get("layers", {}),
+        started=ours.get("started", began.timestamp() if began else 0.0),
+        seconds=ours.get("seconds", 0.0),
+        worker=ours.get("worker", ""),
+        error=ours.get("error"),
+    )

@@ -1,0 +1,236 @@
+"""What a search leaves behind: best.json, log.json, study.pkl, search.json, and a table."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chop.actions.search.coordinator import front_of
+from chop.actions.search.goals import Goals
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.record import Record
+from chop.actions.search.strategies.base import Chosen
+from chop.files import write_text
+
+DIGITS = 10  # of the labs' files
+LONGEST = 20  # characters of a text in the table
+VERSION = 1  # of search.json
+
+Config = Mapping[str, Any]
+
+
+class Results:
+    """The finished trials of a study with their designs."""
+
+    def __init__(self, record: Record, goals: Goals, config_of: Any) -> None:
+        self.record, self.goals = record, goals
+        self.designs: dict[int, Chosen] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        for trial in record.trials():
+            self.designs[trial.number] = trial.chosen
+            if trial.outcome is not None:
+                self.outcomes[trial.number] = trial.outcome
+        self._config_of = config_of
+
+    def config(self, number: int) -> dict[str, Any]:
+        """The design of a trial as it is saved."""
+        config: dict[str, Any] = self._config_of(self.designs[number])
+        return config
+
+    @property
+    def best(self) -> list[Outcome]:
+        """What nobody beats; of several trials of one design, the first."""
+        seen: list[Chosen] = []
+        found = []
+        for out in front_of(self.outcomes.values(), self.goals):
+            if self.designs[out.number] not in seen:
+                seen.append(self.designs[out.number])
+                found.append(out)
+        return found
+
+    @property
+    def chosen(self) -> Outcome | None:
+        """The best trial; of several on a front, the one nearest to the ideal point."""
+        best = self.best
+        if not best:
+            return None
+        costs = [self.goals.costs(out.values or ()) for out in best]
+        low, high = ([f(column) for column in zip(*costs, strict=True)] for f in (min, max))
+
+        def distance(i: int) -> float:
+            spans = zip(costs[i], low, high, strict=True)
+            return float(sum(((c - a) / (b - a)) ** 2 for c, a, b in spans if b > a))
+
+        return best[min(range(len(best)), key=distance)]
+
+    def table(self) -> str:
+        """The labs' table of the best trials."""
+        from tabulate import tabulate
+
+        rows = [
+            {
+                "number": out.number,
+                "software_metrics": _short(out.software),
+                "hardware_metrics": _short(out.hardware),
+                "scaled_metrics": _short(out.scaled),
+            }
+            for out in self.best
+        ]
+        return tabulate(rows, headers="keys", tablefmt="orgtbl", showindex="always")
+
+    # --- files
+
+    def write(self, folder: Path, about: Mapping[str, Any], extra: Config) -> None:
+        """All files; each is replaced as a whole."""
+        write_text(folder / "best.json", labs_json(self._best_rows(extra)))
+        write_text(folder / "log.json", labs_json(self._log_rows(extra)))
+        content = {**about, "version": VERSION, **self._page_rows()}
+        write_text(folder / "search.json", json.dumps(plain(content), indent=1) + "\n")
+        self._pickle(folder / "study.pkl")
+
+    def _best_rows(self, extra: Config) -> dict[str, Any]:
+        return {
+            str(i): {
+                "number": out.number,
+                "value": list(out.values or ()),
+                "software_metrics": dict(out.software),
+                "hardware_metrics": dict(out.hardware),
+                "scaled_metrics": dict(out.scaled),
+                "sampled_config": {**self.config(out.number), **extra},
+            }
+            for i, out in enumerate(self.best)
+        }
+
+    def _log_rows(self, extra: Config) -> dict[str, Any]:
+        rows = {}
+        for i, out in enumerate(sorted(self.outcomes.values(), key=lambda out: out.number)):
+            values = list(out.values) if out.values is not None else [None] * len(self._names)
+            start = round(out.started * 1e3)
+            rows[str(i)] = {
+                "number": out.number,
+                **dict(zip(self._names, values, strict=True)),
+                "datetime_start": start,
+                "datetime_complete": start + round(out.seconds * 1e3),
+                "duration": round(out.seconds * 1e3),
+                "user_attrs_hardware_metrics": dict(out.hardware),
+                "user_attrs_sampled_config": {**self.config(out.number), **extra},
+                "user_attrs_scaled_metrics": dict(out.scaled),
+                "user_attrs_software_metrics": dict(out.software),
+                **({"user_attrs_error": out.error} if out.error else {}),
+                "state": out.state,
+            }
+        return rows
+
+    @property
+    def _names(self) -> list[str]:
+        count = len(self.goals.directions)
+        return ["value"] if count == 1 else [f"values_{i}" for i in range(count)]
+
+    def _page_rows(self) -> dict[str, Any]:
+        chosen = self.chosen
+        return {
+            "objectives": [
+                {"name": g.name, "direction": g.direction, "scale": g.scale}
+                for g in self.goals.goals
+            ],
+            "summed": self.goals.summed,
+            "constraints": [str(c) for c in self.goals.constraints],
+            "trials": [self._page_row(out) for _, out in sorted(self.outcomes.items())],
+            "front": [out.number for out in self.best],
+            "chosen": chosen.number if chosen else None,
+            "importance": self._importance(),
+        }
+
+    def _page_row(self, out: Outcome) -> dict[str, Any]:
+        began = datetime.datetime.fromtimestamp(out.started).isoformat(timespec="milliseconds")
+        return {
+            "number": out.number,
+            "state": out.state,
+            "values": out.values,
+            "feasible": out.feasible,
+            "params": self._open(self.designs[out.number]),
+            "config": self.config(out.number),
+            "software_metrics": out.software,
+            "hardware_metrics": out.hardware,
+            "scaled_metrics": out.scaled,
+            "layers": out.layers,
+            "seconds": out.seconds,
+            "started": began,
+            "worker": out.worker,
+            "error": out.error,
+        }
+
+    def _open(self, chosen: Chosen) -> dict[str, Any]:
+        return {p.key: chosen[p.key] for p in self.record.choices.open if p.key in chosen}
+
+    def _importance(self) -> dict[str, dict[str, float]]:
+        """How much each key explains of each objective."""
+        from chop.actions.search.importance import importance
+
+        names = [g.name for g in self.goals.goals] if not self.goals.summed else ["sum"]
+        complete = [o for o in self.outcomes.values() if o.values is not None]
+        rows = [self._open(self.designs[o.number]) for o in complete]
+        return {
+            name: importance(rows, [(o.values or ())[i] for o in complete])
+            for i, name in enumerate(names)
+        }
+
+    def _pickle(self, path: Path) -> None:
+        """A study in memory, for those who go on with Optuna itself."""
+        import optuna
+
+        level = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            study = optuna.create_study(
+                study_name=self.record.study, directions=list(self.goals.directions)
+            )
+        finally:
+            optuna.logging.set_verbosity(level)
+        for trial in self.record.frozen():
+            if trial.state.is_finished():
+                study._storage.create_new_trial(study._study_id, trial)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(pickle.dumps(study))
+        partial.replace(path)
+
+
+def _short(metrics: Mapping[str, float]) -> str:
+    """A dictionary as a cell of the table."""
+    return str({key: _rounded(value) for key, value in metrics.items()})
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 3)
+    text = str(value)
+    return value if not isinstance(value, str) or len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def plain(value: Any) -> Any:
+    """JSON's own values: what is no number is null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str | None) else str(value)
+
+
+def labs_json(rows: Mapping[str, Any]) -> str:
+    """As the labs' files are written: indented by four, no space after a colon, ten decimals."""
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: rounded(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [rounded(item) for item in value]
+        return round(value, DIGITS) if isinstance(value, float) else value
+
+    return json.dumps(rounded(plain(rows)), indent=4, separators=(",", ":"))

@@ -1,0 +1,147 @@
+"""`search`: try designs of a model, and keep those that nothing beats."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.config import RunConfig
+from chop.actions.prepare import model_and_data
+from chop.actions.project import Project
+from chop.tools.config_load import convert_str_na_to_none, load_config
+
+if TYPE_CHECKING:  # torch is imported when there is work to do
+    from torch import nn
+
+    from chop.actions.search.problem import Problem
+    from chop.actions.search.results import Results
+
+logger = logging.getLogger(__name__)
+
+
+def parse_search_config(search_config: Mapping[str, Any] | str | Path) -> tuple[Any, Any]:
+    """The tables `strategy` and `search_space` of a file, or of what was read from one."""
+    config = _tables(search_config)
+    return config["strategy"], config["search_space"]
+
+
+def _tables(search_config: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    if not isinstance(search_config, Mapping):
+        search_config = load_config(search_config)
+    table = search_config.get("search", search_config)
+    return dict(convert_str_na_to_none(table))
+
+
+def search(
+    model: nn.Module,
+    model_info: Any,
+    task: str,
+    dataset_info: Any,
+    data_module: Any,
+    search_config: Mapping[str, Any] | str | Path,
+    save_path: str | Path,
+    accelerator: str = "auto",
+    load_name: str | None = None,
+    load_type: str | None = None,
+    visualizer: Any = None,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    storage: str | None = None,
+    study: str | None = None,
+    resume: bool = False,
+) -> Results:
+    """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
+    from chop.actions.search.conduct import STUDY, Place, conduct
+    from chop.log import show_logs_unless_configured
+
+    show_logs_unless_configured()
+    tables = _tables(search_config)
+    problem = make_problem(
+        model, model_info, task, data_module, tables, accelerator, load_name, load_type, seed
+    )
+    place = Place(Path(save_path), storage, study or STUDY, workers, resume=resume)
+    return conduct(problem, place, {"model": type(model).__name__}, visualizer)
+
+
+def make_problem(
+    model: nn.Module,
+    model_info: Any,
+    task: str,
+    data_module: Any,
+    tables: Mapping[str, Any],
+    accelerator: str,
+    load_name: str | None,
+    load_type: str | None,
+    seed: int,
+    cf_args: Mapping[str, Any] | None = None,
+    imports: tuple[Path, ...] = (),
+    trained: bool | None = None,
+) -> Problem:
+    """Load the parent, trace it, and check the tables against it."""
+    from chop.actions.search.problem import Problem
+    from chop.actions.search.settings import settings_of
+    from chop.actions.transform import Source, ready_graph
+
+    settings_of(tables)
+    if data_module.train_dataset is None:
+        data_module.prepare_data()
+        data_module.setup("fit")
+    source = Source(model, model_info, "", data_module, task, load_name, load_type or "mz")
+    graph = ready_graph(source, dict(cf_args or {}), accelerator)
+    is_trained = trained if trained is not None else load_name is not None
+    return Problem(
+        graph, model_info, task, data_module, tables, accelerator, seed, imports, is_trained
+    )
+
+
+def run_search(config: RunConfig, project: Project) -> None:
+    """`ch search`."""
+    from chop.actions.search.conduct import STUDY, Place, conduct
+    from chop.actions.search.parent import candidates_trained, parent_checkpoint
+    from chop.actions.search.settings import settings_of
+
+    tables = candidates_trained(config)
+    settings_of(tables, f"{config.config}: ")
+    model, info, data_module = model_and_data(config)
+    project.create()
+    load_name, load_type = parent_checkpoint(config, project, model, data_module)
+    problem = make_problem(
+        model,
+        info,
+        config.task,
+        data_module,
+        tables,
+        config.accelerator,
+        load_name,
+        load_type,
+        config.seed,
+        config.cf_args,
+        config.imports,
+        trained=load_name is not None or config.is_pretrained,
+    )
+    place = Place(
+        project.search_ckpts,
+        config.storage,
+        config.study or STUDY,
+        config.workers,
+        config.engine,
+        config.resume,
+        not config.no_progress,
+        shlex.join(["ch", *sys.argv[1:]]),
+    )
+    if config.apply is not None:
+        from chop.actions.search.apply import apply
+
+        apply(problem, place, config)
+        return
+    logger.info("Searching model '%s'...", config.model)
+    results = conduct(problem, place, {"model": config.model})
+    logger.info("Best trial(s):")
+    logger.info("\n%s", results.table())
+    logger.info("Saved the search to %s", place.folder)
+    logger.info("Searching is completed")

@@ -1,0 +1,164 @@
+"""One prepared network that takes on any choice of number formats, without being rebuilt."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph.transforms.quantize.quantize import (
+    call_instead,
+    node_config,
+    note_quantized,
+    quantized_form,
+)
+from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
+from chop.passes.graph.utils import get_parent_name
+
+KEPT_BYTES = 1 << 30  # of rounded weights, over all layers
+Key = tuple[Any, ...]
+
+
+class Shelf(OrderedDict[tuple[Any, ...], Any]):
+    """Rounded weights by layer, parameter and format; the oldest go when there are too many."""
+
+    def __init__(self, budget: int = KEPT_BYTES) -> None:
+        super().__init__()
+        self.budget, self.used = budget, 0
+
+    def put(self, key: tuple[Any, ...], kept: Any) -> None:
+        if key in self:
+            self.used -= self.pop(key).rounded.nbytes
+        self[key] = kept
+        self.used += kept.rounded.nbytes
+        while self.used > self.budget and len(self) > 1:
+            _, oldest = self.popitem(last=False)
+            self.used -= oldest.rounded.nbytes
+
+
+class _Corner(dict[str, Any]):
+    """The part of a shelf that one layer sees, in place of what it keeps itself."""
+
+    def __init__(self, shelf: Shelf, place: str, formats: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._shelf, self._place, self._formats = shelf, place, formats
+
+    def _key(self, name: str) -> tuple[Any, ...]:
+        return self._place, name, self._formats.get(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._shelf.get(self._key(name), default)
+
+    def __setitem__(self, name: str, kept: Any) -> None:
+        self._shelf.put(self._key(name), kept)
+
+
+@dataclass
+class _Slot:
+    """A node, what it was, and what it has been in other designs."""
+
+    node: fx.Node
+    was: tuple[str, Any, tuple[Any, ...], dict[str, Any]]  # op, target, args, kwargs
+    layer: nn.Module | None
+    forms: dict[Key, nn.Module | QuantizedFunction] = field(default_factory=dict)
+    now: Key = ()
+    noted: Key = ()
+
+
+class InPlace:
+    """The graph is a copy of the parent's; it is lent out, and is another after each `apply`."""
+
+    def __init__(self, parent: MaseGraph) -> None:
+        self.parent = parent
+        self.graph = parent.clone()
+        self._shelf = Shelf()
+        self._slots: dict[str, _Slot] = {}
+        self._nodes = {node.name: node for node in self.graph.nodes}
+        tensors = [*self.graph.model.parameters(), *self.graph.model.buffers()]
+        originals = [*parent.model.parameters(), *parent.model.buffers()]
+        self._pairs = list(zip(tensors, originals, strict=True))
+        self._versions = self._version()
+
+    def apply(self, config: Mapping[str, Any]) -> None:
+        """Put each node into the format that `config` has for it; None leaves it in float."""
+        stale = False
+        for name, table in config.items():
+            stale |= self._put(self._slot(name), dict(table["config"]))
+        if stale:
+            self.graph.fx_graph.lint()
+            self.graph.model.recompile()
+        if self._version() != self._versions:
+            self.restore()
+
+    def restore(self) -> None:
+        """Give the network the weights and statistics of its parent again."""
+        import torch
+
+        with torch.no_grad():
+            for tensor, original in self._pairs:
+                tensor.copy_(original)
+        self._versions = self._version()
+
+    def noted(self) -> MaseGraph:
+        """The graph, with metadata that are up to date."""
+        for slot in self._slots.values():
+            if slot.noted != slot.now:
+                note_quantized(self.graph, slot.node)
+                slot.noted = slot.now
+        return self.graph
+
+    def _version(self) -> int:
+        return sum(tensor._version for tensor, _ in self._pairs)
+
+    def _slot(self, name: str) -> _Slot:
+        if name not in self._slots:
+            node = self._nodes[name]
+            was = (node.op, node.target, node.args, dict(node.kwargs))
+            layer = self.graph.modules[str(node.target)] if node.op == "call_module" else None
+            self._slots[name] = _Slot(node, was, layer)
+        return self._slots[name]
+
+    def _put(self, slot: _Slot, config: dict[str, Any]) -> bool:
+        """Whether the code of the graph has to be made anew."""
+        key = _frozen(config) if config["name"] is not None else ()
+        if key == slot.now:
+            return False
+        slot.now = key
+        if slot.layer is not None:
+            self._swap(slot, key, config)
+            return False
+        node = slot.node
+        node.op, node.target, node.args, node.kwargs = slot.was
+        if key:
+            form = self._form(slot, key, config)
+            assert isinstance(form, QuantizedFunction)
+            call_instead(node, form, node_config(node.name, {"config": config}))
+        return True
+
+    def _swap(self, slot: _Slot, key: Key, config: dict[str, Any]) -> None:
+        new = self._form(slot, key, config) if key else slot.layer
+        assert isinstance(new, nn.Module)
+        parent, name = get_parent_name(str(slot.node.target))
+        self.graph.modules[parent]._modules[name] = new
+        new.training = self.graph.model.training
+
+    def _form(self, slot: _Slot, key: Key, config: dict[str, Any]) -> nn.Module | QuantizedFunction:
+        if key not in slot.forms:
+            checked = node_config(slot.node.name, {"config": config})
+            form = quantized_form(self.graph, slot.node, checked)
+            if isinstance(form, Quantized):
+                # weights are rounded once for each format, whatever else a design chooses
+                vars(form)["_kept"] = _Corner(self._shelf, slot.node.name, form.formats)
+            slot.forms[key] = form
+        return slot.forms[key]
+
+
+def _frozen(config: Mapping[str, Any]) -> Key:
+    return tuple(
+        (key, tuple(value) if isinstance(value, list) else value) for key, value in config.items()
+    )

@@ -1,0 +1,162 @@
+"""Parts of a space: the choices for one pass, and the options that it then gets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.search_space.choices import (
+    RANGE_KEYS,
+    Parameter,
+    choice_of,
+    unflatten_dict,
+)
+from chop.actions.search.search_space.seeds import Takes, node_parameters, seed_of_nodes
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.passes.base import GraphPass
+
+Config = dict[str, Any]
+# what the labs call the ways of widening a layer; these go to the pass `redefine`
+WIDENINGS = ("output_only", "both", "input_only")
+
+
+class Part(ABC):
+    """The choices for one pass."""
+
+    parameters: list[Parameter]
+
+    @abstractmethod
+    def config(self, chosen: Mapping[str, Any]) -> Config:
+        """What is saved of a design, from the values of this part's parameters."""
+
+    @abstractmethod
+    def steps(self, config: Config) -> list[tuple[str, Config]]:
+        """The passes to run for it, with their options."""
+
+
+class NodePart(Part):
+    """A pass that takes a table for each node: quantize, redefine."""
+
+    def __init__(
+        self, graph: MaseGraph, run: GraphPass, by: str, seed: Mapping[str, Any], where: str
+    ) -> None:
+        self.run = run
+        nodes = list(_eligible(graph, run.name, by, seed))
+        self.nodes = [node.name for node in nodes]
+        tables = seed_of_nodes(nodes, by, seed, where)
+        self.first = _first_calls(graph, nodes)
+        self.parameters = []
+        for node, table in tables.items():
+            if self.first[node.name] == node.name:
+                path = f"{node.name}/config"
+                self.parameters += node_parameters(path, table, _takes, f"{where} ({node.name})")
+        self.chosen_nodes = {p.key.partition("/")[0] for p in self.parameters}
+
+    def config(self, chosen: Mapping[str, Any]) -> Config:
+        """All nodes that can be changed, so that what was left alone is said as well."""
+        found = unflatten_dict(chosen)
+        config: Config = {}
+        for node in self.nodes:
+            own = found.get(self.first[node])
+            config[node] = {"config": dict(own["config"] if own else {"name": None})}
+        return config
+
+    def steps(self, config: Config) -> list[tuple[str, Config]]:
+        tables = {
+            node: table
+            for node, table in config.items()
+            if isinstance(table, Mapping) and (table.get("config") or {}).get("name") is not None
+        }
+        widened = {n: t for n, t in tables.items() if t["config"]["name"] in WIDENINGS}
+        rest = {n: t for n, t in tables.items() if n not in widened}
+        steps: list[tuple[str, Config]] = []
+        if widened:
+            steps.append(("redefine", {"by": "name", **widened}))
+        if rest:
+            steps.append((self.run.name, {"by": "name", **rest}))
+        return steps
+
+
+class OptionPart(Part):
+    """A pass whose options are chosen as a whole: prune, prune_channels."""
+
+    def __init__(self, run: GraphPass, seed: Mapping[str, Any], where: str) -> None:
+        self.run = run
+        self.parameters = list(_leaves(seed, "", where))
+        if not self.parameters:
+            raise ValueError(f"{where} is empty; give choices for options of {run.name}")
+        firsts = {p.key: p.choice.nth(0) for p in self.parameters}
+        generated = {"input_generator": ()} if "input_generator" in run.options else {}
+        run.check(generated | self.config(firsts))
+
+    def config(self, chosen: Mapping[str, Any]) -> Config:
+        return unflatten_dict(chosen)
+
+    def steps(self, config: Config) -> list[tuple[str, Config]]:
+        return [(self.run.name, config)]
+
+
+def _leaves(seed: Mapping[str, Any], path: str, where: str) -> Iterator[Parameter]:
+    for key, value in seed.items():
+        below, place = f"{path}/{key}" if path else key, f"{where}.{key}"
+        is_range = isinstance(value, Mapping) and {"min", "max"} <= value.keys() <= RANGE_KEYS
+        if isinstance(value, Mapping) and not is_range:
+            yield from _leaves(value, below, place)
+        else:
+            yield Parameter(below, choice_of(value, place))
+
+
+def part_for(
+    graph: MaseGraph, name: str, by: str | None, seed: Mapping[str, Any], where: str
+) -> Part:
+    """The part for a registered pass, by what kind of options it takes."""
+    from chop.passes.base import PASSES
+
+    run = PASSES[name]
+    if run.kind != "transform":
+        raise ValueError(f"{where}: {name} is an {run.kind} pass; a search varies a transform")
+    if run.open_ended and "by" in run.options:
+        return NodePart(graph, run, by or "name", seed, where)
+    return OptionPart(run, seed, where)
+
+
+def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> Iterator[fx.Node]:
+    from chop.passes.graph.transforms.quantize.quantize import why_not_quantized
+
+    for node in graph.nodes:
+        if node.op not in ("call_module", "call_function", "call_method"):
+            continue
+        if name != "quantize" or why_not_quantized(node) is None:
+            yield node
+        elif by == "name" and node.name in seed:
+            raise ValueError(
+                f"search.search_space.seed.{node.name}: the node {why_not_quantized(node)}"
+            )
+
+
+def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
+    """The first node that calls the same module: two calls of a layer are one choice."""
+    first: dict[Any, str] = {}
+    return {
+        node.name: first.setdefault(node.target if node.op == "call_module" else node, node.name)
+        for node in nodes
+    }
+
+
+def _takes(name: Any, key: str) -> bool:
+    """Whether a format has a key; what is no number format decides for itself."""
+    from chop.numerics import FORMATS
+
+    if name not in FORMATS:
+        return True
+    from chop.passes.graph.transforms.quantize.config import known_keys
+
+    return key in known_keys(name)
+
+
+__all__ = ["Config", "NodePart", "OptionPart", "Part", "Takes", "part_for"]

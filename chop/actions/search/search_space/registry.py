@@ -1,0 +1,124 @@
+"""The spaces by name; any transform pass is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.search_space.base import Space
+from chop.actions.search.search_space.parts import Part, part_for
+from chop.registry import Registry, UnknownName
+
+if TYPE_CHECKING:
+    from chop.actions.search.problem import Problem
+
+SpaceMaker = Callable[[str, Mapping[str, Any], "Problem"], Space]
+SPACES: Registry[SpaceMaker] = Registry("search space")
+WHERE = "search.search_space"
+SETUP_KEYS = ("by", "transform", "model_parallel")
+
+
+def register_search_space(*names: str) -> Callable[[SpaceMaker], SpaceMaker]:
+    """File a function `(name, table, problem) -> Space` under a name."""
+    return SPACES.register(*names)
+
+
+def space_of(table: Mapping[str, Any], problem: Problem) -> Space:
+    """The space that `[search.search_space]` means."""
+    name = table.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f'{WHERE} needs a name, such as "graph/quantize/mixed_precision_ptq"')
+    if name in SPACES:
+        return SPACES[name](name, table, problem)
+    return _by_pass(name, table, problem)
+
+
+def _by_pass(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
+    """`graph/prune`: the choices are those of the pass of that name."""
+    from chop.passes.base import PASSES
+
+    short = name.removeprefix("graph/")
+    if short not in PASSES:
+        known = [*SPACES, *(f"graph/{p.name}" for p in PASSES.values() if p.kind == "transform")]
+        raise UnknownName("search space", name, known)
+    return of_pass(name, short, table, problem)
+
+
+def of_pass(name: str, run: str, table: Mapping[str, Any], problem: Problem) -> Space:
+    """The space of one pass."""
+    setup = _setup(table)
+    seed = _seed(table, WHERE)
+    part = part_for(problem.graph, run, setup.get("by"), seed, f"{WHERE}.seed")
+    return _space(name, {run: part}, problem)
+
+
+@register_search_space(
+    "graph/quantize/mixed_precision_ptq",
+    "graph/quantize/mixed_precision",
+    "graph/architecture/channel_multiplier",
+)
+def mixed_precision(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
+    """A number format for every node that can have one; the labs' names of widenings as well."""
+    setup = _setup(table)
+    if setup.get("by") is None:
+        raise ValueError(f'{WHERE}.setup.by is missing; it is "name", "type" or "regex_name"')
+    return of_pass(name, "quantize", table, problem)
+
+
+@register_search_space("graph/transform")
+def transform(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
+    """The pass that `setup.transform` names."""
+    run = _setup(table).get("transform")
+    if not isinstance(run, str):
+        raise ValueError(f'{WHERE}.setup.transform names a pass, such as "prune"')
+    return of_pass(name, run, table, problem)
+
+
+@register_search_space("graph/joint")
+def joint(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
+    """Several passes in the order of `[search.search_space.passes.<pass>]`, chosen together."""
+    tables = table.get("passes")
+    if not isinstance(tables, Mapping) or not tables:
+        raise ValueError(
+            f"{WHERE}.passes has a table for each pass, such as [{WHERE}.passes.prune]"
+        )
+    parts: dict[str, Part] = {}
+    for run, inner in tables.items():
+        where = f"{WHERE}.passes.{run}"
+        if not isinstance(inner, Mapping):
+            raise ValueError(f"{where} is a table with seed, not {inner!r}")
+        by = _setup(inner, where).get("by")
+        parts[run] = part_for(problem.graph, run, by, _seed(inner, where), f"{where}.seed")
+    return _space(name, parts, problem)
+
+
+def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
+    setup = table.get("setup", {})
+    if not isinstance(setup, Mapping):
+        raise ValueError(f"{where}.setup is a table, not {setup!r}")
+    for key in setup:
+        if key not in SETUP_KEYS:
+            raise ValueError(f"{where}.setup has no key {key!r} (keys: {', '.join(SETUP_KEYS)})")
+    return setup
+
+
+def _seed(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    seed = table.get("seed")
+    if not isinstance(seed, Mapping) or not seed:
+        raise ValueError(f"{where}.seed says what can be chosen; add [{where}.seed.default.config]")
+    return seed
+
+
+def _space(name: str, parts: Mapping[str, Part], problem: Problem) -> Space:
+    return Space(name, problem.graph, parts, extra=lambda run: _generated(run, problem))
+
+
+def _generated(run: str, problem: Problem) -> dict[str, Any]:
+    """What a pass needs and a file cannot hold: batches of the training data."""
+    from chop.passes.base import PASSES
+    from chop.tools.get_input import InputGenerator
+
+    if "input_generator" not in PASSES[run].options:
+        return {}
+    data = problem.data_module
+    return {"input_generator": InputGenerator(problem.model_info, data, problem.task, "train")}

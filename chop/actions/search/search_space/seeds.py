@@ -1,0 +1,119 @@
+"""From the seed of a file to parameters: per node, by its name, its op or an expression."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.search_space.choices import Choice, OneOf, Parameter, choice_of
+from chop.registry import UnknownName, nearest
+
+if TYPE_CHECKING:
+    from torch import fx
+
+logger = logging.getLogger(__name__)
+
+BY = ("name", "type", "regex_name")
+# which keys exist for a value of `name`; None: all of them
+Takes = Callable[[Any, str], bool]
+
+
+def table_of(value: Any, where: str) -> dict[str, Any]:
+    """A table of a seed; with or without the `config` level of the labs."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} is a table of choices, not {value!r}")
+    inner = value.get("config", value)
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"{where}.config is a table of choices, not {inner!r}")
+    stray = [key for key in value if "config" in value and key != "config"]
+    if stray:
+        raise ValueError(f"{where}: {stray[0]!r} stands beside config; move it inside")
+    return dict(inner)
+
+
+def seed_of_nodes(
+    nodes: Iterable[fx.Node], by: str, seed: Mapping[str, Any], where: str
+) -> dict[fx.Node, dict[str, Any]]:
+    """The table of choices of each node; nodes that no key and no default means have none."""
+    from chop.ir.graph.mase_metadata import mase
+    from chop.ir.ops import OPS
+
+    if by not in BY:
+        raise ValueError(f"search.search_space.setup.by is one of {', '.join(BY)}, not {by!r}")
+    tables = {key: table_of(value, f"{where}.{key}") for key, value in seed.items()}
+    rest = tables.pop("default", None)
+    nodes = list(nodes)
+    called = {n: [mase(n).common.mase_op if by == "type" else n.name] for n in nodes}
+    if by == "regex_name":
+        called = {n: [k for k in tables if _matches(k, n.name, where)] for n in nodes}
+    if by == "type":
+        for key in tables:
+            if key not in OPS and not any(key in names for names in called.values()):
+                raise UnknownName(f"op in {where}", key, sorted(OPS))
+    known = {name for names in called.values() for name in names}
+    for key in tables:
+        if key not in known:
+            _warn(key, by, [n.name for n in nodes] if by != "type" else sorted(known))
+    found = {}
+    for node, names in called.items():
+        table = next((tables[name] for name in names if name in tables), rest)
+        if table is not None:
+            found[node] = table
+    return found
+
+
+def _matches(pattern: str, name: str, where: str) -> bool:
+    try:
+        return re.fullmatch(pattern, name) is not None
+    except re.error as error:
+        raise ValueError(f"{where}: {pattern!r} is not a regular expression: {error}") from error
+
+
+def _warn(key: str, by: str, known: list[str]) -> None:
+    near = nearest(key, known)
+    hint = f"; did you mean {near!r}?" if near else f" (there are {', '.join(known)})"
+    logger.warning("the seed for %s %r is for no node that can be changed%s", by, key, hint)
+
+
+def node_parameters(
+    path: str, table: Mapping[str, Any], takes: Takes, where: str
+) -> list[Parameter]:
+    """The parameters of one node: its `name` first, then the keys that each name takes.
+
+    A table below that is called like one of the names holds keys for that name alone.
+    """
+    if "name" not in table:
+        raise ValueError(f'{where} needs name, a list such as ["integer"]')
+    head = choice_of(table["name"], f"{where}.name")
+    if not isinstance(head, OneOf):
+        raise ValueError(f"{where}.name is a list of names, not a range")
+    parameters = [Parameter(f"{path}/name", head)]
+    for key, choice, names in _keys(table, head.values, where):
+        fitting = tuple(name for name in names if name is not None and takes(name, key))
+        if not fitting and any(name is not None for name in names):
+            real = [str(name) for name in names if name is not None]
+            raise ValueError(f"{where}.{key} is no key of {' or '.join(real)}")
+        if fitting:
+            always = len(fitting) == len(head.values)
+            parent, when = (None, ()) if always else (f"{path}/name", fitting)
+            parameters.append(Parameter(f"{path}/{key}", choice, parent, when))
+    return parameters
+
+
+def _keys(
+    table: Mapping[str, Any], names: tuple[Any, ...], where: str
+) -> Iterable[tuple[str, Choice, tuple[Any, ...]]]:
+    own = {key: value for key, value in table.items() if key in names}
+    for name, inner in own.items():
+        if not isinstance(inner, Mapping):
+            raise ValueError(f"{where}.{name} is a table of keys for {name}, not {inner!r}")
+    for key, value in table.items():
+        if key == "name" or key in own:
+            continue
+        others = tuple(name for name in names if key not in own.get(name, ()))
+        yield key, choice_of(value, f"{where}.{key}"), others
+    for name, inner in own.items():
+        for key, value in inner.items():
+            yield key, choice_of(value, f"{where}.{name}.{key}"), (name,)

@@ -1,0 +1,262 @@
+"""The `[search]` tables of a file, checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from chop.actions.config import ConfigError
+from chop.actions.search.goals import Constraint, Goal, Goals
+from chop.actions.search.runners.base import RUNNERS, Direction, Runner, Side, check_options
+from chop.actions.search.strategies.base import Strategy, strategy_named
+from chop.registry import UnknownName, nearest
+
+TABLES = ("search_space", "strategy", "train_parent")
+SPACE_KEYS = ("name", "setup", "seed", "passes")
+STRATEGY_KEYS = (
+    "name",
+    "eval_mode",
+    "sw_runner",
+    "hw_runner",
+    "setup",
+    "metrics",
+    "constraints",
+    "early_stopping",
+)
+SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
+STRATEGY_NAMES = ("optuna",)
+IGNORED = ("model_parallel", "runner_style", "save_every_n_trials")  # every trial is saved
+DIRECTIONS = get_args(Direction)
+IN_FLIGHT = 8
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """A trial in training is stopped if `margin` better than now would still be dominated."""
+
+    margin: Mapping[str, float]  # by metric, unscaled: how much better it may yet become
+    warmup: int = 1  # reports before which nothing is stopped
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `[search]` says."""
+
+    space: Mapping[str, Any]
+    runners: tuple[tuple[type[Runner], Mapping[str, Any]], ...]
+    goals: Goals
+    sampler: str
+    strategy: type[Strategy]
+    sampler_options: Mapping[str, Any] = field(default_factory=dict)
+    n_trials: int = 20
+    n_jobs: int = 1
+    timeout: float | None = None
+    trial_timeout: float | None = None
+    in_flight: int = IN_FLIGHT
+    fail_fast: bool = False
+    retries: int = 2
+    heartbeat: float = 3.0
+    threads: int = 1
+    early_stopping: EarlyStopping | None = None
+
+    @property
+    def trains(self) -> bool:
+        return any(cls.trains for cls, _ in self.runners)
+
+
+# keys of search.strategy.setup: name -> (type, least value)
+SETUP: dict[str, tuple[Any, float | None]] = {
+    "n_jobs": (int, 1),
+    "n_trials": (int, 1),
+    "timeout": (float, 0),
+    "trial_timeout": (float, 0),
+    "in_flight": (int, 1),
+    "fail_fast": (bool, None),
+    "retries": (int, 0),
+    "heartbeat": (float, 0.05),
+    "threads": (int, 1),
+    "sampler": (str, None),
+    "sampler_options": (dict, None),
+    "sum_scaled_metrics": (bool, None),
+    "direction": (str, None),
+    "honour_directions": (bool, None),
+    "pkl_ckpt": (str, None),
+}
+
+
+GIVEN = ("sampler", "sampler_options")
+
+
+def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
+    """All that is wrong with the tables is said at once; `where` they stand."""
+    problems: list[str] = []
+
+    def attempt(read: Any, *args: Any) -> Any:
+        try:
+            return read(*args)
+        except (ValueError, UnknownName, TypeError) as error:
+            problems.append(f"{where}{error}")
+            return None
+
+    attempt(_check_keys, search, TABLES, "search")
+    space = attempt(_table, search, "search_space", "search") or {}
+    strategy = attempt(_table, search, "strategy", "search") or {}
+    attempt(_check_keys, space, SPACE_KEYS, "search.search_space")
+    attempt(_check_keys, strategy, STRATEGY_KEYS, "search.strategy")
+    attempt(_check_name, strategy)
+    runners = [r for key in SIDES for r in attempt(_runners, strategy, key) or ()]
+    setup = attempt(_setup, strategy) or {}
+    goals = attempt(_goals, strategy, setup, runners) if not problems else None
+    sampler = str(setup.get("sampler", "tpe"))
+    chosen = attempt(strategy_named, sampler)
+    stopping = attempt(_early_stopping, strategy)
+    if problems or goals is None:
+        raise ConfigError(*problems)
+    fields = [key for key in SETUP if key in Settings.__dataclass_fields__ and key not in GIVEN]
+    return Settings(
+        space=space,
+        runners=tuple(runners),
+        goals=goals,
+        sampler=sampler.lower(),
+        strategy=chosen,
+        sampler_options=setup.get("sampler_options", {}),
+        early_stopping=stopping,
+        **{key: setup[key] for key in fields if setup.get(key) is not None},
+    )
+
+
+def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = tables.get(key)
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{where}.{key} is missing; add a table [{where}.{key}]")
+    return dict(found)
+
+
+def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+    for key in table:
+        if key not in known:
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else f" (keys: {', '.join(known)})"
+            raise ValueError(f"{where} has no key {key!r}{hint}")
+
+
+def _check_name(strategy: Mapping[str, Any]) -> None:
+    name = strategy.get("name", "optuna")
+    if name not in STRATEGY_NAMES:
+        strategy_named(str(name))  # a sampler may be named here as well
+
+
+def _runners(strategy: Mapping[str, Any], key: str) -> list[tuple[type[Runner], Mapping[str, Any]]]:
+    tables = strategy.get(key, {})
+    if not isinstance(tables, Mapping):
+        raise ValueError(f"search.strategy.{key} holds tables of runners, not {tables!r}")
+    found: list[tuple[type[Runner], Mapping[str, Any]]] = []
+    for name, options in tables.items():
+        where = f"search.strategy.{key}.{name}"
+        cls = RUNNERS[name]
+        if cls.side != SIDES[key]:
+            right = next(k for k, side in SIDES.items() if side == cls.side)
+            raise ValueError(f"{where}: {name} is a {right}; move it to search.strategy.{right}")
+        if not isinstance(options, Mapping):
+            raise ValueError(f"{where} is a table of options, not {options!r}")
+        found.append((cls, check_options(cls, options, where)))
+    return found
+
+
+def _setup(strategy: Mapping[str, Any]) -> dict[str, Any]:
+    setup = strategy.get("setup", {})
+    if not isinstance(setup, Mapping):
+        raise ValueError(f"search.strategy.setup is a table, not {setup!r}")
+    _check_keys(setup, [*SETUP, *IGNORED], "search.strategy.setup")
+    found: dict[str, Any] = {}
+    if strategy.get("name", "optuna") not in STRATEGY_NAMES:
+        found["sampler"] = strategy["name"]
+    for key, value in setup.items():
+        if key in IGNORED or value is None:
+            continue
+        found[key] = _checked(key, value)
+    if found.get("pkl_ckpt"):
+        raise ValueError(
+            "search.strategy.setup.pkl_ckpt names a pickle, which could run any code when it is "
+            "read; studies are kept in a storage: go on with --resume, or name one by --storage"
+        )
+    return found
+
+
+def _checked(key: str, value: Any) -> Any:
+    kind, least = SETUP[key]
+    where = f"search.strategy.setup.{key}"
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise ValueError(f"{where} is {names.get(kind, 'a table')}, not {value!r}")
+    if least is not None and value < least:
+        raise ValueError(f"{where} is at least {least:g}, not {value}")
+    return value
+
+
+def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[Any]) -> Goals:
+    made = {name: d for cls, _ in runners for name, d in cls.metrics.items()}
+    tables = strategy.get("metrics", {})
+    if not isinstance(tables, Mapping) or not tables:
+        raise ValueError(
+            "search.strategy.metrics says what to search for; add e.g. accuracy.scale = 1.0"
+        )
+    goals = tuple(_goal(name, tables[name], made) for name in sorted(tables))
+    summed = setup.get("direction", "maximize") if setup.get("sum_scaled_metrics") else None
+    if summed not in (None, *DIRECTIONS):
+        raise ValueError(f"search.strategy.setup.direction is maximize or minimize, not {summed!r}")
+    texts = strategy.get("constraints", [])
+    if not isinstance(texts, list):
+        raise ValueError(f"search.strategy.constraints is a list of sentences, not {texts!r}")
+    constraints = tuple(Constraint.parse(t, "search.strategy.constraints") for t in texts)
+    for constraint in constraints:
+        _check_produced(constraint.metric, made)
+    return Goals(goals, summed, constraints, setup.get("honour_directions", True))
+
+
+def _goal(name: str, table: Any, made: Mapping[str, Direction]) -> Goal:
+    where = f"search.strategy.metrics.{name}"
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} is a table with scale and direction, not {table!r}")
+    _check_keys(table, ("scale", "direction"), where)
+    _check_produced(name, made)
+    scale, direction = table.get("scale", 1.0), table.get("direction", made[name])
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or scale == 0:
+        raise ValueError(f"{where}.scale is a number other than 0, not {scale!r}")
+    if direction not in DIRECTIONS:
+        raise ValueError(f"{where}.direction is maximize or minimize, not {direction!r}")
+    return Goal(name, direction, float(scale))
+
+
+def _check_produced(name: str, made: Mapping[str, Direction]) -> None:
+    if name in made:
+        return
+    makers = sorted(cls.name for cls in RUNNERS.values() if name in cls.metrics)
+    fix = f"; {makers[0]} does: add its table" if makers else ""
+    raise ValueError(
+        f"search.strategy.metrics: no runner of this file gives {name!r}{fix} "
+        f"(they give: {', '.join(made) or 'nothing; add [search.strategy.sw_runner.…]'})"
+    )
+
+
+def _early_stopping(strategy: Mapping[str, Any]) -> EarlyStopping | None:
+    table = strategy.get("early_stopping")
+    if table is None or table is False:
+        return None
+    where = "search.strategy.early_stopping"
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} is a table with margin and warmup, not {table!r}")
+    _check_keys(table, ("margin", "warmup"), where)
+    margin, warmup = table.get("margin", {}), table.get("warmup", 1)
+    if not isinstance(margin, Mapping) or not all(
+        isinstance(m, int | float) and m >= 0 for m in margin.values()
+    ):
+        raise ValueError(
+            f"{where}.margin says by metric how much better it may become, "
+            f"as in margin.accuracy = 0.02; not {margin!r}"
+        )
+    if not isinstance(warmup, int) or warmup < 1:
+        raise ValueError(f"{where}.warmup is a whole number from 1, not {warmup!r}")
+    return EarlyStopping(dict(margin), warmup)

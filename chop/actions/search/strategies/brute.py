@@ -1,0 +1,41 @@
+"""Brute force: every design once, in an order that soon has seen a bit of everything."""
+
+from __future__ import annotations
+
+import math
+
+from chop.actions.search.strategies.base import Chosen, Quest, Strategy, register_strategy
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@register_strategy("brute", "brute-force", "bruteforce", "grid")
+class BruteForce(Strategy):
+    """All designs of a space that can be counted; it ends when they are exhausted."""
+
+    looks_back = False
+
+    def __init__(self, quest: Quest) -> None:
+        super().__init__(quest)
+        size = quest.choices.size
+        if size is None:
+            raise ValueError(
+                "brute force goes through all designs, and a range of fractions has no end of "
+                "them; give the range a step, or list its values"
+            )
+        self.size = size
+        self._start = quest.seed_of(0) % size
+        self._stride = _coprime(size)
+
+    def ask(self, number: int) -> Chosen | None:
+        if number >= self.size:
+            return None
+        return self.quest.choices.nth((self._start + number * self._stride) % self.size)
+
+
+def _coprime(size: int) -> int:
+    """A stride that visits every place once before it comes back, and spreads early visits."""
+    stride = max(1, round(size * GOLDEN))
+    while math.gcd(stride, size) != 1:
+        stride += 1
+    return stride

@@ -1,0 +1,201 @@
+"""Optuna's samplers, each asked with a seed of its own for every trial."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from chop.actions.search.search_space.choices import Choice, Choices, OneOf, Range
+from chop.actions.search.strategies.base import Chosen, Quest, Strategy, register_strategy
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
+
+VIOLATIONS = "violations"
+
+
+class OptunaStrategy(Strategy):
+    """A sampler of Optuna over a study in memory.
+
+    The sampler is made anew for each trial, with the seed of that trial: what it draws depends on
+    the trials before and on nothing else, so that a resumed search goes on as if nothing had
+    happened.
+    """
+
+    sampler: ClassVar[str]  # its class in optuna.samplers
+    several: ClassVar[bool] = True  # whether it knows more than one objective
+    constrains: ClassVar[bool] = True  # whether it takes constraints into account
+    one_seed: ClassVar[bool] = False  # whether all trials share a seed, as points of one sequence
+    replays: ClassVar[bool] = False  # whether it remembers more than the trials say
+
+    def __init__(self, quest: Quest, **options: Any) -> None:
+        super().__init__(quest)
+        import optuna
+
+        if len(quest.directions) > 1 and not self.several:
+            raise ValueError(
+                f"{self.sampler} knows one objective, not {len(quest.directions)}; set "
+                f"sum_scaled_metrics = true, or take tpe or nsgaii"
+            )
+        self._options = options
+        self._sampler(0)  # options that it does not take are refused now
+        storage = optuna.storages.InMemoryStorage()
+        with _quiet():
+            self._study = optuna.create_study(storage=storage, directions=quest.directions)  # type: ignore[arg-type]
+        self._asked: dict[int, optuna.trial.Trial] = {}
+
+    def _sampler(self, number: int) -> BaseSampler:
+        import optuna
+
+        options = dict(self._options)
+        if self.constrains and self.quest.constrained:
+            options["constraints_func"] = _violations
+        seed = self.quest.seed if self.one_seed else self.quest.seed_of(number)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about experimental arguments
+                made: BaseSampler = getattr(optuna.samplers, self.sampler)(seed=seed, **options)
+        except TypeError as error:
+            raise ValueError(f"search.strategy.setup.sampler_options: {error}") from error
+        return made
+
+    def ask(self, number: int) -> Chosen | None:
+        self._study.sampler = self._sampler(number)
+        with _quiet():
+            trial = self._asked[number] = self._study.ask()
+            assert trial.number == number, "trials are asked for in their order"
+            return self.quest.choices.suggest(trial)
+
+    def notes(self, number: int) -> Mapping[str, Any]:
+        trial = self._asked.get(number)
+        if trial is None:
+            return {}
+        return dict(self._study._storage.get_trial(trial._trial_id).system_attrs)
+
+    def adopt(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
+        from optuna.trial import TrialState, create_trial
+
+        if self.replays:
+            self.ask(number)
+            return
+        params, distributions = stored(self.quest.choices, chosen)
+        template = create_trial(
+            state=TrialState.RUNNING,
+            params=params,
+            distributions=distributions,
+            system_attrs=dict(notes),
+        )
+        self._study._storage.create_new_trial(self._study._study_id, template)
+
+    def tell(
+        self, number: int, values: Sequence[float] | None, violations: Sequence[float] = ()
+    ) -> None:
+        from optuna.trial import TrialState
+
+        storage, study = self._study._storage, self._study
+        trial_id = storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+        storage.set_trial_user_attr(trial_id, VIOLATIONS, list(violations))
+        study.sampler = self._sampler(number)
+        with _quiet():
+            if values is None:
+                study.tell(number, state=TrialState.FAIL)
+            else:
+                study.tell(number, list(values))
+        self._asked.pop(number, None)
+
+
+def _violations(trial: FrozenTrial) -> Sequence[float]:
+    found: Sequence[float] = trial.user_attrs.get(VIOLATIONS, ())
+    return found
+
+
+class _quiet:
+    """No advice of Optuna's, whose trials are not where it thinks."""
+
+    def __enter__(self) -> None:
+        self._caught = warnings.catch_warnings()
+        self._caught.__enter__()
+        warnings.simplefilter("ignore")
+
+    def __exit__(self, *error: object) -> None:
+        self._caught.__exit__(None, None, None)
+
+
+def stored(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A design as Optuna stores it: numbers, and what they could have been."""
+    numbers = choices.encoded(chosen)
+    distributions = {p.key: _distribution(p.choice) for p in choices.open if p.key in numbers}
+    return numbers, distributions
+
+
+def _distribution(choice: Choice) -> Any:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    if isinstance(choice, OneOf):
+        return IntDistribution(0, len(choice.values) - 1)
+    assert isinstance(choice, Range)
+    if choice.whole:
+        return IntDistribution(
+            int(choice.low), int(choice.high), log=choice.log, step=int(choice.step or 1)
+        )
+    return FloatDistribution(choice.low, choice.high, log=choice.log, step=choice.step)
+
+
+@register_strategy("random")
+class Random(OptunaStrategy):
+    """Designs drawn at random."""
+
+    sampler = "RandomSampler"
+    looks_back = False
+    constrains = False
+
+
+@register_strategy("tpe")
+class TPE(OptunaStrategy):
+    """Where good designs are denser than bad ones: the labs' default."""
+
+    sampler = "TPESampler"
+
+
+@register_strategy("nsgaii")
+class NSGAII(OptunaStrategy):
+    """Generations of designs, for several objectives."""
+
+    sampler = "NSGAIISampler"
+
+
+@register_strategy("nsgaiii")
+class NSGAIII(OptunaStrategy):
+    """Generations of designs, for three objectives and more."""
+
+    sampler = "NSGAIIISampler"
+
+
+@register_strategy("qmc")
+class QMC(OptunaStrategy):
+    """Points that fill the space evenly."""
+
+    sampler = "QMCSampler"
+    constrains = False
+    one_seed = True
+    replays = True
+
+
+@register_strategy("gp")
+class GP(OptunaStrategy):
+    """A Gaussian process of what is known so far; for few, dear trials."""
+
+    sampler = "GPSampler"
+
+
+@register_strategy("cmaes")
+class CmaEs(OptunaStrategy):
+    """A cloud of designs that moves; for numbers, and one objective."""
+
+    sampler = "CmaEsSampler"
+    several = False
+    constrains = False
+    replays = True
