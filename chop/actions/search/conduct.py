@@ -121,6 +121,11 @@ def _free_place(place: Place) -> Place:
     return dataclasses.replace(place, study=f"{STUDY}-{len(there)}")
 
 
+def latest(place: Place) -> Place:
+    """The place of the search that is there."""
+    return _free_place(dataclasses.replace(place, resume=True))
+
+
 def _described(
     problem: Problem, settings: Settings, worker: Worker, about: Mapping[str, Any]
 ) -> dict[str, Any]:

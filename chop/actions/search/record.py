@@ -119,7 +119,15 @@ def _told(url: str) -> Iterator[None]:
 class Record:
     """One study: its trials by number, and a few words about the search as a whole."""
 
-    def __init__(self, url: str, study: str, directions: tuple[str, ...], choices: Choices) -> None:
+    def __init__(
+        self,
+        url: str,
+        study: str,
+        directions: tuple[str, ...],
+        choices: Choices,
+        *,
+        create: bool = True,
+    ) -> None:
         import optuna
         from optuna.study import StudyDirection
 
@@ -131,6 +139,8 @@ class Record:
                 self._id = self._storage.get_study_id_from_name(study)
                 self.existed = True
             except KeyError:
+                if not create:
+                    raise ValueError(f"there is no study {study!r} in {url}") from None
                 try:
                     self._id = self._storage.create_new_study(ways, study)
                     self.existed = False

@@ -8,7 +8,7 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.goals import Costs, dominates
 from chop.actions.search.outcome import Outcome
@@ -16,6 +16,9 @@ from chop.actions.search.runners.base import Metrics, Runner, Scene, Stopped, Tr
 from chop.actions.search.search_space.base import Candidate, Space
 from chop.actions.search.settings import EarlyStopping, Settings
 from chop.actions.search.strategies.base import Chosen, Quest
+
+if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
 
 # what ends the whole search and not one trial
 FATAL = (KeyboardInterrupt, SystemExit, MemoryError)
@@ -96,10 +99,21 @@ class Worker:
             "scaled": self.goals.scaled(metrics),
         }
 
+    def rebuilt(self, number: int, chosen: Chosen) -> MaseGraph:
+        """The network of a trial, its own, trained as in the trial."""
+        seed = self.quest.seed_of(number)
+        _seed_all(seed)
+        config = self.space.config_of(chosen)
+        graph = self.space.build(config)
+        candidate = Candidate(graph.model, lambda: graph)
+        trial = _trial(number, config, seed, candidate, _Watch(None, self, ()))
+        for runner in self.runners:
+            if runner.trains:
+                runner(trial)
+        return graph
+
     def baseline(self) -> dict[str, dict[str, float]]:
         """The parent itself, measured by all runners that need not train it."""
-        from chop.actions.search.search_space.base import Candidate
-
         _seed_all(self.scene.seed)
         graph = self.scene.graph
         candidate = Candidate(graph.model, lambda: graph)
