@@ -34,7 +34,7 @@ Share = Annotated[float, Interval(ge=0, le=1)]
 class Scene:
     """What stays the same over a search: the parent network, its data, and where it runs."""
 
-    graph: MaseGraph  # the parent as it was loaded; never changed
+    graph: MaseGraph  # the parent as it was loaded, on `device`; never changed
     model_info: Any
     task: str
     data_module: Any  # prepared and set up

@@ -30,6 +30,14 @@ def split_of(scene: Scene, loader: str, runner: str) -> Any:
     return found
 
 
+def any_split(scene: Scene, runner: str) -> Any:
+    """A split that is there, for a runner that only needs something to run on."""
+    loaders = [loader for loader, attribute in DATASETS.items() if _has(scene, attribute)]
+    preferred = "val_dataloader"
+    chosen = preferred if preferred in loaders else next(iter(loaders), preferred)
+    return split_of(scene, chosen, runner)
+
+
 def _has(scene: Scene, attribute: str) -> bool:
     return getattr(scene.data_module, attribute, None) is not None
 
