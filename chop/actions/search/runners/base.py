@@ -7,7 +7,9 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Interval
 
 from chop.registry import Registry, nearest
 
@@ -20,13 +22,19 @@ if TYPE_CHECKING:
 Side = Literal["software", "hardware"]
 Direction = Literal["maximize", "minimize"]
 Metrics = Mapping[str, float]
+# kinds of options
+PositiveInt = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
 class Scene:
     """What stays the same over a search: the parent network, its data, and where it runs."""
 
-    graph: MaseGraph  # the parent as it was loaded; never changed
+    graph: MaseGraph  # the parent as it was loaded, on `device`; never changed
     model_info: Any
     task: str
     data_module: Any  # prepared and set up
@@ -73,7 +81,8 @@ class Runner:
 
     name: ClassVar[str]
     side: ClassVar[Side]
-    metrics: ClassVar[Mapping[str, Direction]]  # what it gives, and which way is better
+    # what it gives, and which way is better; options may add to it
+    metrics: Mapping[str, Direction]
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
     measures_time: ClassVar[bool] = False  # whether two calls may give two numbers
 
@@ -115,7 +124,7 @@ def metric(
     def wrap(fn: Callable[..., float]) -> Callable[..., float]:
         class Single(_FunctionRunner):
             measure = staticmethod(fn)
-            metrics: ClassVar[Mapping[str, Direction]] = {name: better}
+            metrics: Mapping[str, Direction] = {name: better}
 
         Single.__doc__, Single.__module__, Single.__qualname__ = (
             fn.__doc__,

@@ -14,7 +14,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.passes.base import graph_pass
 from chop.passes.graph.analysis.cost.call import NOTHING
-from chop.passes.graph.analysis.cost.liveness import peak, shares_memory
+from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
 from chop.passes.graph.analysis.cost.report import report
 from chop.passes.graph.analysis.cost.rules import Call, Count, Product, count
 from chop.passes.graph.analysis.cost.tensors import (
@@ -80,10 +80,12 @@ def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False)
             unknown[mase(node).common.mase_op].append(node.name)
         sizes[node] = _kept_bits(node)
         rows[node.name] = _row(node, found or NOTHING, sizes[node], sparse, counted)
-    _warn(unknown)
+    warn_of(unknown)
     total = _sum(rows.values())
-    total["peak_activation_bits"], total["peak_node"] = peak(graph.nodes, sizes)
-    batch = _batch_size(graph)
+    nodes = list(sizes)
+    total["peak_activation_bits"], busiest = peak(list(sizes.values()), lifetimes(nodes))
+    total["peak_node"] = nodes[busiest].name if total["peak_activation_bits"] else ""
+    batch = batch_size(graph.nodes)
     by_type = _by_type(rows)
     if per_sample:
         for row in (total, *by_type.values(), *rows.values()):
@@ -135,7 +137,7 @@ def _intensity(flops: float, moved_bits: float) -> float:
     return flops / (moved_bits / 8) if moved_bits else 0.0
 
 
-def _whole(value: float) -> int | float:
+def whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
 
 
@@ -144,10 +146,14 @@ def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
     multiply = accumulate = 0.0
     for product in found.products:
         left, right = (_width(node, name) for name in (product.left, product.right))
-        register = left + right + max(product.depth - 1, 0).bit_length()
         multiply += product.macs * left * right
-        accumulate += product.macs * register
-    return _whole(multiply), _whole(accumulate)
+        accumulate += product.macs * (left + right + guard_bits(product))
+    return whole(multiply), whole(accumulate)
+
+
+def guard_bits(product: Product) -> int:
+    """What a register is wider than a product, so that the whole sum fits."""
+    return max(product.depth - 1, 0).bit_length()
 
 
 def _width(node: fx.Node, name: str | None) -> float:
@@ -230,19 +236,20 @@ def _by_type(rows: Mapping[str, Row]) -> dict[str, Row]:
     return {op: {"nodes": len(group), **_sum(group)} for op, group in groups.items()}
 
 
-def _batch_size(graph: MaseGraph) -> int:
+def batch_size(nodes: Iterable[fx.Node]) -> int:
     """The first dimension of the first input that has one."""
-    shapes = (t.shape for node in graph.inputs for t in result_tensors(node))
+    inputs = (node for node in nodes if node.op == "placeholder")
+    shapes = (t.shape for node in inputs for t in result_tensors(node))
     return next((shape[0] for shape in shapes if shape and shape[0]), 1)
 
 
 def _divide(row: Row, batch: int) -> None:
     for key in (*PER_BATCH, "peak_activation_bits"):
         if key in row:
-            row[key] = _whole(row[key] / batch) if row[key] % batch else row[key] // batch
+            row[key] = whole(row[key] / batch) if row[key] % batch else row[key] // batch
 
 
-def _warn(unknown: Mapping[str, list[str]]) -> None:
+def warn_of(unknown: Mapping[str, list[str]]) -> None:
     """What is not counted is said, in one line."""
     if not unknown:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
 from torch import fx
 
@@ -39,22 +39,31 @@ def writes_in_place(node: fx.Node) -> bool:
     return node.op == "call_function" and name in IN_PLACE_OPERATORS
 
 
-def peak(nodes: Iterable[fx.Node], sizes: Mapping[fx.Node, int]) -> tuple[int, str]:
-    """The most that lives at one time, and the node that runs then; O(nodes)."""
+def lifetimes(nodes: Iterable[fx.Node]) -> list[list[int]]:
+    """For each node, the numbers of those whose results nobody reads after it; O(nodes)."""
     order = list(nodes)
-    home: dict[fx.Node, fx.Node] = {}
-    last: dict[fx.Node, int] = {}
+    home: dict[fx.Node, int] = {}
+    last: dict[int, int] = {}
     for i, node in enumerate(order):
-        home[node] = home[node.all_input_nodes[0]] if shares_memory(node) else node
+        home[node] = home[node.all_input_nodes[0]] if shares_memory(node) else i
         for used in (node, *node.all_input_nodes):
             last[home[used]] = i
-    dying: dict[int, list[fx.Node]] = {}
-    for node, i in last.items():
-        dying.setdefault(i, []).append(node)
-    live, most, where = 0, 0, ""
-    for i, node in enumerate(order):
-        live += sizes[node] if home[node] is node else 0
+    dying: list[list[int]] = [[] for _ in order]
+    for number, i in last.items():
+        dying[i].append(number)
+    return dying
+
+
+def peak(sizes: Sequence[int], dying: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """The most that lives at one time, and the number of the node that runs then.
+
+    What has no place of its own has the size 0.
+    """
+    live, most, where = 0, 0, 0
+    for i, size in enumerate(sizes):
+        live += size
         if live > most:
-            most, where = live, node.name
-        live -= sum(sizes[gone] for gone in dying.get(i, ()))
+            most, where = live, i
+        for gone in dying[i]:
+            live -= sizes[gone]
     return most, where

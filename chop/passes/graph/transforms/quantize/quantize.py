@@ -159,7 +159,7 @@ def why_not_quantized(node: fx.Node) -> str | None:
     if common.mase_op not in QUANTIZEABLE_OP:
         these = ", ".join(QUANTIZEABLE_OP)
         return f"is {common.mase_op}, which cannot be quantized; these ops can: {these}"
-    if not any(_dtype(node, name).is_floating_point for name, _ in common.args.tensors()):
+    if not any(dtype_of(node, name).is_floating_point for name, _ in common.args.tensors()):
         return "takes no floating-point tensor that could be rounded"  # but sizes, or indices
     return None
 
@@ -205,7 +205,7 @@ def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if is_variant(config["name"]):
         return config
-    for name, operand in _operands(node).items():
+    for name, operand in operands_of(node).items():
         stats = mase(node).software.get("args", {}).get(name, {}).get("stat", {})
         for key, (stat, entry) in FORMATS[config["name"]].profiled.items():
             value, place = stats.get(stat, {}).get(entry), f"{operand}_{key}"
@@ -280,9 +280,9 @@ def note_quantized(graph: MaseGraph, node: fx.Node, parameters: bool = False) ->
 def note_formats(node: fx.Node) -> None:
     """Write into the metadata in which formats a node takes and gives its tensors."""
     common, formats = mase(node).common, node_formats(node)
-    operands = _operands(node)
+    operands = operands_of(node)
     for name, tensor in common.args.tensors():
-        dtype = _dtype(node, name)
+        dtype = dtype_of(node, name)
         fmt = formats.get(operands.get(name) or "") if dtype.is_floating_point else None
         tensor.format = fmt or from_dtype(dtype)
     result = common.results.get("data_out_0", {})
@@ -290,7 +290,7 @@ def note_formats(node: fx.Node) -> None:
         result.format = _result_format(common.mase_op, formats) or from_dtype(result.torch_dtype)
 
 
-def _operands(node: fx.Node) -> dict[str, str | None]:
+def operands_of(node: fx.Node) -> dict[str, str | None]:
     """Names of arguments in the metadata -> operands of the config."""
     if not isinstance(node.target, QuantizedFunction):
         return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
@@ -307,7 +307,7 @@ def _is_tensor(node: fx.Node) -> bool:
     return "torch_dtype" in mase(node).common.results.get("data_out_0", {})
 
 
-def _dtype(node: fx.Node, name: str) -> torch.dtype:
+def dtype_of(node: fx.Node, name: str) -> torch.dtype:
     """In what torch stores an argument; the metadata of a parameter does not say."""
     tensor = mase(node).common.args.tensor(name)
     module = mase(node).module

@@ -1,0 +1,380 @@
+"""What one network costs in many formats: shapes are counted once, and only widths looked up.
+
+The numbers are those of the passes `cost` and `calculate_avg_bits` on a graph that was quantized
+afresh. Formats are read from the layers and functions, so metadata need not be up to date.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_metadata import TensorMeta, mase
+from chop.numerics import NumberFormat, from_dtype, from_precision
+from chop.numerics.float import Float
+from chop.passes.graph.analysis.cost.call import NOTHING, Count
+from chop.passes.graph.analysis.cost.cost import batch_size, call_of, guard_bits, warn_of, whole
+from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
+from chop.passes.graph.analysis.cost.rules import count
+from chop.passes.graph.analysis.cost.tensors import (
+    OPERANDS,
+    element_width,
+    format_of,
+    parameters_of,
+    real_tensors,
+    sources,
+    stored_bits,
+)
+from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
+from chop.passes.graph.transforms.quantize.quantize import dtype_of, operands_of
+from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
+
+Formats = Mapping[str, NumberFormat]
+Measure = Callable[[NumberFormat], Any]
+NONE: Formats = {}
+KEPT = 4  # networks whose ledgers are remembered; each keeps its network alive
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a network costs in its present formats; arithmetic and activations for one sample."""
+
+    macs: int | float
+    flops: int | float
+    bit_ops: int | float
+    parameter_bits: int
+    saved_bits: int  # of parameters and buffers
+    peak_activation_bits: int | float
+    # of the weights of each weighted layer: bits per element, None in float, and elements
+    weights: tuple[tuple[float | None, int], ...]
+
+
+class _Bits(dict[NumberFormat | None, Any]):
+    """What a tensor counts in each format, worked out when it is asked for; None is torch's own."""
+
+    def __init__(self, measure: Measure, own: NumberFormat) -> None:
+        super().__init__({None: measure(own)})
+        self.measure = measure
+
+    def __missing__(self, fmt: NumberFormat) -> Any:
+        self[fmt] = found = self.measure(fmt)
+        return found
+
+
+@dataclass
+class _Slot:
+    """One operand of a node: the name of its format, and what it counts in each."""
+
+    key: str | None
+    bits: _Bits
+
+    def __call__(self, formats: Formats) -> Any:
+        return self.bits[formats.get(self.key) if self.key else None]
+
+
+@dataclass
+class _Result:
+    """One tensor that a node gives: its own size, and what its readers need of it."""
+
+    shape: tuple[int, ...]
+    own: _Slot
+    grid: _Slot | None  # results that lie on the grid of the input anyway
+    readers: list[tuple[int, list[_Slot]]] = field(default_factory=list)
+
+    def stored(self, formats: Formats, all_formats: list[Formats]) -> int:
+        slot = self.own if self.grid is None or "data_out" in formats else self.grid
+        own: int = slot(formats)
+        needed = 0
+        for user, slots in self.readers:
+            theirs = all_formats[user]
+            if not theirs or not slots:  # a reader in float reads all there is
+                return own
+            for slot in slots:
+                needed = max(needed, slot(theirs))
+        return min(own, needed) if self.readers else own
+
+
+@dataclass
+class _Line:
+    """One node: where its formats are found, and what depends on them."""
+
+    node: fx.Node
+    module: nn.Module | None
+    target: tuple[bool, Any]  # see `_own_target`
+    products: list[tuple[int, int, _Slot, _Slot]]  # how many, guard bits, both widths
+    parameters: list[_Slot]
+    is_parameter: bool
+    results: list[_Result]
+    activation: bool  # whether its results have a place of their own
+    weight: tuple[_Slot, int] | None = None  # of a weighted layer: what each element counts
+
+    def formats(self) -> Formats:
+        if isinstance(self.module, Quantized):
+            return self.module.formats
+        target = self.node.target
+        if isinstance(target, QuantizedFunction):
+            config: Any = self.node.kwargs["config"]
+            return target.formats(config)
+        return NONE
+
+    def bit_ops(self, formats: Formats) -> int | float:
+        multiply = accumulate = 0.0
+        for macs, guard, left_slot, right_slot in self.products:
+            left, right = left_slot(formats), right_slot(formats)
+            multiply += macs * left * right
+            accumulate += macs * (left + right + guard)
+        return whole(multiply) + whole(accumulate)
+
+
+class Ledger:
+    """The static side of a graph's costs; `read` adds the widths of this moment."""
+
+    def __init__(self, model: fx.GraphModule) -> None:
+        self.model, self.graph = model, model.graph
+        self.nodes = list(model.graph.nodes)
+        self.links = list(_links(model, self.nodes))
+        self.batch = batch_size(self.nodes)
+        counts = _counts(self.nodes)
+        self.macs = self._per_sample(sum(found.macs for found in counts))
+        self.flops = self._per_sample(sum(found.flops for found in counts))
+        counted: set[int] = set()
+        made = zip(self.nodes, counts, strict=True)
+        self.lines = [_line(node, found, counted) for node, found in made]
+        _tie(self.lines)
+        _weigh(self.lines)
+        self.functions = [line for line in self.lines if line.node.op.startswith("call_")]
+        self.rest = _other_saved_bits(model, counted)
+        self.dying = lifetimes(self.nodes)
+        self._last: tuple[list[Formats], Numbers] | None = None
+
+    def holds(self) -> bool:
+        """Whether the network still has the nodes and modules that were counted."""
+        if self.model.graph is not self.graph or list(self.graph.nodes) != self.nodes:
+            return False
+        if any(parent.get(name) is not module for parent, name, module in self.links):
+            return False
+        return all(_own_target(line.node) == line.target for line in self.functions)
+
+    def read(self) -> Numbers:
+        """The costs in the formats that the layers have now."""
+        formats = [line.formats() for line in self.lines]
+        last = self._last
+        if last is not None and last[0] == formats:
+            return last[1]
+        numbers = self._read(formats)
+        # formats are compared by value the next time, also if somebody changes the dict
+        self._last = ([dict(each) if each else NONE for each in formats], numbers)
+        return numbers
+
+    def _read(self, formats: list[Formats]) -> Numbers:
+        bit_ops: int | float = 0
+        parameter_bits, sizes = 0, []
+        weights: list[tuple[float | None, int]] = []
+        for line, own in zip(self.lines, formats, strict=True):
+            size = 0
+            for result in line.results:
+                size += result.stored(own, formats)
+            sizes.append(size if line.activation else 0)
+            if line.products:
+                bit_ops += line.bit_ops(own)
+            parameter_bits += size if line.is_parameter else 0
+            for slot in line.parameters:
+                parameter_bits += slot(own)
+            if line.weight is not None:
+                slot, elements = line.weight
+                weights.append((slot(own) if "weight" in own else None, elements))
+        return Numbers(
+            self.macs,
+            self.flops,
+            self._per_sample(bit_ops),
+            parameter_bits,
+            parameter_bits + self.rest,
+            self._per_sample(peak(sizes, self.dying)[0]),
+            tuple(weights),
+        )
+
+    def _per_sample(self, total: int | float) -> int | float:
+        return whole(total / self.batch) if total % self.batch else total // self.batch
+
+
+_LEDGERS: OrderedDict[int, Ledger] = OrderedDict()
+
+
+def ledger_of(model: fx.GraphModule) -> Ledger:
+    """The ledger of a model whose nodes have common metadata; made once as long as it holds."""
+    found = _LEDGERS.get(id(model))
+    if found is None or found.model is not model or not found.holds():
+        found = _LEDGERS[id(model)] = Ledger(model)
+        _LEDGERS.move_to_end(id(model))
+        while len(_LEDGERS) > KEPT:
+            _LEDGERS.popitem(last=False)
+    return found
+
+
+def _counts(nodes: Iterable[fx.Node]) -> list[Count]:
+    """The arithmetic of each node; ops without a rule are named in the log."""
+    unknown: dict[str, list[str]] = defaultdict(list)
+    counts = []
+    for node in nodes:
+        found = count(call_of(node))
+        if found is None:
+            unknown[mase(node).common.mase_op].append(node.name)
+        counts.append(found or NOTHING)
+    warn_of(unknown)
+    return counts
+
+
+def _links(
+    model: nn.Module, nodes: Iterable[fx.Node]
+) -> Iterable[tuple[dict[str, nn.Module | None], str, nn.Module]]:
+    """Every step on the way from the model to a module that is called."""
+    seen = set()
+    for node in nodes:
+        if node.op != "call_module":
+            continue
+        parent = model
+        for name in str(node.target).split("."):
+            child = parent.get_submodule(name)
+            if (id(parent), name) not in seen:
+                seen.add((id(parent), name))
+                yield parent._modules, name, child
+            parent = child
+
+
+def _line(node: fx.Node, found: Count, counted: set[int]) -> _Line:
+    """What is known of a node beforehand, without its readers."""
+    products = [
+        (p.macs, guard_bits(p), _width(node, p.left), _width(node, p.right)) for p in found.products
+    ]
+    new = {n: p for n, p in parameters_of(node).items() if id(p) not in counted}
+    counted.update(id(p) for p in new.values())
+    reads = node.op == "get_attr"  # its parameter is as large as its result
+    held = {} if reads else new
+    return _Line(
+        node,
+        mase(node).module,
+        _own_target(node),
+        products,
+        [_operand(node, name, _stored(p.shape)) for name, p in held.items()],
+        reads and bool(new),
+        [_result(node, n, t) for n, t in real_tensors(mase(node).common.results)],
+        node.op not in ("get_attr", "output") and not shares_memory(node),
+    )
+
+
+def _own_target(node: fx.Node) -> tuple[bool, Any]:
+    """The float function of a node, and whether it is rounded for."""
+    target = node.target
+    return (True, target.target) if isinstance(target, QuantizedFunction) else (False, target)
+
+
+def _width(node: fx.Node, name: str | None) -> _Slot:
+    """How wide the elements of an operand are; what is computed inside is as wide as the result."""
+    if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
+        return _operand(node, name, element_width)
+    for result, tensor in real_tensors(mase(node).common.results):
+        return _result_slot(node, result, tensor, element_width)
+    return _Slot(None, _Bits(lambda fmt: 32.0, from_dtype(torch.float32)))
+
+
+def _operand(node: fx.Node, name: str, measure: Measure) -> _Slot:
+    """What an operand counts; the metadata of a function publish only the precision of a format."""
+    if node.op == "call_module":
+        return _Slot(OPERANDS.get(name), _Bits(measure, _float_format(node, name)))
+    own = _float_format(node, name)
+    if not isinstance(node.target, QuantizedFunction) or not isinstance(own, Float):
+        return _Slot(None, _Bits(measure, own))
+    return _Slot(operands_of(node).get(name), _Bits(_published(measure), own))
+
+
+def _float_format(node: fx.Node, name: str) -> NumberFormat:
+    """In which format torch itself has an operand; metadata may still name an earlier one."""
+    args = mase(node).common.args
+    if name not in args:  # a parameter that is stored in another form
+        return from_dtype(parameters_of(node)[name].dtype)
+    tensor = args.tensor(name)
+    if "torch_dtype" in tensor or node.op == "call_module":
+        return from_dtype(dtype_of(node, name))
+    return format_of(tensor)
+
+
+def _published(measure: Measure) -> Measure:
+    return lambda fmt: measure(from_precision(fmt.name, fmt.precision))
+
+
+def _stored(shape: Sequence[int]) -> Measure:
+    return lambda fmt: stored_bits(fmt, list(shape))
+
+
+def _average(shape: Sequence[int]) -> Measure:
+    return lambda fmt: fmt.average_bits(shape)
+
+
+def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
+    """A result, without its readers."""
+    measure = _stored(tensor.shape)
+    own = _result_slot(node, name, tensor, measure)
+    grid = None
+    if own.key and mase(node).common.mase_op == "relu":
+        floating = from_dtype(tensor.torch_dtype)
+        seen = _published(measure)
+        zero = lambda fmt: seen(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731
+        grid = _Slot("data_in", _Bits(zero, floating))
+    return _Result(tuple(tensor.shape), own, grid)
+
+
+def _result_slot(node: fx.Node, name: str, tensor: TensorMeta, measure: Measure) -> _Slot:
+    if name != "data_out_0" or not _is_quantized(node) or "torch_dtype" not in tensor:
+        return _Slot(None, _Bits(measure, format_of(tensor)))
+    return _Slot("data_out", _Bits(_published(measure), from_dtype(tensor.torch_dtype)))
+
+
+def _is_quantized(node: fx.Node) -> bool:
+    return isinstance(mase(node).module, Quantized) or isinstance(node.target, QuantizedFunction)
+
+
+def _tie(lines: Sequence[_Line]) -> None:
+    """Tell each result who reads it, and what of it."""
+    number = {line.node: i for i, line in enumerate(lines)}
+    origins = {line.node: sources(line.node) for line in lines if _is_quantized(line.node)}
+    for line in lines:
+        for result in line.results:
+            result.readers = [
+                (number[user], _reads(user, line.node, result.shape, origins.get(user, {})))
+                for user in line.node.users
+            ]
+
+
+def _reads(
+    user: fx.Node, source: fx.Node, shape: Sequence[int], origins: Mapping[str, fx.Node]
+) -> list[_Slot]:
+    return [
+        _operand(user, name, _stored(shape)) for name, origin in origins.items() if origin is source
+    ]
+
+
+def _weigh(lines: Iterable[_Line]) -> None:
+    """Say of the weighted layers what their weights count; one that is called twice counts once."""
+    weighed = set()
+    for line in lines:
+        node, common = line.node, mase(line.node).common
+        owner = node.target if node.op == "call_module" else node
+        if common.mase_op not in WEIGHTED or owner in weighed:
+            continue
+        weighed.add(owner)
+        shape = list(common.args.tensor("weight").shape)
+        bits = _Bits(_average(shape), from_dtype(dtype_of(node, "weight")))
+        line.weight = (_Slot("weight", bits), math.prod(shape))
+
+
+def _other_saved_bits(model: nn.Module, counted: set[int]) -> int:
+    """What a saved model has beside the parameters of its nodes, as torch stores it."""
+    found = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
+    return sum(8 * t.nbytes for key, t in found.items() if key not in counted)

@@ -1,0 +1,65 @@
+"""A small trained-looking network on simulated jets, and trials of it."""
+
+import pytest
+import torch
+
+from chop.actions.search.runners.base import Scene, Trial
+from chop.dataset import MaseDataModule
+from chop.ir import MaseGraph
+from chop.models import get_model, get_model_info
+from chop.passes import Pipeline
+
+
+def graph_of(model, x):
+    """The graph of `model` with metadata, made with the batch `x`."""
+    graph = MaseGraph(model)
+    given = {"dummy_in": {str(graph.inputs[0].target): x}, "add_value": False}
+    graph, _ = Pipeline(["init_metadata", ("add_common_metadata", given)])(graph)
+    return graph
+
+
+def settle(model, x):
+    """Give the batch norms statistics that are not those of a new network."""
+    with torch.no_grad():
+        for _ in range(3):
+            model.train()(x)
+    return model.eval()
+
+
+def make_scene(name="jsc-tiny", dataset="jsc-sim", *, seed=0, device="cpu"):
+    torch.manual_seed(seed)
+    data = MaseDataModule(dataset, batch_size=64)
+    data.prepare_data()
+    data.setup()
+    info = data.dataset_info
+    model = get_model(name, task="cls", dataset_info=info)
+    x = data.train_dataset[:256][0]
+    graph = graph_of(settle(model, x), x[:4])
+    graph.model.to(device)
+    return Scene(
+        graph=graph,
+        model_info=get_model_info(name),
+        task="cls",
+        data_module=data,
+        dataset_info=info,
+        device=torch.device(device),
+        seed=seed,
+    )
+
+
+def make_trial(graph, **facts):
+    """A trial of `graph` as it is."""
+    facts = {"number": 0, "config": {}, "seed": 1} | facts
+    return Trial(make_graph=lambda: graph, model=graph.model, **facts)
+
+
+@pytest.fixture(scope="session")
+def jets():
+    """jsc-tiny on jsc-sim; never changed by a test."""
+    return make_scene()
+
+
+@pytest.fixture
+def trial(jets):
+    """A candidate that equals the parent."""
+    return make_trial(jets.graph.clone())

@@ -1,0 +1,161 @@
+"""`basic_evaluation`: exactly the samples asked for, counted anew for every trial."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from chop.actions.search.runners import basic_evaluation
+from chop.actions.search.runners.base import RUNNERS, check_options
+from chop.dataset.tensors import TensorSplit
+from chop.training.evaluate import evaluate
+from chop.training.steps import Mixed
+
+from .conftest import graph_of, make_scene, make_trial
+
+Evaluation = RUNNERS["basic_evaluation"]
+
+
+def expected(model, split):
+    """What the loop would say about `model`."""
+    return evaluate(model.eval(), [split[:]], mixed=Mixed("32", torch.device("cpu")))
+
+
+@pytest.mark.parametrize("number", [1, 63, 1000])
+@pytest.mark.parametrize("batch_size", [None, 100])
+def test_exactly_the_first_samples_count(jets, trial, number, batch_size):
+    found = Evaluation(jets, num_samples=number, batch_size=batch_size)(trial)
+    split = jets.data_module.val_dataset
+    score = expected(trial.model, TensorSplit(split.x[:number], split.y[:number]))
+    assert found["accuracy"] == score.accuracy
+    assert found["loss"] == pytest.approx(score.loss, rel=1e-6)  # sums in another order
+
+
+def test_no_more_samples_than_there_are(jets, trial):
+    found = Evaluation(jets, num_samples=10**9)(trial)
+    assert found["accuracy"] == expected(trial.model, jets.data_module.val_dataset).accuracy
+
+
+@pytest.mark.parametrize("key", ["data_loader", "dataloader"])
+def test_the_train_split_is_not_shuffled(jets, trial, key):
+    found = Evaluation(jets, num_samples=100, **{key: "train_dataloader"})(trial)
+    split = jets.data_module.train_dataset
+    score = expected(trial.model, TensorSplit(split.x[:100], split.y[:100]))
+    assert found["accuracy"] == score.accuracy
+
+
+def test_trials_do_not_add_up(jets, trial):
+    runner = Evaluation(jets, num_samples=200)
+    before = runner(trial)
+    other = make_trial(jets.graph.clone())
+    with torch.no_grad():
+        other.model.get_submodule("seq_blocks.2").weight.neg_()
+    assert runner(other) != before
+    assert runner(trial) == before
+
+
+def test_classes_have_their_own_accuracies_and_the_same_weight_in_macro(jets, trial):
+    runner = Evaluation(jets, num_samples=500, per_class=True, average="macro")
+    found = runner(trial)
+    split = jets.data_module.val_dataset
+    score = expected(trial.model, TensorSplit(split.x[:500], split.y[:500]))
+    names = [f"accuracy_{name}" for name in jets.dataset_info.class_names]
+    assert [found[name] for name in names] == list(score.class_accuracy)
+    assert found["accuracy"] == pytest.approx(sum(score.class_accuracy) / 5)
+    assert runner.available() == tuple(found) == ("accuracy", "loss", *names)
+    assert all(runner.metrics[name] == "maximize" for name in names)
+    assert "accuracy_g" not in Evaluation.metrics
+
+
+def test_classes_that_no_sample_has_give_no_metric(jets, trial):
+    runner = Evaluation(jets, num_samples=1, per_class=True)
+    assert len(runner.available()) == len(runner(trial)) == 3
+
+
+def test_a_model_that_works_in_place_finds_the_same_samples_again(jets):
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(16, 5))
+    trial = make_trial(graph_of(model, torch.ones(2, 16)))
+    runner = Evaluation(jets, num_samples=64)
+    before = [x.clone() for x, _ in runner._batches]
+    runner(trial)
+    assert all(torch.equal(x, y) for (x, _), y in zip(runner._batches, before, strict=True))
+
+
+def test_samples_are_loaded_once(jets, trial, monkeypatch):
+    calls = []
+    real = basic_evaluation.resident
+    monkeypatch.setattr(basic_evaluation, "resident", lambda *args: calls.append(1) or real(*args))
+    runner = Evaluation(jets, num_samples=64)
+    runner(trial), runner(trial)
+    assert calls == [1]
+
+
+class Slow(Dataset):
+    """Samples that do not lie in memory."""
+
+    def __init__(self, split):
+        self.split = split
+
+    def __len__(self):
+        return len(self.split)
+
+    def __getitem__(self, index):
+        return self.split[index]
+
+
+def test_samples_behind_a_loader_are_scored_as_those_in_memory(jets, trial, monkeypatch):
+    wanted = Evaluation(jets, num_samples=70)(trial)
+    monkeypatch.setitem(jets.data_module._splits, "validation", Slow(jets.data_module.val_dataset))
+    assert Evaluation(jets, num_samples=70)(trial) == pytest.approx(wanted)
+
+
+def test_images_are_scored_too():
+    scene = make_scene("toy", "toy_tiny")
+    found = Evaluation(scene, num_samples=128)(make_trial(scene.graph))
+    split = scene.data_module.val_dataset
+    score = expected(scene.model, TensorSplit(split.x[:128], split.y[:128]))
+    assert found["accuracy"] == score.accuracy
+
+
+def test_new_weights_are_refused_unless_allowed(jets, trial):
+    trial.fresh = ("seq_blocks_2",)
+    with pytest.raises(ValueError, match=r"seq_blocks_2 .*sw_runner\.basic_train"):
+        Evaluation(jets, num_samples=10)(trial)
+    assert Evaluation(jets, num_samples=10, allow_untrained=True)(trial)
+
+
+def test_a_missing_split_is_refused_at_once(jets, monkeypatch):
+    monkeypatch.delitem(jets.data_module._splits, "test")
+    with pytest.raises(ValueError, match=r"test_dataloader, which .* lacks; .* val_dataloader"):
+        Evaluation(jets, num_samples=10, data_loader="test_dataloader")
+
+
+def test_two_names_of_the_loader_must_agree(jets):
+    with pytest.raises(ValueError, match="one option"):
+        Evaluation(jets, num_samples=1, data_loader="val_dataloader", dataloader="test_dataloader")
+
+
+def test_labels_that_are_no_classes_are_refused(jets, trial, monkeypatch):
+    split = jets.data_module.val_dataset
+    monkeypatch.setitem(
+        jets.data_module._splits, "validation", TensorSplit(split.x[:9], torch.rand(9))
+    )
+    with pytest.raises(ValueError, match="scores classes"):
+        Evaluation(jets, num_samples=9)(trial)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "needs the key 'num_samples'"),
+        ({"num_samples": 0}, "num_samples: .*greater than or equal to 1"),
+        ({"num_samples": 5.5}, "num_samples: .*integer"),
+        ({"num_samples": True}, "num_samples: .*integer"),
+        ({"num_samples": 5, "average": "weighted"}, "average: .*'micro' or 'macro'"),
+        ({"num_samples": 5, "data_loader": "valid"}, "data_loader: .*'val_dataloader'"),
+        ({"num_sample": 5}, "no key 'num_sample'; did you mean 'num_samples'"),
+    ],
+)
+def test_wrong_options_are_refused_with_their_path(given, said):
+    with pytest.raises(ValueError, match=f"sw_runner.basic_evaluation.*{said}"):
+        check_options(Evaluation, given, "sw_runner.basic_evaluation")

@@ -1,0 +1,133 @@
+"""What every runner promises, whatever it measures."""
+
+import math
+
+import pytest
+import torch
+
+from chop.actions.search.runners.base import RUNNERS, check_options
+from chop.passes.graph import quantize_transform_pass
+
+from .conftest import make_scene, make_trial
+
+# options with which a runner is tried; those without a line need none
+EXAMPLES = {
+    "basic_evaluation": {"num_samples": 64, "per_class": True, "average": "macro"},
+}
+INTEGER = {
+    "name": "integer",
+    **{f"{operand}_width": 6 for operand in ("data_in", "weight", "bias")},
+    **{f"{operand}_frac_width": 3 for operand in ("data_in", "weight", "bias")},
+}
+
+
+def quantized(graph):
+    """A candidate as a search makes them."""
+    graph = graph.clone()
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": INTEGER}})
+    return graph
+
+
+def made(name, scene):
+    cls = RUNNERS[name]
+    return cls(scene, **check_options(cls, EXAMPLES.get(name, {}), f"[{name}]"))
+
+
+@pytest.fixture(scope="module", params=sorted(RUNNERS))
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def images():
+    return make_scene("toy", "toy_tiny")
+
+
+@pytest.fixture(params=["jets", "images", "jets in train mode"])
+def setting(request):
+    """A scene, and a candidate in it."""
+    scene = request.getfixturevalue(request.param.split()[0])
+    graph = quantized(scene.graph)
+    graph.model.train("train" in request.param)
+    return scene, make_trial(graph)
+
+
+def traces(model):
+    """All that a runner could leave behind."""
+    return {
+        "state": {k: v.clone() for k, v in model.state_dict().items()},
+        "modes": [m.training for m in model.modules()],
+        "gradients": [p.grad for p in model.parameters()],
+        "trainable": [p.requires_grad for p in model.parameters()],
+        "hooks": sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()),
+        "random": torch.get_rng_state(),
+    }
+
+
+def same(before, after):
+    state, there = before.pop("state"), after.pop("state")
+    random, now = before.pop("random"), after.pop("random")
+    assert before == after
+    assert torch.equal(random, now)
+    assert state.keys() == there.keys()
+    return all(torch.equal(state[key], there[key]) for key in state)
+
+
+def test_a_runner_gives_exactly_its_metrics_as_numbers(name, setting):
+    scene, trial = setting
+    runner = made(name, scene)
+    found = runner(trial)
+    assert tuple(runner.metrics) == runner.available()
+    assert found.keys() == set(runner.available())
+    assert all(type(value) in (int, float) and math.isfinite(value) for value in found.values())
+    assert set(runner.metrics.values()) <= {"maximize", "minimize"}
+
+
+def test_a_runner_leaves_no_traces(name, setting):
+    scene, trial = setting
+    before, parent = traces(trial.model), traces(scene.model)
+    runner = made(name, scene)
+    runner(trial)
+    unchanged = same(before, traces(trial.model))
+    assert unchanged is not RUNNERS[name].trains
+    assert same(parent, traces(scene.model))
+
+
+def test_a_runner_says_the_same_twice(name, setting):
+    scene, trial = setting
+    if RUNNERS[name].measures_time:
+        return
+    copy = make_trial(trial.graph.clone())
+    first = made(name, scene)(trial)
+    torch.manual_seed(99)
+    assert made(name, scene)(copy) == first
+
+
+def test_a_runner_can_be_called_for_many_candidates(name, setting):
+    scene, trial = setting
+    if RUNNERS[name].measures_time or RUNNERS[name].trains:
+        return
+    runner = made(name, scene)
+    first = runner(trial)
+    runner(make_trial(scene.graph.clone()))
+    assert runner(trial) == first
+
+
+def test_a_runner_refuses_options_that_it_does_not_have(name):
+    with pytest.raises(ValueError, match="has no key 'colour'"):
+        check_options(RUNNERS[name], EXAMPLES.get(name, {}) | {"colour": 1}, f"[{name}]")
+
+
+def test_a_runner_says_what_it_is(name):
+    cls = RUNNERS[name]
+    assert cls.name == name
+    assert cls.side in ("software", "hardware")
+    assert (cls.__doc__ or "").partition("\n")[0].endswith(".")
+    assert not cls.__doc__.startswith("Subclass")
+
+
+def test_no_two_runners_of_different_kinds_give_a_metric_in_two_directions():
+    directions = {}
+    for cls in RUNNERS.values():
+        for metric, better in cls.metrics.items():
+            assert directions.setdefault(metric, better) == better

@@ -1,0 +1,203 @@
+"""Counted costs equal those of the passes, however often one model is configured anew."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from chop.actions.search.runners.base import RUNNERS
+from chop.passes.graph import calculate_avg_bits_mg_analysis_pass, quantize_transform_pass
+from chop.passes.graph.analysis.cost import cost_of
+from chop.passes.graph.analysis.cost.ledger import _LEDGERS, KEPT, ledger_of
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
+
+from .conftest import graph_of, make_scene, make_trial
+
+COUNTED = ("average_bitwidth", "flops", "macs", "bitops", "model_size", "activation_memory")
+
+
+class Branches(nn.Module):
+    """Convolutions, a shared layer, functions, a parameter of its own, an in-place addition."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.twice = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.scale = nn.Parameter(torch.ones(4, 1, 1))
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.first(x)))
+        y = self.twice(torch.relu(self.twice(x)))
+        y += x
+        y = torch.add(y, x) * self.scale
+        return self.last(y.mean((2, 3)))
+
+
+def integer(widths):
+    return {"name": "integer"} | {
+        f"{operand}_{key}": width
+        for operand, width in zip(("data_in", "weight", "bias"), widths, strict=True)
+        for key, width in (("width", width), ("frac_width", width // 2))
+    }
+
+
+def block_fp(widths):
+    return {"name": "block_fp"} | {
+        f"{operand}_{key}": value
+        for operand, width in zip(("data_in", "weight", "bias"), widths, strict=True)
+        for key, value in {
+            "width": width,
+            "exponent_width": 8,
+            "exponent_bias": None,
+            "block_size": [1, 3],
+        }.items()
+    }
+
+
+def with_output(widths):
+    return integer(widths) | {"data_out_width": 5, "data_out_frac_width": 2}
+
+
+def bypassed(widths):
+    return integer(widths) | {"bypass": True}
+
+
+CONFIGS = st.builds(
+    lambda make, widths: make(widths),
+    st.sampled_from([integer, block_fp, with_output, bypassed]),
+    st.lists(st.integers(2, 9), min_size=3, max_size=3),
+)
+
+
+@pytest.fixture(scope="module")
+def branches():
+    torch.manual_seed(0)
+    return graph_of(Branches().eval(), torch.randn(3, 1, 6, 6))
+
+
+@pytest.fixture(scope="module")
+def runners():
+    scene = make_scene()
+    return [RUNNERS[name](scene) for name in COUNTED]
+
+
+def counted(runners, graph):
+    trial = make_trial(graph)
+    return {name: value for runner in runners for name, value in runner(trial).items()}
+
+
+def by_the_passes(graph):
+    total = cost_of(graph, per_sample=True)["total"]
+    average = calculate_avg_bits_mg_analysis_pass(graph)[1]["w_avg_bit"]
+    buffers = sum(b.nbytes for b in graph.model.buffers())
+    return {
+        "average_bitwidth": average,
+        "memory_density": 32 / average,
+        "flops": total["flops"],
+        "macs": total["macs"],
+        "bitops": total["bit_ops"],
+        "model_size": total["weight_bits"] / 8 + buffers,
+        "activation_memory": total["peak_activation_bits"] / 8,
+    }
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_costs_of_a_fresh_graph_are_those_of_the_passes(branches, runners, data):
+    graph = branches.clone()
+    names = ["first", "norm", "twice", "twice_1", "relu", "relu_1", "add", "mul", "last"]
+    shared = data.draw(CONFIGS)
+    configs = {n: {"config": shared if "twice" in n else data.draw(CONFIGS)} for n in names}
+    quantize_transform_pass(graph, {"by": "name", **configs})
+    assert counted(runners, graph) == by_the_passes(graph)
+
+
+@pytest.fixture(scope="module")
+def prepared(branches):
+    """One model that all examples of the test below configure."""
+    graph = branches.clone()
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": integer([8, 8, 8])}})
+    return graph
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_a_prepared_model_that_is_only_configured_anew_costs_as_much_as_a_fresh_one(
+    branches, prepared, runners, data
+):
+    layers = {n: m for n, m in prepared.modules.items() if isinstance(m, Quantized)}
+    chosen = {name: data.draw(CONFIGS) for name in layers}
+    for name, layer in layers.items():
+        layer.configure(chosen[name])
+    fresh = branches.clone()
+    quantize_transform_pass(fresh, {"by": "type", "default": {"config": integer([8, 8, 8])}})
+    configs = {name: {"config": config} for name, config in chosen.items()}
+    configs["twice_1"] = configs["twice"]
+    quantize_transform_pass(fresh, {"by": "name", **configs})
+    assert counted(runners, prepared) == by_the_passes(fresh)
+
+
+def test_functions_that_are_configured_anew_are_noticed(branches, runners):
+    graph = branches.clone()
+    quantize_transform_pass(graph, {"by": "type", "relu": {"config": integer([8, 8, 8])}})
+    before = counted(runners, graph)
+    for width in (2, 4):
+        quantize_transform_pass(graph, {"by": "type", "relu": {"config": integer([width] * 3)}})
+        assert counted(runners, graph) == by_the_passes(graph)
+    assert counted(runners, graph) != before
+
+
+def test_a_layer_that_is_replaced_is_noticed(branches, runners):
+    graph = branches.clone()
+    before = counted(runners, graph)
+    quantize_transform_pass(graph, {"by": "name", "first": {"config": integer([4, 4, 4])}})
+    after = counted(runners, graph)
+    assert after == by_the_passes(graph)
+    assert after["bitops"] < before["bitops"]
+
+
+def test_costs_of_jsc_tiny_by_hand(runners, jets):
+    graph = jets.graph.clone()
+    config = integer([8, 4, 4])
+    quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
+    found = counted(runners, graph)
+    assert found["average_bitwidth"] == 4
+    assert found["memory_density"] == 8
+    assert found["macs"] == 16 * 5
+    assert found["bitops"] == 16 * 5 * (8 * 4) + 16 * 5 * (8 + 4 + 4)  # sums of 16 need 4 more bits
+    batch_norm = 4 * (16 + 16 + 16 + 16) + 8  # scale, shift, mean, variance, and a count of 64 bits
+    assert found["model_size"] == (16 * 5 + 5) * 4 / 8 + batch_norm
+
+
+def test_float_layers_count_what_they_are_compared_to(jets, trial):
+    assert RUNNERS["average_bitwidth"](jets, compare_to=16)(trial) == {
+        "average_bitwidth": 16,
+        "memory_density": 1,
+    }
+
+
+def test_a_network_without_weighted_layers_is_as_dense_as_float(jets):
+    graph = graph_of(nn.Sequential(nn.ReLU()), torch.ones(2, 3))
+    assert RUNNERS["average_bitwidth"](jets)(make_trial(graph))["memory_density"] == 1
+
+
+def test_a_bypassed_layer_counts_as_float(jets):
+    graph = jets.graph.clone()
+    config = integer([8, 4, 4]) | {"bypass": True}
+    quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
+    assert RUNNERS["average_bitwidth"](jets)(make_trial(graph))["average_bitwidth"] == 32
+
+
+def test_a_model_without_metadata_is_counted_through_the_graph_of_the_trial(jets, runners):
+    trial = make_trial(jets.graph)
+    trial.model = nn.Linear(1, 1)  # whatever it is, it is not what the nodes speak of
+    assert runners[1](trial) == {"flops": cost_of(jets.graph, per_sample=True)["total"]["flops"]}
+
+
+def test_only_a_few_networks_are_kept_alive():
+    for width in range(1, 2 * KEPT):
+        ledger_of(graph_of(nn.Linear(width, 1), torch.ones(1, width)).model)
+    assert len(_LEDGERS) == KEPT
