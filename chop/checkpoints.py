@@ -64,7 +64,8 @@ def _pl(file: Path) -> State:
     state = content.get("state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
         raise ValueError(f"{file} has no state_dict, so it is no Lightning checkpoint; try pt")
-    if content.get("hyper_parameters", {}).get("load_type") == "mz":
+    began = content.get("hyper_parameters", {})
+    if began.get("load_type") == "mz" and began.get("load_name"):
         logger.warning(
             "%s is of a network that was transformed: what its layers round and mask is not in it; "
             "the folder transformed_ckpt beside it has that (--load-type mz)",

@@ -67,6 +67,7 @@ def conduct(
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     place = _free_place(place)
+    logger.info("The study is '%s' in %s", place.study, place.url)
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
     described = _described(problem, settings, worker, about)
     with _engine(problem, place, settings, worker, workers) as engine:

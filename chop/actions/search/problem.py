@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,24 +63,42 @@ class Problem:
     def packed(self) -> bytes:
         """For another process of this machine or cluster, never for a file."""
         files = [str(file) for file in self.imports]
-        bare = replace(self, imports=())
-        buffer = io.BytesIO()
+        bare = replace(self, imports=(), graph=None)  # type: ignore[arg-type]
         try:
-            pickle.dump(bare, buffer)
+            return pickle.dumps((files, graph_bytes(self.graph), pickle.dumps(bare)))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
-                f"this model or data set cannot be sent to other processes ({error}); define its "
-                f"classes in a file, not in a notebook or a function, or search with one worker"
+                f"this data set cannot be sent to other processes ({error}); define its classes "
+                f"in a file, not in a notebook or a function, or search with one worker"
             ) from error
-        return pickle.dumps((files, buffer.getvalue()))
 
 
 def unpacked(packed: bytes) -> Problem:
     """The inverse of `packed`, after the user's files have registered what they have."""
     from chop.user_code import import_user_file
 
-    files, inner = pickle.loads(packed)
+    files, graph, inner = pickle.loads(packed)
     for file in files:
         import_user_file(Path(file))
     problem: Problem = pickle.loads(inner)
-    return problem
+    return replace(problem, graph=graph_from(graph, problem.accelerator))
+
+
+def graph_bytes(graph: MaseGraph) -> bytes:
+    """A graph as the files that it is saved as, in one archive."""
+    with tempfile.TemporaryDirectory() as folder, io.BytesIO() as buffer:
+        graph.export(Path(folder) / "graph")
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            archive.add(Path(folder) / "graph", "graph")
+        return buffer.getvalue()
+
+
+def graph_from(content: bytes, accelerator: str) -> MaseGraph:
+    """The inverse of `graph_bytes`."""
+    from chop.checkpoints import load_graph
+    from chop.devices import parse_accelerator
+
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(folder, filter="data")
+        return load_graph(str(Path(folder) / "graph"), parse_accelerator(accelerator))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from chop.actions.search.search_space.choices import Choice, Choices, OneOf, Range
@@ -112,16 +113,19 @@ def _violations(trial: FrozenTrial) -> Sequence[float]:
     return found
 
 
-class _quiet:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     """No advice of Optuna's, whose trials are not where it thinks."""
+    import optuna
 
-    def __enter__(self) -> None:
-        self._caught = warnings.catch_warnings()
-        self._caught.__enter__()
-        warnings.simplefilter("ignore")
-
-    def __exit__(self, *error: object) -> None:
-        self._caught.__exit__(None, None, None)
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)
 
 
 def stored(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
