@@ -38,7 +38,7 @@ def save_mase_graph_interface_pass(graph: MaseGraph, *, save_dir: str | Path) ->
     return {"save_dir": str(folder)}
 
 
-@graph_pass("load_mase_graph", "interface", cls=_TakesPath)
+@graph_pass("load_mase_graph", "interface", cls=_TakesPath, new_nodes=True)
 def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: str | Path) -> dict[str, Any]:
     """Turn the graph into the one that was saved in `load_dir`, on the device that it is on."""
     first = next(graph.model.parameters(), torch.empty(0))

@@ -31,8 +31,15 @@ def _type_of(node: fx.Node) -> str:
 def _changed(before: fx.Node, after: fx.Node) -> bool:
     ours, theirs = get_node_actual_target(after), get_node_actual_target(before)
     if before.op == after.op == "call_module":
-        return type(ours) is not type(theirs)
-    return bool(ours != theirs)
+        ours, theirs = type(ours), type(theirs)
+    return bool(ours != theirs) or _config(before) != _config(after)
+
+
+def _config(node: fx.Node) -> Any:
+    """What a quantized node was quantized with."""
+    if node.op == "call_module":
+        return getattr(get_node_actual_target(node), "config", None)
+    return node.kwargs.get("config")
 
 
 def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
