@@ -1,13 +1,17 @@
 """What can be known to be wrong is refused before any pass runs: exit code 2, all at once."""
 
 import json
+import subprocess
 
 import pytest
 from torch import nn
 
+from chop.actions.base import ACTIONS
 from chop.actions.config import ConfigError
+from chop.actions.run import prepare
 from chop.actions.transform import plan_of
 from chop.ir import MaseGraph
+from chop.ir.graph.saving import made_from
 from chop.passes import PASSES, graph_pass
 from chop.passes.module.base import PASSES as MODULE_PASSES
 
@@ -329,3 +333,38 @@ def test_layers_that_keep_their_channels_are_told_with_the_reason(transformed, t
     assert any(m.startswith("Kept all channels of seq_blocks.2, as node ") for m in caplog.messages)
     (row,) = json.loads((tmp_path / "transform" / "transform.json").read_text())["passes"]
     assert "kept seq_blocks.2" in row["Effect"]
+
+
+def act(action, tmp_path, project, **flags):
+    given = {"project": project, "project_dir": str(tmp_path / "out"), "num_workers": "0"}
+    prepare(ACTIONS[action], given | {key: str(value) for key, value in flags.items()})()
+
+
+def test_a_saved_graph_notes_what_it_was_made_from_and_others_are_warned_of(tmp_path, capsys):
+    file = tmp_path / "report.toml"
+    file.write_text(FILES + "[passes.report_graph]\n")
+    act("transform", tmp_path, "a", config=file)
+    saved = tmp_path / "out" / "a" / "software" / "transform" / "transformed_ckpt"
+    assert made_from(saved) == {"model": "jsc-tiny", "dataset": "jsc-sim"}
+    load = {"load_name": saved, "load_type": "mz"}
+    act("transform", tmp_path, "b", config=file, **load)
+    assert "was made from" not in capsys.readouterr().err
+    act("transform", tmp_path, "c", config=file, model="jsc-toy", **load)
+    warned = "was made from model 'jsc-tiny', but model 'jsc-toy' is named here"
+    assert capsys.readouterr().err.count(warned) == 1
+    again = tmp_path / "out" / "c" / "software" / "transform" / "transformed_ckpt"
+    assert made_from(again) == made_from(saved)
+    act("test", tmp_path, "d", model="jsc-toy", dataset="jsc-sim", **load)
+    assert capsys.readouterr().err.count(warned) == 1
+
+
+def test_a_folder_that_a_killed_save_hid_can_be_named(tmp_path):
+    file = tmp_path / "report.toml"
+    file.write_text(FILES + "[passes.report_graph]\n")
+    act("transform", tmp_path, "a", config=file)
+    saved = tmp_path / "out" / "a" / "software" / "transform" / "transformed_ckpt"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    saved.rename(saved.with_name(f".{saved.name}.{gone.pid}.old"))
+    act("transform", tmp_path, "b", config=file, load_name=saved, load_type="mz")
+    assert (saved / "graph.json").is_file()

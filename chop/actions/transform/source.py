@@ -38,6 +38,8 @@ class Source:
         from chop.passes.base import has_metadata
 
         graph = self._bare_graph(device, cf_args)
+        names = {"model": self.model_name, "dataset": self.data_module.name}
+        graph.meta["made_from"] = graph.meta.get("made_from") or names
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
         dummy_in = self.batch_on(device) | getattr(graph.model, "additional_inputs", {})

@@ -45,6 +45,7 @@ def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: str | Path) ->
     loaded = load_graph(load_dir, first.device, graph.custom_ops)
     graph.model, graph.tracer = loaded.model, None
     graph.cf_args, graph.custom_ops = loaded.cf_args, loaded.custom_ops
+    graph.meta["made_from"] = loaded.meta["made_from"]
     graph.meta["mase"] = loaded.meta["mase"].clone_for(graph)
     show_logs_unless_configured()
     logger.info("Loaded mase graph from %s", load_dir)
