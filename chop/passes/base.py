@@ -119,7 +119,10 @@ class GraphPass:
     @functools.cached_property
     def python_only(self) -> bool:
         """Whether it needs an object that no file can hold."""
-        hints = typing.get_type_hints(self.fn)
+        try:
+            hints = typing.get_type_hints(self.fn)
+        except NameError:  # of a type that is imported for type checkers only
+            return False
         needed = [hints.get(o.name) for o in self.options.values() if o.default is o.empty]
         return any(h is MaseGraph or typing.get_origin(h) is Callable for h in needed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
@@ -65,14 +66,18 @@ class Choice:
             return self._among("module", modules, self.wanted in modules)
         if self.by == "name":
             there = self.wanted in names or (self.or_module and self.wanted in modules)
-            return self._among("node", names, there)
+            return self._among(_kind(subject), names, there)
         if self.by == "regex_name" and self.must_match:
             there = any(re.fullmatch(self.wanted, name) for name in names)
-            return self._among("node matching", names, there)
+            return self._among(f"{_kind(subject)} matching", names, there)
         return None
 
     def _among(self, what: str, known: list[str], there: bool) -> Problem | None:
         return None if there else Problem(self.key, unknown(what, self.wanted, known))
+
+
+def _kind(subject: MaseGraph | nn.Module) -> str:
+    return "node" if isinstance(subject, MaseGraph) else "layer"
 
 
 def names_in(subject: MaseGraph | nn.Module) -> tuple[list[str], list[str]]:
@@ -95,4 +100,4 @@ def check_picture(options: Any) -> Iterator[Problem]:
     """The law of passes that draw: the option `picture` is a file that can be drawn."""
     file = options.get("picture")
     if file is not None and not str(file).endswith(PICTURES):
-        yield Problem("picture", f"{str(file)!r} cannot be drawn; end it in {PICTURES[0]}")
+        yield Problem("picture", f"{Path(file).name!r} cannot be drawn; end it in {PICTURES[0]}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
+from chop.files import restore_folder
 from chop.registry import UnknownName
 
 if TYPE_CHECKING:  # torch is imported when there is work to do
@@ -24,6 +25,7 @@ PLACES = {
     ("save_mase_graph", "save_dir"): "saved_mase_graph",
     ("save_node_meta_param", "save_path"): "saved_node_meta_param",
 }
+READS = ("load_dir", "load_path", "baseline_weight_path")  # options that name what is read
 WRITES = ("file_name", "picture", "save_dir", "save_path")  # options that name what is written
 
 
@@ -86,7 +88,7 @@ def plan_of(config: Mapping[str, Any], folder: Path | None, where: str = "") -> 
             continue
         placed = options if folder is None else _placed(run, options, folder, steps)
         step = Step(_label(run, steps), place, run, placed)
-        problems += _problems(step)
+        problems += _problems(step, _made(steps))
         steps.append(step)
     if not steps and not problems:
         problems.append("passes: there is nothing to do; add a table such as [passes.quantize]")
@@ -153,7 +155,7 @@ def _placed(
         for (name, key), file in PLACES.items()
         if name == run.name
     }
-    made = {path for step in earlier for path in step.written()}
+    made = _made(earlier)
 
     def placed(key: str, value: Any) -> Any:
         if key not in run.options or not isinstance(value, str | Path):
@@ -164,17 +166,34 @@ def _placed(
     return {key: placed(key, value) for key, value in (defaults | options).items()}
 
 
+def _made(steps: list[Step]) -> set[Path]:
+    return {path for step in steps for path in step.written()}
+
+
 def _complete(step: Step) -> dict[str, Any]:
     """The options as they will be: batches of the data come with the run."""
     comes = {"input_generator": ()} if "input_generator" in step.run.options else {}
     return comes | step.options
 
 
-def _problems(step: Step) -> Iterable[str]:
+def _problems(step: Step, made: set[Path]) -> Iterable[str]:
+    """All that is wrong with a step, after which `made` will be there."""
     if step.run.python_only:
         text = "needs an object of Python, which no file can hold; call it from Python"
         return [f"{step.place}: pass {step.name!r} {text}"]
-    return _lines(step.place, step.run, step.run.problems(_complete(step)))
+    problems = step.run.problems(_complete(step))
+    return [*_lines(step.place, step.run, problems), *_missing(step, made)]
+
+
+def _missing(step: Step, made: set[Path]) -> Iterator[str]:
+    for key in READS:
+        file = step.options.get(key)
+        if key not in step.run.options or not isinstance(file, str | Path) or not str(file):
+            continue
+        path = Path(file).expanduser()
+        restore_folder(path)
+        if not path.exists() and path not in made:
+            yield f"{step.place}.{key}: there is no file or folder {str(file)!r}"
 
 
 def _lines(place: str, run: GraphPass, problems: Iterable[Problem]) -> Iterator[str]:

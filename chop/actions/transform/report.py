@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from dataclasses import dataclass, field
@@ -81,6 +82,8 @@ def remove_stale(folder: Path | None) -> None:
         file = folder / name
         if file.is_file() and file.resolve().is_relative_to(folder.resolve()):
             file.unlink()
+            with contextlib.suppress(OSError):  # it is not empty
+                file.parent.rmdir()
     (folder / FILE).unlink()
 
 

@@ -106,9 +106,8 @@ def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any
     if isinstance(step.run, ModulePass):
         subject, info = step.run(result.graph, options)
     elif step.name == "quantize":
-        tables = folder / step.label if folder is not None else None
-        subject, info = _quantize(step, result.graph, options, tables)
-        result.files += [] if tables is None else sorted(tables.iterdir())
+        subject, info, tables = _quantize(step, result.graph, options, folder)
+        result.files += tables
     else:
         subject, info = run_pass(step.run, result.graph, options)
     seconds = time.perf_counter() - start
@@ -122,18 +121,19 @@ def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any
 
 
 def _quantize(
-    step: Step, graph: MaseGraph, options: dict[str, Any], tables: Path | None
-) -> tuple[MaseGraph, dict[str, Any]]:
+    step: Step, graph: MaseGraph, options: dict[str, Any], folder: Path | None
+) -> tuple[MaseGraph, dict[str, Any], list[Path]]:
     """Quantize, and compare with what was there before; only what changed counts as quantized."""
     from chop.passes import run_pass
-    from chop.passes.graph.transforms.quantize.summary import compare_nodes
+    from chop.passes.graph.transforms.quantize.summary import HISTOGRAM, TABLE, compare_nodes
 
     original = graph.clone()
     graph, info = run_pass(step.run, graph, options)
-    saved = {"save_dir": tables} if tables is not None else {}
+    saved = {"save_dir": folder / step.label} if folder is not None else {}
     run_pass("summarize_quantization", graph, {"original_graph": original, **saved})
     changed = [row["New name"] for row in compare_nodes(original, graph) if row["Changed"]]
-    return graph, info | {"quantized": changed}
+    files = [place / name for place in saved.values() for name in (TABLE, HISTOGRAM)]
+    return graph, info | {"quantized": changed}, files
 
 
 def _injected(step: Step, source: Source, subject: Any) -> dict[str, Any]:

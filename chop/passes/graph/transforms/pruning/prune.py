@@ -66,7 +66,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     tables = _tables(options)
     for name, given in tables.items():
         yield from Wish.problems(name, given)
-    if not tables:
+    if not any(tables.values()):
         yield Problem("", "there is nothing to prune; add a table 'weight' or 'activation'")
     inputs = tables.get("activation", {})
     if inputs.get("method") == "movement":

@@ -17,6 +17,8 @@ from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_
 
 logger = logging.getLogger(__name__)
 
+TABLE, HISTOGRAM = "quantize_table.csv", "quantize_histogram.csv"
+
 Rows = list[dict[str, Any]]
 
 
@@ -151,10 +153,8 @@ def summarize_quantization_analysis_pass(
     """Compare a quantized graph with its original: a histogram in the log, CSV files if asked."""
     folder = Path(save_dir) if save_dir is not None else None
     return {
-        "table": graph_iterator_compare_nodes(
-            original_graph, graph, folder and folder / "quantize_table.csv"
-        ),
+        "table": graph_iterator_compare_nodes(original_graph, graph, folder and folder / TABLE),
         "histogram": graph_iterator_node_histogram(
-            original_graph, graph, folder and folder / "quantize_histogram.csv"
+            original_graph, graph, folder and folder / HISTOGRAM
         ),
     }
