@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -72,16 +72,16 @@ def restore_folder(folder: str | Path) -> None:
 
 def _abandoned(target: Path, kind: str) -> list[Path]:
     """Folders beside `target` whose process has come to its end, the newest last."""
-    pattern = f".{glob.escape(target.name)}.*.{kind}"
-    found = [path for path in target.parent.glob(pattern) if _is_abandoned(path)]
-    return sorted(found, key=_moved_at)
+    name = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\.{kind}")
+    beside = target.parent.iterdir() if target.parent.is_dir() else ()
+    numbers = {path: found[1] for path in beside if (found := name.fullmatch(path.name))}
+    return sorted((p for p, n in numbers.items() if _is_abandoned(p, int(n))), key=_moved_at)
 
 
-def _is_abandoned(path: Path) -> bool:
-    number = path.name.split(".")[-2]
-    if not number.isdigit() or path in _swapping:
+def _is_abandoned(path: Path, process: int) -> bool:
+    if path in _swapping:
         return False
-    if not _is_running(int(number)):
+    if not _is_running(process):
         return True
     # numbers of processes are used again; writing may take its time, but swapping does not
     return path.suffix == ".old" and time.time() - _moved_at(path) > SWAP_SECONDS
@@ -111,15 +111,17 @@ def _swap(part: Path, target: Path, old: Path) -> None:
         os.rename(part, target)
         return
     _swapping.add(old)
-    os.rename(target, old)
     try:
-        os.rename(part, target)
-    except OSError:
-        os.rename(old, target)
-        raise
+        os.rename(target, old)
+        try:
+            os.rename(part, target)
+        except OSError:
+            os.rename(old, target)
+            raise
+        os.rename(old, part)  # half of it must not be taken for the whole, should we be killed
     finally:
         _swapping.discard(old)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(part, ignore_errors=True)
 
 
 def _check_replaceable(target: Path, files: set[str]) -> None:

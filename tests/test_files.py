@@ -112,10 +112,22 @@ def test_our_own_number_from_an_earlier_life_hides_nothing(tmp_path):
 
 
 def test_folders_of_others_stay(tmp_path):
-    for name in (".f.x.old", ".g.1.old", "f.1.old"):
+    others = (".f.x.old", ".g.1.old", "f.1.old", ".f.2.99999999.old", ".f.2.99999999.part")
+    for name in others:  # those in the middle may belong to a folder called f.2
         (tmp_path / name).mkdir()
     restore_folder(tmp_path / "f")
     restore_folder(tmp_path / "nowhere" / "f")
     assert not (tmp_path / "f").exists()
     write(tmp_path / "f", "new")
-    assert len(list(tmp_path.iterdir())) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"f", *others}
+
+
+def test_what_a_save_was_deleting_when_it_was_killed_does_not_come_back(tmp_path, monkeypatch):
+    write(tmp_path / "f", "old")
+    monkeypatch.setattr("shutil.rmtree", lambda *args, **kwargs: None)
+    write(tmp_path / "f", "new")
+    monkeypatch.undo()
+    (tmp_path / "f" / "a").unlink()
+    (tmp_path / "f").rmdir()
+    restore_folder(tmp_path / "f")
+    assert not (tmp_path / "f").exists()

@@ -53,12 +53,7 @@ def carry_out(
     report.remove_stale(folder)
     if score is not None:
         result.before = score(model_of(subject))
-    for i, step in enumerate(plan.steps):
-        try:
-            result.graph = _run(step, result, source, folder)
-        except Exception as error:
-            _give_up(error, step, f"{i + 1} of {len(plan.steps)}", result, folder)
-        report.write(result, folder)
+    _run_all(plan.steps, result, source, folder)
     if score is not None:
         result.after = score(model_of(result.graph))
     report.show(result)
@@ -75,6 +70,15 @@ def _device(accelerator: str) -> Any:
         return parse_accelerator(accelerator)
     except RuntimeError as error:  # a machine without a GPU is no fault of ours
         raise ValueError(str(error)) from error
+
+
+def _run_all(steps: list[Step], result: Result, source: Source, folder: Path | None) -> None:
+    for i, step in enumerate(steps, 1):
+        try:
+            result.graph = _run(step, result, source, folder)
+        except Exception as error:
+            _give_up(error, step, f"{i} of {len(steps)}", result, folder)
+        report.write(result, folder)
 
 
 def _give_up(
