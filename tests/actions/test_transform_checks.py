@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from chop.actions.base import ACTIONS
@@ -13,7 +14,7 @@ from chop.actions.run import prepare
 from chop.actions.transform import plan_of
 from chop.ir import MaseGraph
 from chop.ir.graph.saving import made_from
-from chop.passes import PASSES, graph_pass
+from chop.passes import PASSES, Pipeline, graph_pass
 from chop.passes.module.base import PASSES as MODULE_PASSES
 
 INT = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
@@ -175,6 +176,12 @@ class Net(nn.Module):
         return self.head(self.block(x))
 
 
+def graph_of_net():
+    about = {"dummy_in": {"x": torch.zeros(1, 4)}, "add_value": False}
+    ready = ["init_metadata", ("add_common_metadata", about), "add_software_metadata"]
+    return Pipeline(ready)(MaseGraph(Net()))[0]
+
+
 # names that the graph has not
 NOT_THERE = [
     ("quantize", {"by": "name", "hed": {"config": INT}}, "quantize.hed: unknown node 'hed'; did"),
@@ -206,7 +213,7 @@ NOT_THERE = [
 def test_names_are_looked_for_before_the_first_pass_runs(name, options, sentence, tmp_path):
     plan = plan_of({"passes": {"report_graph": {}, name: options}}, tmp_path, "file.toml: ")
     with pytest.raises(ConfigError, match=f"file.toml: .*{sentence}"):
-        plan.check_names(MaseGraph(Net()))
+        plan.check_subject(graph_of_net())
 
 
 def test_names_that_are_there_are_accepted(tmp_path):
@@ -216,7 +223,14 @@ def test_names_that_are_there_are_accepted(tmp_path):
         "raise_granularity": {"modules": ["block"]},
         "replace": {"by": "name", "modules": {"made_by_raising": "GELU"}},
     }
-    plan_of({"passes": passes}, tmp_path).check_names(MaseGraph(Net()))
+    plan_of({"passes": passes}, tmp_path).check_subject(graph_of_net())
+
+
+def test_metadata_that_nobody_fills_in_is_asked_for_before_the_first_pass_runs(tmp_path):
+    hardware, report = {"add_hardware_metadata": {}}, {"report_node_hardware_type": {}}
+    with pytest.raises(ConfigError, match=r"passes\.report_node_hardware_type: it needs hardware"):
+        plan_of({"passes": report | hardware}, tmp_path).check_subject(graph_of_net())
+    plan_of({"passes": hardware | report}, tmp_path).check_subject(graph_of_net())
 
 
 def test_layers_of_a_model_that_was_never_traced_are_looked_for(tmp_path):
@@ -224,7 +238,7 @@ def test_layers_of_a_model_that_was_never_traced_are_looked_for(tmp_path):
     table = {"transform": {"style": "module"}}
     bad = {"quantize": {"by": "name", "block.7": {"config": INT}}}
     with pytest.raises(ConfigError, match=r"passes\.quantize\.block\.7: unknown layer"):
-        plan_of(table | {"passes": bad}, tmp_path).check_names(Net())
+        plan_of(table | {"passes": bad}, tmp_path).check_subject(Net())
     bad = {"report_trainable_parameters": {"depth": 0}}
     with pytest.raises(ConfigError, match=r"passes\.report_trainable_parameters\.depth: "):
         plan_of(table | {"passes": bad}, tmp_path)

@@ -57,11 +57,12 @@ class Plan:
     cf_args: dict[str, Any]
     where: str = ""  # what its mistakes begin with
 
-    def check_names(self, subject: Any) -> None:
-        """Refuse names of nodes that are not there, before the first pass runs."""
+    def check_subject(self, subject: Any) -> None:
+        """Refuse names of nodes and metadata that are not there, before the first pass runs."""
         problems: list[str] = []
-        for step in self.steps:
+        for i, step in enumerate(self.steps):
             problems += _lines(step.place, step.run, step.run.misfits(subject, _complete(step)))
+            problems += _unfilled(step, subject, self.steps[:i])
             if step.run.new_nodes:
                 break  # who knows what nodes are called from here on
         if problems:
@@ -194,6 +195,17 @@ def _missing(step: Step, made: set[Path]) -> Iterator[str]:
         restore_folder(path)
         if not path.exists() and path not in made:
             yield f"{step.place}.{key}: there is no file or folder {str(file)!r}"
+
+
+def _unfilled(step: Step, subject: Any, earlier: list[Step]) -> Iterator[str]:
+    """Parts of the metadata that the pass needs and nobody fills in before it."""
+    from chop.passes.base import FILLED_BY, has_metadata
+
+    done = {other.name for other in earlier}
+    for part in step.run.needs:
+        missing = not all(has_metadata(node, part) for node in subject.nodes)
+        if missing and FILLED_BY[part] not in done:
+            yield f"{step.place}: it needs {part} metadata; run {FILLED_BY[part]} before it"
 
 
 def _lines(place: str, run: GraphPass, problems: Iterable[Problem]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def carry_out(
         data.setup("fit")
     whole = plan.style == "module"
     subject = source.model_on(device) if whole else source.graph_on(device, plan.cf_args)
-    plan.check_names(subject)
+    plan.check_subject(subject)
     result = Result(subject)
     report.remove_stale(folder)
     if score is not None:
