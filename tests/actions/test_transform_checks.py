@@ -42,6 +42,7 @@ BAD = {
         ({"weight": {}}, ""),
         ({"weight": {"sparsity": 2}}, "weight.sparsity"),
         ({"weight": {"sparsity": NAN}}, "weight.sparsity"),
+        ({"weight": {"sparsity": None}}, "weight.sparsity"),
         ({"weight": {"sparsity": True}}, "weight.sparsity"),
         ({"weight": {"granularity": "rows"}}, "weight.granularity"),
         ({"weight": {"granularity": "2:4", "sparsity": 0.3}}, "weight.sparsity"),

@@ -169,9 +169,9 @@ def _own_sparsity(granularity: Granularity) -> float:
 
 def _numbers(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Each sparsity by its key; "" is that of all layers."""
-    value = given.get("sparsity")
-    if value is None:
+    if "sparsity" not in given:
         return []
+    value = given["sparsity"]
     return list(value.items()) if isinstance(value, Mapping) else [("", value)]
 
 
