@@ -40,6 +40,7 @@ def _passes() -> list[Row]:
             "kind": p.kind,
             "options": p.written_options(),
             "needs": list(p.needs),
+            "python_only": p.python_only,
             "about": _first_line(p.fn),
         }
         for name, p in sorted(PASSES.items())

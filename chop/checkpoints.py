@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from chop.files import replaced_folder, restore_folder
+
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
@@ -159,6 +161,7 @@ def load_model(
         return load_graph(path).model
     if model is None:
         raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
+    restore_folder(path)
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; --load names an existing file")
     if path.is_dir() and load_type in ("pt", "pl"):
@@ -188,8 +191,6 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
 def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
     """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
     from safetensors.torch import save_file
-
-    from chop.files import replaced_folder
 
     state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
     with replaced_folder(folder, ["state_dict.safetensors"]) as part:

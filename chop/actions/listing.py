@@ -29,6 +29,7 @@ def _paragraph(row: Row) -> Any:
 
     facts = [str(row["kind"])] if "kind" in row else []
     facts += [f"needs {_cell(row['needs'])}"] if row.get("needs") else []
+    facts += ["Python only"] if row.get("python_only") else []
     title = Text(row["name"], style="bold")
     title.append(f"  ({'; '.join(facts)})" if facts else "", style="not bold dim")
     body = Text("\n".join([row["about"], *row["options"]]))

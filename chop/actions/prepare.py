@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
     """What a run works on, announced in the labs' order; the data are not loaded yet."""
+    _warn_of_others(config)
     logger.info("Initialising model '%s'...", config.model)
     logger.info("Initialising dataset '%s'...", config.dataset)
     try:
@@ -27,6 +28,26 @@ def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDat
     except (ValueError, TypeError) as error:  # names and options that do not go together
         raise ConfigError(str(error)) from error
     return model, info, data_module
+
+
+def _warn_of_others(config: RunConfig) -> None:
+    """Say so if a saved graph was made from another model or data set than the run names."""
+    if config.load_type != "mz" or config.load_name is None:
+        return
+    from chop.ir.graph.saving import is_saved_graph, made_from
+
+    if not is_saved_graph(config.load_name):
+        return
+    noted = made_from(config.load_name)
+    asked = {"model": config.model, "dataset": config.dataset}
+    others = {kind: name for kind, name in noted.items() if name != asked.get(kind, name)}
+    if others:
+        logger.warning(
+            "%s was made from %s, but %s is named here; name the same ones if that was not meant",
+            config.load_name,
+            " and ".join(f"{kind} {name!r}" for kind, name in others.items()),
+            " and ".join(f"{kind} {asked[kind]!r}" for kind in others),
+        )
 
 
 def data_module_for(config: RunConfig) -> MaseDataModule:

@@ -9,6 +9,7 @@ from typing import Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.options import Option
+from chop.files import restore_folder
 from chop.registry import nearest
 
 __all__ = ["Resolved", "resolve"]
@@ -121,6 +122,8 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
         config = chosen["config"] if from_file else None
         paths = [_found(path, config) for path in (value if option.is_list else [value])]
         where = f"{config}: {name}" if from_file else _flag(name)
+        for path in paths if name == "load_name" else ():
+            restore_folder(path)
         missing = [path for path in paths if option.opt.exists and not path.exists()]
         problems += [f"{where}: there is no file or folder {str(path)!r}" for path in missing]
         yield name, tuple(paths) if option.is_list else type(value)(paths[0])

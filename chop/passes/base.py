@@ -6,21 +6,35 @@ import functools
 import inspect
 import logging
 import time
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
-from torch import Tensor, fx
+from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.record import copied
-from chop.registry import Registry, UnknownName, nearest
+from chop.passes.schema import HasOptions, PassArgsError, written
+from chop.registry import Registry, UnknownName
+
+__all__ = [
+    "FILLED_BY",
+    "PASSES",
+    "GraphPass",
+    "Info",
+    "Kind",
+    "Pass",
+    "PassArgsError",
+    "graph_pass",
+    "has_metadata",
+    "pass_name",
+    "run_pass",
+    "written",
+]
 
 logger = logging.getLogger(__name__)
 
 Info = dict[str, Any]
 Kind = Literal["analysis", "transform", "interface"]
-NO_ARGS: Mapping[str, Any] = {}
 
 # which pass fills in which part of the metadata
 FILLED_BY = {
@@ -31,10 +45,6 @@ FILLED_BY = {
 }
 
 
-class PassArgsError(TypeError, ValueError):
-    """Options that a pass does not take, or a graph that is not ready for it."""
-
-
 class Pass(Protocol):
     """Anything that can be run on a graph: ours, or a function that you wrote by hand."""
 
@@ -43,23 +53,22 @@ class Pass(Protocol):
     ) -> tuple[MaseGraph, Info] | MaseGraph | Info | None: ...
 
 
-class GraphPass:
+class GraphPass(HasOptions):
     """A registered pass. Calling it checks its options and what it needs, then runs it."""
 
-    subject = "graph"  # what its first parameter is called
-
     def __init__(
-        self, fn: Callable[..., Info | None], name: str, kind: Kind, needs: tuple[str, ...]
+        self,
+        fn: Callable[..., Info | None],
+        name: str,
+        kind: Kind,
+        needs: tuple[str, ...],
+        new_nodes: bool = False,
     ) -> None:
+        super().__init__(fn, name)
         functools.update_wrapper(self, fn)
         self.__qualname__: str = fn.__qualname__
         assert set(needs) <= FILLED_BY.keys(), f"pass {name!r} needs one of {list(FILLED_BY)}"
-        self.fn, self.name, self.kind, self.needs = fn, name, kind, needs
-        self.signature = inspect.signature(fn)
-        first, *options = self.signature.parameters.values()
-        assert first.name == self.subject, f"pass {name!r} takes `{self.subject}` first"
-        self.options = {p.name: p for p in options if p.kind is not p.VAR_KEYWORD}
-        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in options)
+        self.kind, self.needs, self.new_nodes = kind, needs, new_nodes
 
     def __call__(
         self, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None, **options: Any
@@ -71,75 +80,10 @@ class GraphPass:
         try:
             info = self.fn(graph, **checked) or {}
         except (PassArgsError, UnknownName) as error:
-            if f"pass {self.name!r}" not in str(error):
-                error.args = (f"pass {self.name!r}: {error}",)
+            error.args = (self._sentence(str(error)),)
             raise
         logger.debug("pass %s took %.1f ms", self.name, 1e3 * (time.perf_counter() - start))
         return graph, info
-
-    def check(self, pass_args: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The options to run with; the caller's dict is read, never changed."""
-        given = NO_ARGS if pass_args is None else pass_args
-        if not isinstance(given, Mapping):
-            raise PassArgsError(
-                f"pass {self.name!r} takes its options as a dict, not {type(given).__name__}; "
-                f"options are {self.describe_options()}"
-            )
-        for key in given:
-            if key not in self.options and not self.open_ended:
-                near = nearest(key, self.options)
-                hint = f"; did you mean {near!r}?" if near else ""
-                raise PassArgsError(
-                    f"pass {self.name!r} has no option {key!r}{hint} "
-                    f"(options: {self.describe_options()})"
-                )
-        for option in self.options.values():
-            if option.default is option.empty and option.name not in given:
-                raise PassArgsError(
-                    f"pass {self.name!r} needs the option {option.name!r} "
-                    f"(options: {self.describe_options()})"
-                )
-        return {key: self._checked(key, value) for key, value in given.items()}
-
-    def written_options(self) -> list[str]:
-        """Each option as it stands in the signature: `num_samples: int = 512`."""
-        return [written(option) for option in self.options.values()] + ["…"] * self.open_ended
-
-    def describe_options(self) -> str:
-        """All options, for a message."""
-        return ", ".join(self.written_options()) or "none"
-
-    def _checked(self, key: str, value: Any) -> Any:
-        from pydantic import ValidationError
-
-        adapter = self._adapters.get(key)
-        if adapter is None:
-            return value
-        if isinstance(value, str) and str(self.options[key].annotation).startswith("Sequence["):
-            value = (value,)  # one name counts as a list of one
-        try:
-            return adapter.validate_python(value, strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            path = ".".join([key, *(str(step) for step in first["loc"])])
-            raise PassArgsError(
-                f"pass {self.name!r}: option {path!r} is {_shown(first['input'])}, "
-                f"but {first['msg']} (option: {written(self.options[key])})"
-            ) from None
-
-    @functools.cached_property
-    def _adapters(self) -> dict[str, Any]:
-        """Made at the first call, so that importing passes does not import pydantic."""
-        from pydantic import ConfigDict, TypeAdapter
-
-        hints = typing.get_type_hints(self.fn)
-        config = ConfigDict(arbitrary_types_allowed=True)
-
-        def adapter(hint: Any) -> Any:
-            own = hasattr(hint, "model_config") or hasattr(hint, "__pydantic_config__")
-            return TypeAdapter(hint, config=None if own else config)
-
-        return {key: adapter(hints[key]) for key in self.options if key in hints}
 
     def _check_ready(self, graph: MaseGraph) -> None:
         if not isinstance(graph, MaseGraph):
@@ -165,23 +109,6 @@ class GraphPass:
         return self.__qualname__
 
 
-def _shown(value: object) -> str:
-    """A value in a message: one line, not too long, and no numbers of a tensor."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def written(option: inspect.Parameter) -> str:
-    """`num_samples: int = 512`, as it stands in the signature."""
-    # annotations are strings here, which str(option) would show in quotes
-    default = "" if option.default is option.empty else f" = {option.default!r}"
-    kind = option.annotation
-    shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
-    return f"{option.name}: {shown}{default}"
-
-
 def has_metadata(node: fx.Node, part: str) -> bool:
     """Whether `node` has the part "common", "software" or "hardware"; "metadata" is any at all."""
     if "mase" not in node.meta:
@@ -193,17 +120,22 @@ PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph")
 
 
 def graph_pass(
-    name: str, kind: Kind, needs: tuple[str, ...] = (), cls: type[GraphPass] = GraphPass
+    name: str,
+    kind: Kind,
+    needs: tuple[str, ...] = (),
+    cls: type[GraphPass] = GraphPass,
+    new_nodes: bool = False,
 ) -> Callable[[Callable[..., Info | None]], GraphPass]:
     """Register `fn(graph, *, option=default) -> info` as the pass `name`.
 
     Its keyword-only parameters are its options. `needs` are parts of the metadata ("common",
     "software", "hardware", or "metadata" for any) that must have been filled in before. `cls`
-    is for passes that can be called in more than one way.
+    is for passes that can be called in more than one way. `new_nodes` says that nodes may come with
+    names that the graph did not have.
     """
 
     def wrap(fn: Callable[..., Info | None]) -> GraphPass:
-        return PASSES.register(name)(cls(fn, name, kind, needs))
+        return PASSES.register(name)(cls(fn, name, kind, needs, new_nodes))
 
     return wrap
 

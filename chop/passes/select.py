@@ -27,7 +27,7 @@ def select(graph: MaseGraph, by: By, keys: Iterable[str]) -> dict[fx.Node, str]:
     """
     wanted = list(dict.fromkeys(keys))
     if by == "regex_name":
-        patterns = {key: _compiled(key) for key in wanted}
+        patterns = {key: compiled(key) for key in wanted}
         matches = {n: [k for k, p in patterns.items() if p.fullmatch(n.name)] for n in graph.nodes}
         found = {node: match[0] for node, match in matches.items() if match}
     elif by in ("type", "name"):
@@ -50,7 +50,8 @@ def _check_known(by: By, wanted: list[str], called: list[str]) -> None:
             raise UnknownName("op" if by == "type" else "node", key, known)
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The expression, or a sentence about what is wrong with it."""
     try:
         return re.compile(pattern)
     except re.error as error:

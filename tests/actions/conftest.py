@@ -38,3 +38,24 @@ def shared():
     if not SHARED.is_dir():
         pytest.skip("the genuine rows and checkpoints are not beside this clone")
     return SHARED
+
+
+@pytest.fixture
+def transformed(tmp_path):
+    """Transforms jsc-tiny by a dict; what is written is in `tmp_path/transform`."""
+    import torch
+
+    from chop.actions import transform
+    from chop.dataset import MaseDataModule
+    from chop.models import get_model, get_model_info
+
+    torch.manual_seed(0)
+    data = MaseDataModule(name="jsc-sim", batch_size=64, num_workers=0, model_name="jsc-tiny")
+    info = get_model_info("jsc-tiny")
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info)
+
+    def run(config, **more):
+        folder = tmp_path / "transform"
+        return transform(model, info, "jsc-tiny", data, "cls", config, save_dir=folder, **more)
+
+    return run

@@ -79,20 +79,26 @@ def make_problem(
     load_type: str | None,
     seed: int,
     cf_args: Mapping[str, Any] | None = None,
+    name: str = "",
     imports: tuple[Path, ...] = (),
     trained: bool | None = None,
 ) -> Problem:
     """Load the parent, trace it, and check the tables against it."""
     from chop.actions.search.problem import Problem
     from chop.actions.search.settings import settings_of
-    from chop.actions.transform import Source, ready_graph
+    from chop.actions.transform.source import Source
+    from chop.devices import parse_accelerator
 
     settings_of(tables)
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
-    source = Source(model, model_info, "", data_module, task, load_name, load_type or "mz")
-    graph = ready_graph(source, dict(cf_args or {}), accelerator)
+    try:
+        device = parse_accelerator(accelerator)
+    except RuntimeError as error:  # a machine without a GPU is no fault of ours
+        raise ValueError(str(error)) from error
+    source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
+    graph = source.graph_on(device, dict(cf_args or {}))
     is_trained = trained if trained is not None else load_name is not None
     return Problem(
         graph, model_info, task, data_module, tables, accelerator, seed, imports, is_trained
@@ -121,6 +127,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         load_type,
         config.seed,
         config.cf_args,
+        str(config.model),
         config.imports,
         trained=load_name is not None or config.is_pretrained,
     )

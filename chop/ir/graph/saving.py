@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
-from chop.files import replaced_folder
+from chop.files import replaced_folder, restore_folder
 from chop.ir.graph.encoding import Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MODEL_ATTRIBUTES, MaseGraph, set_model_attributes
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
@@ -99,6 +99,7 @@ def _described(graph: MaseGraph, names: Names, tensors: Tensors) -> dict[str, An
         "format": FORMAT,
         "version": VERSION,
         "class_name": type(model).__name__,
+        "made_from": _made_from(graph.meta.get("made_from", {})),
         "nodes": [_node(node, names, encode) for node in graph.nodes],
         "modules": modules,
         "attributes": encode(attributes),
@@ -106,6 +107,22 @@ def _described(graph: MaseGraph, names: Names, tensors: Tensors) -> dict[str, An
         "custom_ops": encode(graph.custom_ops),
         "metadata": lenient(dict(graph.meta["mase"].parameters)),
     }
+
+
+def _made_from(noted: Any) -> dict[str, str]:
+    """What a graph was made from, such as the names of a model and of a data set."""
+    if not isinstance(noted, dict) or not all(isinstance(v, str) for v in noted.values()):
+        raise ValueError(f"made_from has names by kind, and is {noted!r:.60}")
+    return dict(noted)
+
+
+def made_from(folder: str | Path) -> dict[str, str]:
+    """What the graph in `folder` was made from; nothing, if it is older than this note."""
+    path = Path(folder).expanduser()
+    try:
+        return _made_from(_read_json(path).get("made_from", {}))
+    except ValueError as error:
+        raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
 
 
 def _node(node: fx.Node, names: Names, encode: Encoder) -> dict[str, Any]:
@@ -289,11 +306,13 @@ def load_graph(
 
 def is_saved_graph(folder: str | Path) -> bool:
     """Whether `folder` looks like one that `save_graph` wrote."""
+    restore_folder(folder)
     return (Path(folder).expanduser() / GRAPH).is_file()
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
     file = folder / GRAPH
+    restore_folder(folder)
     if not folder.exists():
         raise FileNotFoundError(f"there is no folder {str(folder)!r} to load a graph from")
     if not folder.is_dir() or not file.is_file():
@@ -344,6 +363,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: Names) ->
     for part in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training"):
         vars(model)[part] = vars(root)[part]
     graph = MaseGraph(model)
+    graph.meta["made_from"] = _made_from(content.get("made_from", {}))
     graph.cf_args = decode(content["cf_args"])
     graph.custom_ops = decode(content["custom_ops"])
     set_model_attributes(model, decode(content["attributes"]))

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from torch import nn
 
 from chop.ir.ops import OPS, module_op
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.quantize.quantize import IGNORED, node_config, quantized_layer
+from chop.passes.graph.transforms.quantize.quantize import (
+    IGNORED,
+    chosen_nodes,
+    node_config,
+    quantized_layer,
+    wrong_configs,
+)
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
+from chop.passes.options import Choice, Problem
 from chop.registry import unknown
 
 logger = logging.getLogger(__name__)
+
+OPS_WITH_LAYERS = tuple(op.name for op in OPS.values() if any(c in LAYERS for c in op.modules))
 
 
 @module_pass("quantize", "transform")
@@ -57,6 +66,16 @@ def quantize_module_transform_pass(
             deepsetattr(module, name, new)
     _forbid_fast_paths(module)
     return changed.get("", module), {"quantized": list(changed)}
+
+
+@quantize_module_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from wrong_configs(options)
+
+
+@quantize_module_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    yield from chosen_nodes(options, OPS_WITH_LAYERS, must_match=False)
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
@@ -105,18 +124,8 @@ def _key(by: str, configs: Mapping[str, Any], name: str, layer: nn.Module) -> st
 
 
 def _check_keys(by: str, configs: Mapping[str, Any], layers: Mapping[str, nn.Module]) -> None:
-    ops = [op.name for op in OPS.values() if any(cls in LAYERS for cls in op.modules)]
-    known = {"type": ("op with a layer", ops), "name": ("layer", list(layers))}
     for key in configs:
-        if by in known and key not in known[by][1]:
-            raise PassArgsError(
-                f"module pass 'quantize': {unknown(known[by][0], key, known[by][1])}"
-            )
-        try:
-            found = [n for n, m in layers.items() if _key(by, {key: None}, n, m) is not None]
-        except re.error as error:
-            raise PassArgsError(
-                f"module pass 'quantize': {key!r} is not a regular expression: {error}"
-            ) from None
-        if not found:
+        if by == "name" and key not in layers:
+            raise PassArgsError(f"module pass 'quantize': {unknown('layer', key, list(layers))}")
+        if not any(_key(by, {key: None}, n, m) is not None for n, m in layers.items()):
             logger.warning("no layer of the model matches %s %r", by, key)

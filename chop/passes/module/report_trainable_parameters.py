@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
 from tabulate import tabulate
 from torch import nn
 
 from chop.log import show_logs_unless_configured
-from chop.passes.base import PassArgsError
 from chop.passes.module.base import module_pass
 
 logger = logging.getLogger(__name__)
@@ -17,15 +17,13 @@ logger = logging.getLogger(__name__)
 
 @module_pass("report_trainable_parameters", "analysis")
 def report_trainable_parameters_analysis_pass(
-    module: nn.Module, *, depth: int = 2
+    module: nn.Module, *, depth: Annotated[int, Ge(1)] = 2
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Log how many parameters each submodule trains, `depth` names deep, and the whole model.
 
     A submodule counts with all that is in it; the total counts each parameter once, however many
     submodules share it.
     """
-    if depth < 1:
-        raise PassArgsError(f"depth counts from 1, not {depth}")
     counts = {
         name: _trained(part)
         for name, part in module.named_modules()

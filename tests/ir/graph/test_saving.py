@@ -16,7 +16,7 @@ from torch import nn
 from chop.files import replaced_folder
 from chop.ir import MaseGraph
 from chop.ir.graph.names import ForeignName, Names
-from chop.ir.graph.saving import EXTRAS, Extra
+from chop.ir.graph.saving import EXTRAS, Extra, made_from
 from chop.passes import Pipeline, run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 
@@ -281,6 +281,28 @@ class TestDamage:
         assert "\n" not in str(error.value)
 
 
+def test_what_a_graph_was_made_from_is_noted(saved, tmp_path):
+    graph = MaseGraph.from_checkpoint(saved)
+    assert made_from(saved) == graph.meta["made_from"] == {}
+    graph.meta["made_from"] = {"model": "mine"}
+    graph.clone().export(tmp_path / "noted")
+    assert made_from(tmp_path / "noted") == {"model": "mine"}
+    assert MaseGraph.from_checkpoint(tmp_path / "noted").meta["made_from"] == {"model": "mine"}
+    graph.meta["made_from"] = {"model": 3}
+    with pytest.raises(ValueError, match="made_from has names by kind"):
+        graph.export(tmp_path / "wrong")
+
+
+def test_a_folder_without_that_note_still_loads(saved):
+    whole = json.loads((saved / "graph.json").read_text())
+    del whole["made_from"]
+    (saved / "graph.json").write_text(json.dumps(whole))
+    assert MaseGraph.from_checkpoint(saved).meta["made_from"] == made_from(saved) == {}
+
+
+OPEN_TABLES = ("cf_args", "custom_ops", "attributes", "metadata", "made_from")
+
+
 def test_a_part_of_another_kind_is_refused(saved):
     whole = json.loads((saved / "graph.json").read_text())
     for key in whole:
@@ -289,7 +311,7 @@ def test_a_part_of_another_kind_is_refused(saved):
         for wrong in (None, 3, "x", [], {}, [[]], [{}]):
             if (key, wrong) == ("class_name", "x"):
                 continue
-            if key in ("cf_args", "custom_ops", "attributes", "metadata") and wrong == {}:
+            if key in OPEN_TABLES and wrong == {}:
                 continue
             (saved / "graph.json").write_text(json.dumps(whole | {key: wrong}))
             with pytest.raises(ValueError, match=r"graph\.json|node_meta_param"):

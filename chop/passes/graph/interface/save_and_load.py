@@ -38,13 +38,14 @@ def save_mase_graph_interface_pass(graph: MaseGraph, *, save_dir: str | Path) ->
     return {"save_dir": str(folder)}
 
 
-@graph_pass("load_mase_graph", "interface", cls=_TakesPath)
+@graph_pass("load_mase_graph", "interface", cls=_TakesPath, new_nodes=True)
 def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: str | Path) -> dict[str, Any]:
     """Turn the graph into the one that was saved in `load_dir`, on the device that it is on."""
     first = next(graph.model.parameters(), torch.empty(0))
     loaded = load_graph(load_dir, first.device, graph.custom_ops)
     graph.model, graph.tracer = loaded.model, None
     graph.cf_args, graph.custom_ops = loaded.cf_args, loaded.custom_ops
+    graph.meta["made_from"] = loaded.meta["made_from"]
     graph.meta["mase"] = loaded.meta["mase"].clone_for(graph)
     show_logs_unless_configured()
     logger.info("Loaded mase graph from %s", load_dir)

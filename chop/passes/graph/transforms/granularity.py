@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
-from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.base import graph_pass
 from chop.passes.graph.transforms.upkeep import add_metadata, finish, outer_names
+from chop.passes.options import STACK, Choice, Problem, choices
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
 
 Groups = dict[str, dict[str, list[fx.Node]]]  # module -> fx's name of one call of it -> its nodes
-STACK = "nn_module_stack"  # where fx's tracer notes inside which modules a node was made
 
 
-@graph_pass("raise_granularity", "transform", needs=("common",))
+@graph_pass("raise_granularity", "transform", needs=("common",), new_nodes=True)
 def raise_granularity_transform_pass(
     graph: MaseGraph, *, inherit: bool = False, modules: Sequence[str] | None = None
 ) -> dict[str, Any]:
@@ -30,16 +30,11 @@ def raise_granularity_transform_pass(
     `modules` are dotted names; by default they are the innermost modules that were traced into.
     A module whose calls differ, or that uses layers of another, is left with a warning.
     """
-    if inherit:
-        raise PassArgsError("inherit = True is not supported: a raised node has no op to inherit")
     groups = _groups(graph)
     wanted = _innermost(groups) if modules is None else list(dict.fromkeys(modules))
     for name in wanted:
         if name not in groups:
             raise UnknownName("module of several nodes", name, list(groups))
-        for outer in outer_names(name):
-            if outer in wanted:
-                raise PassArgsError(f"modules: {name!r} lies inside {outer!r}; choose one of them")
     raised: dict[str, list[str]] = {}
     inside = _inside(graph)
     for name in wanted:
@@ -61,6 +56,24 @@ def raise_granularity_transform_pass(
     graph.fx_graph.eliminate_dead_code(is_impure_node=lambda node: node.op != "get_attr")
     finish(graph)
     return {"raised": raised}
+
+
+@raise_granularity_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    if options["inherit"]:
+        text = "inherit = True is not supported: a raised node has no op to inherit"
+        yield Problem("inherit", text)
+    wanted = options["modules"] or ()
+    for name in wanted:
+        for outer in outer_names(name):
+            if outer in wanted:
+                text = f"modules: {name!r} lies inside {outer!r}; choose one of them"
+                yield Problem("modules", text)
+
+
+@raise_granularity_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    yield from choices("modules", "module", options["modules"])
 
 
 def _groups(graph: MaseGraph) -> Groups:

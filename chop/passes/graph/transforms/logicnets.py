@@ -27,7 +27,8 @@ from chop.passes.graph.transforms.upkeep import (
     take_results,
 )
 from chop.passes.graph.utils import get_node_by_name
-from chop.registry import UnknownName
+from chop.passes.options import Choice, Problem, choices
+from chop.registry import UnknownName, unknown
 
 MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries
 MAX_ENTRIES = 2**26  # of all tables of a layer
@@ -446,6 +447,36 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
     return {"fused": list(plans), "erased": erased}
 
 
+@logicnets_fusion_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    for key, table in options.items():
+        config = _config(table)
+        if config is None:
+            yield Problem(
+                key,
+                f"{key!r} needs a table {{'config': {{'additional_layers_outputs': […], …}}}}, "
+                f"not {table!r:.60}",
+            )
+        for option in config or ():
+            if option not in KEYS:
+                text = f"{key!r}: {unknown('key of logicnets', option, KEYS)}"
+                yield Problem(f"{key}.config.{option}", text)
+
+
+@logicnets_fusion_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    for key, table in options.items():
+        yield Choice(key, "name", key)
+        config = without_na(_config(table) or {})
+        for option in AROUND:
+            yield from choices(f"{key}.config.{option}", "name", config.get(option))
+
+
+def _config(table: Any) -> Mapping[str, Any] | None:
+    config = table.get("config", table) if isinstance(table, Mapping) else None
+    return config if isinstance(config, Mapping) else None
+
+
 def _unmerged(graph: MaseGraph) -> Iterator[str]:
     for name, node in _called_once(graph).items():
         layer = graph.modules[str(node.target)]
@@ -460,15 +491,7 @@ Merge = tuple[fx.Node, list[fx.Node], list[fx.Node]]
 
 def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
     """The node, those to merge before it and those after it; refuses what cannot be merged."""
-    config = table.get("config", table) if isinstance(table, Mapping) else None
-    if not isinstance(config, Mapping):
-        raise PassArgsError(
-            f"pass 'logicnets_fusion': {key!r} needs a table "
-            f"{{'config': {{'additional_layers_outputs': […], …}}}}, not {table!r:.60}"
-        )
-    for option in config:
-        if option not in KEYS:
-            raise PassArgsError(f"{key!r}: {UnknownName('key of logicnets', option, KEYS)}")
+    config = table.get("config", table)
     node = _node(graph, key)
     layer = graph.modules[str(node.target)] if node.op == "call_module" else None
     if not isinstance(layer, LogicNets):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self
 
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -16,6 +17,7 @@ from chop.ir.graph.tracer import Leaf
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms.upkeep import calls, exchange, finish, own_copy, read_modules
+from chop.passes.options import Choice, Problem, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -123,11 +125,11 @@ def frozen(layer: nn.Linear) -> nn.Linear:
 def insert_lora_adapter_transform_pass(
     graph: MaseGraph,
     *,
-    rank: int,
+    rank: Annotated[int, Ge(1)],
     lora_alpha: float = 0.5,
-    lora_dropout: float = 0.0,
+    lora_dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
     alpha: float | None = None,
-    dropout: float | None = None,
+    dropout: Annotated[float, Ge(0), Lt(1)] | None = None,
     nodes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Put a low-rank adapter beside every linear layer, whose own parameters are frozen.
@@ -139,8 +141,8 @@ def insert_lora_adapter_transform_pass(
     if nodes is not None:
         chosen = set(select(graph, "regex_name", nodes))
     read = read_modules(graph)
-    alpha = _either("alpha", alpha, lora_alpha, 0.5)
-    dropout = _either("dropout", dropout, lora_dropout, 0.0)
+    alpha = lora_alpha if alpha is None else alpha
+    dropout = lora_dropout if dropout is None else dropout
     adapters: dict[nn.Module, LoRALinear] = {}
     callers = calls(graph)
     for layer, users in callers.items():
@@ -149,10 +151,7 @@ def insert_lora_adapter_transform_pass(
         if layer in read:
             logger.warning("Linear weights read elsewhere. Skipped! (node %r)", users[0].name)
             continue
-        try:
-            adapters[layer] = LoRALinear.from_linear(layer, rank, alpha, dropout)
-        except ValueError as error:
-            raise PassArgsError(str(error)) from None
+        adapters[layer] = LoRALinear.from_linear(layer, rank, alpha, dropout)
     show_logs_unless_configured()
     for layer, adapter in adapters.items():
         exchange(graph, callers[layer], adapter)
@@ -163,13 +162,19 @@ def insert_lora_adapter_transform_pass(
     return {"inserted": [node.name for layer in adapters for node in callers[layer]]}
 
 
-def _either(name: str, short: float | None, long: float, default: float) -> float:
-    """The option under its short or its long name."""
-    if short is None:
-        return long
-    if long not in (default, short):
-        raise PassArgsError(f"{name} = {short} and lora_{name} = {long} contradict; give one")
-    return short
+@insert_lora_adapter_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    """An option may stand under its short or its long name."""
+    for name, default in (("alpha", 0.5), ("dropout", 0.0)):
+        short, long = options[name], options[f"lora_{name}"]
+        if short is not None and long not in (default, short):
+            text = f"{name} = {short} and lora_{name} = {long} contradict; give one"
+            yield Problem(name, text)
+
+
+@insert_lora_adapter_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    yield from choices("nodes", "regex_name", options["nodes"])
 
 
 @graph_pass("fuse_lora_weights", "transform", needs=("common",))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
-from chop.numerics import from_config
-from chop.passes.base import PassArgsError, graph_pass
+from chop.numerics import FORMATS, NumberFormat, from_config
+from chop.passes.base import graph_pass
 from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.options import Problem
+from chop.registry import unknown
 
 OPS_TO_PATCH = ("add", "mul", "getitem", "placeholder", "output")
+OPERANDS = ("data_in", "data_out")
 FUNCTIONS = ("df_split",)  # a fork of the data flow, by the name of the function
 
 
@@ -26,11 +29,7 @@ def patch_metadata_transform_pass(
     `q_config` has the keys of the format for `data_in`, which goes to arguments, and `data_out`,
     which goes to results: data_in_width, data_in_frac_width, … The computation stays as it is.
     """
-    try:
-        config = {**q_config, "name": precision}
-        taken, given = from_config(config, "data_in"), from_config(config, "data_out")
-    except (ValueError, TypeError, KeyError) as error:
-        raise PassArgsError(f"q_config: {error}") from error
+    taken, given = (_format(precision, q_config, operand) for operand in OPERANDS)
     patched = [node for node in graph.nodes if _wanted(node)]
     for node in patched:
         common = mase(node).common
@@ -38,6 +37,22 @@ def patch_metadata_transform_pass(
             _patch(operands, precision, fmt.precision)
         renote_hardware(graph, node)
     return {"patched": [node.name for node in patched]}
+
+
+@patch_metadata_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    if options["precision"] not in FORMATS:
+        yield Problem("precision", unknown("number format", options["precision"], list(FORMATS)))
+        return
+    for operand in OPERANDS if "q_config" in options else ():
+        try:
+            _format(options["precision"], options["q_config"], operand)
+        except (ValueError, TypeError, KeyError) as error:
+            yield Problem("q_config", f"q_config: {error}")
+
+
+def _format(precision: str, q_config: Mapping[str, Any], operand: str) -> NumberFormat:
+    return from_config({**q_config, "name": precision}, operand)
 
 
 def _wanted(node: fx.Node) -> bool:

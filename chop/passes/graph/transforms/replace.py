@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from chop.ir.operands import described, flatten
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.run import evaluation_mode, kept_random_state
 from chop.passes.graph.transforms.upkeep import calls, exchange, finish, known, read_modules
+from chop.passes.options import Choice, Problem
 from chop.passes.select import By, select
 from chop.registry import UnknownName
 
@@ -59,6 +60,24 @@ def replace_transform_pass(
             replaced += [node.name for node in nodes]
     finish(graph)
     return {"replaced": replaced}
+
+
+@replace_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    modules = options.get("modules", {"": "Identity"})
+    if not modules:
+        yield Problem("modules", "modules names none to replace; give {'relu': 'GELU'}")
+    for key, given in modules.items():
+        try:
+            _builder(key, given)
+        except PassArgsError as error:
+            yield Problem(f"modules.{key}", str(error))
+
+
+@replace_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    for key in options.get("modules", ()) if "by" in options else ():
+        yield Choice(f"modules.{key}", options["by"], key)
 
 
 def _refuse_functions(chosen: Mapping[fx.Node, str]) -> None:

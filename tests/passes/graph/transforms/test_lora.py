@@ -173,10 +173,10 @@ def test_a_parametrized_base_is_frozen_in_the_graph_alone_and_cannot_be_fused(re
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 0}, "rank of an adapter is a whole number from 1, not 0"),
+        ({"rank": 0}, "option 'rank' is 0, but Input should be greater"),
         ({}, "needs the option 'rank'"),
         ({"rank": 1.5}, "option 'rank' is 1.5"),
-        ({"rank": 2, "dropout": 1.0}, "dropout of an adapter is from 0"),
+        ({"rank": 2, "dropout": 1.0}, "option 'dropout' is 1.0, but Input should be less than 1"),
         ({"rank": 2, "alpha": 1.0, "lora_alpha": 2.0}, "alpha = 1.0 and lora_alpha = 2.0 contra"),
         ({"rank": 2, "nodes": ["("]}, "not a regular expression"),
     ],
@@ -215,7 +215,7 @@ class TestReport:
     def test_depth_is_how_many_names_deep(self, row):
         _, info = report_trainable_parameters_analysis_pass(net(row), {"depth": 1})
         assert list(info["submodules"]) == ["layers"]
-        with pytest.raises(ValueError, match="depth counts from 1"):
+        with pytest.raises(ValueError, match="option 'depth' is 0"):
             report_trainable_parameters_analysis_pass(net(row), {"depth": 0})
 
 

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
 from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, HardwareMeta, TensorMeta, mase
-from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.base import graph_pass
 from chop.passes.graph.analysis.add_metadata.hardware_components import INTERNAL
 from chop.passes.graph.analysis.utils import get_hardware_nodes
+from chop.passes.options import Problem
 
 
 @graph_pass("add_hardware_metadata", "analysis", needs=("common",))
 def add_hardware_metadata_analysis_pass(
-    graph: MaseGraph, *, parallelism: Sequence[int] = (1, 4)
+    graph: MaseGraph, *, parallelism: Sequence[Annotated[int, Ge(1)]] = (1, 4)
 ) -> None:
     """Note for every node how it maps to hardware; nothing is emitted yet.
 
     `parallelism` is how many elements of each dimension a block takes per cycle, the last number
     for the last dimension; a tensor whose size it does not divide takes the next smaller divisor.
     """
-    if not parallelism or any(p < 1 for p in parallelism):
-        raise PassArgsError(f"parallelism is a list of numbers from 1, not {list(parallelism)}")
     computing = set(get_hardware_nodes(graph))
     sources: dict[str, None] = {}
     for node in graph.nodes:
@@ -35,6 +35,12 @@ def add_hardware_metadata_analysis_pass(
             hardware = HardwareMeta(is_implicit=True, device_id=0, parallelism=list(parallelism))
         mase(node).parameters.hardware = hardware
     graph.meta["mase"].hardware.verilog_sources = list(sources)
+
+
+@add_hardware_metadata_analysis_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    if not options["parallelism"]:
+        yield Problem("parallelism", "parallelism is a list of numbers from 1, not []")
 
 
 def renote_hardware(graph: MaseGraph, node: fx.Node) -> None:

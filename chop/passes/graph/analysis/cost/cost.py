@@ -29,6 +29,7 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
     weights_of,
 )
+from chop.passes.options import check_picture
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ def cost_analysis_pass(
     if not silent or file_name is not None or picture is not None:
         report(info, silent, file_name, picture)
     return info
+
+
+cost_analysis_pass.law(check_picture)
 
 
 def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False) -> Row:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge
 from tabulate import tabulate
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
@@ -24,7 +25,8 @@ from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.run import input_values, kept_random_state
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
 from chop.passes.graph.analysis.sensitivity.scores import Score
-from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
+from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
+from chop.passes.options import Choice, Problem, check_picture, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ def sensitivity_analysis_pass(
     input_generator: Any,
     by: Literal["type", "name", "regex_name"] = "type",
     nodes: Sequence[str] | None = None,
-    num_batches: int = 1,
+    num_batches: Annotated[int, Ge(1)] = 1,
     loss: Callable[..., Any] | None = None,
     rank_by: Measure = "sqnr",
     file_name: str | Path | None = None,
@@ -58,8 +60,6 @@ def sensitivity_analysis_pass(
     it in float and all others rounded. Activations are remembered, so that this takes about one
     forward pass per layer and format. The most sensitive come first in `ranking`.
     """
-    if not formats:
-        raise PassArgsError("formats names no format; give {'int8': {'name': 'integer', …}}")
     chosen = _chosen(graph, by, nodes)
     variants = {name: _rounded(graph, chosen, config) for name, config in formats.items()}
     batches = list(_batches(graph, input_generator, num_batches))
@@ -71,6 +71,24 @@ def sensitivity_analysis_pass(
     info = found.info(rank_by)
     _report(info, graph, rank_by, silent, file_name, picture)
     return info
+
+
+@sensitivity_analysis_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from check_picture(options)
+    formats = options.get("formats")
+    if formats is not None and not formats:
+        yield Problem("formats", "formats names no format; give {'int8': {'name': 'integer', …}}")
+    for name, config in (formats or {}).items():
+        try:
+            node_config(name, config)
+        except PassArgsError as error:
+            yield Problem(f"formats.{name}", str(error))
+
+
+@sensitivity_analysis_pass.chooses
+def _named(options: Mapping[str, Any]) -> Iterator[Choice]:
+    yield from choices("nodes", options["by"], options["nodes"])
 
 
 def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
@@ -99,8 +117,6 @@ Batch = tuple[list[Any], Tensor | None]
 
 def _batches(graph: MaseGraph, source: Any, number: int) -> Iterator[Batch]:
     """Inputs in the order of the graph, with their targets."""
-    if number < 1:
-        raise PassArgsError(f"num_batches is at least 1, not {number}")
     if not isinstance(source, Iterable):
         raise PassArgsError(
             f"input_generator yields dicts such as {{'x': batch}}, or pairs of these and targets; "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 from tqdm import tqdm
@@ -18,6 +19,7 @@ from chop.ir.ops import identify
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.run import RunError, Runner, input_values, kept_random_state
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
+from chop.passes.options import Choice, Problem, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ def profile_statistics_analysis_pass(
     weight_statistics: Mapping[str, Mapping[str, Any] | None] | None = None,
     activation_statistics: Mapping[str, Mapping[str, Any] | None] | None = None,
     input_generator: Any = None,
-    num_samples: int = 512,
+    num_samples: Annotated[int, Ge(1)] = 512,
     profile_output_activation: bool = False,
 ) -> None:
     """Write statistics of weights and activations to `software.args[...]["stat"]`.
@@ -51,7 +53,7 @@ def profile_statistics_analysis_pass(
         graph, by, target_activation_nodes, activation_statistics or {}, profile_output_activation
     )
     if any(activations.values()):
-        _check_source(input_generator, num_samples)
+        _check_source(input_generator)
     _profile_weights(graph, weights)
     if any(activations.values()):
         _profile_activations(graph, activations, input_generator, num_samples)
@@ -61,6 +63,22 @@ def profile_statistics_analysis_pass(
                 part = "results" if operand.startswith("data_out") else "args"
                 exported = {name: stat.export() for name, stat in stats.items()}
                 mase(node).software[part][operand]["stat"] = exported
+
+
+@profile_statistics_analysis_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    for table in ("weight_statistics", "activation_statistics"):
+        for name, kwargs in (options[table] or {}).items():
+            try:
+                _new_stats({name: kwargs})
+            except (ValueError, TypeError, KeyError) as error:
+                yield Problem(f"{table}.{name}", str(error))
+
+
+@profile_statistics_analysis_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    for key in ("target_weight_nodes", "target_activation_nodes") if "by" in options else ():
+        yield from choices(key, options["by"], options[key])
 
 
 def _new_stats(statistics: Statistics) -> dict[str, Statistic]:
@@ -75,7 +93,6 @@ def _for_each(names: Iterable[str], statistics: Statistics) -> dict[str, dict[st
 def _weight_targets(
     graph: MaseGraph, by: Any, keys: Sequence[str], statistics: Statistics
 ) -> Targets:
-    _new_stats(statistics)  # a misspelt one is refused even if no node matches
     targets: Targets = {}
     for node in select(graph, by, keys):
         if node.op != "call_module":
@@ -91,7 +108,6 @@ def _weight_targets(
 def _activation_targets(
     graph: MaseGraph, by: Any, keys: Sequence[str], statistics: Statistics, outputs: bool
 ) -> Targets:
-    _new_stats(statistics)
     targets: Targets = {}
     for node in select(graph, by, keys):
         software = mase(node).software
@@ -104,9 +120,7 @@ def _activation_targets(
     return targets
 
 
-def _check_source(input_generator: Any, num_samples: int) -> None:
-    if num_samples < 1:
-        raise PassArgsError(f"num_samples is at least 1, not {num_samples}")
+def _check_source(input_generator: Any) -> None:
     if not isinstance(input_generator, Iterable):
         raise PassArgsError(
             "pass 'profile_statistics' needs an input_generator to profile activations: "

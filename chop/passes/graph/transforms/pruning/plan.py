@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -14,8 +14,9 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.pruning.methods import METHODS
+from chop.passes.options import Choice, Problem
 from chop.passes.select import By, select
-from chop.registry import UnknownName
+from chop.registry import unknown
 
 Scope = Literal["local", "global"]
 PRUNABLE_OP = (
@@ -56,24 +57,56 @@ class Wish:
 
     @classmethod
     def read(cls, table: str, given: Mapping[str, Any]) -> Wish:
+        """The table `given`, in which nothing is wrong any more."""
+        for problem in cls.problems(table, given):
+            raise PassArgsError(problem.text)
+        granularity = _granularity(given)
+        assert granularity is not None
+        sparsity = given.get("sparsity", _own_sparsity(granularity))
+        number = dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity)
+        return cls(table, **{**given, "granularity": granularity, "sparsity": number})
+
+    @classmethod
+    def problems(cls, table: str, given: Mapping[str, Any]) -> Iterator[Problem]:
+        """All that is wrong with a table, whatever the graph is."""
         known = [field.name for field in fields(cls) if field.name != "table"]
+        where = f"{table}." if table else ""
         for key in given:
             if key not in known:
-                raise UnknownName(f"key of {table!r}", key, known)
-        where = f"{table}." if table else ""
-        choices = {"scope": get_args(Scope), "by": get_args(By), "method": list(METHODS)}
-        for key in choices.keys() & given.keys():
-            if given[key] not in choices[key]:
-                raise UnknownName(f"{where}{key}", given[key], choices[key])
-        granularity = _granularity(where, given.get("granularity", "elementwise"))
-        sparsity = _sparsity(where, given, granularity)
-        wish = cls(table, **{**given, "granularity": granularity, "sparsity": sparsity})
-        if isinstance(sparsity, Mapping) and wish.scope == "global":
-            raise PassArgsError(
-                f"Layer-wise budgets only possible with a local scope! "
-                f"Give {where}scope = 'local', or one number as {where}sparsity"
+                yield Problem(f"{where}{key}", unknown(f"key of {table!r}", key, known))
+        choice = {"scope": get_args(Scope), "by": get_args(By), "method": list(METHODS)}
+        for key in choice:
+            if key in given and given[key] not in choice[key]:
+                text = unknown(f"{where}{key}", given[key], choice[key])
+                yield Problem(f"{where}{key}", text)
+        granularity = _granularity(given)
+        if granularity is None:
+            yield Problem(
+                f"{where}granularity",
+                f"{where}granularity is {given['granularity']!r}; it is 'elementwise', 'channel', "
+                f"or a pattern such as '2:4', of every 4 neighbours 2 stay",
             )
-        return wish
+        for key, number in _numbers(given):
+            place = f"{where}sparsity{key and '.' + key}"
+            wrong = _wrong_number(number, granularity)
+            if wrong:
+                yield Problem(place, f"{place} {wrong}")
+        if isinstance(given.get("sparsity"), Mapping) and given.get("scope") == "global":
+            yield Problem(
+                f"{where}scope",
+                f"Layer-wise budgets only possible with a local scope! "
+                f"Give {where}scope = 'local', or one number as {where}sparsity",
+            )
+
+    @classmethod
+    def choices(cls, table: str, given: Mapping[str, Any]) -> Iterator[Choice]:
+        """The layers that a table names."""
+        where = f"{table}." if table else ""
+        by = given.get("by", cls.by)
+        for key, _ in _numbers(given):
+            if key not in ("", "default"):
+                place = f"{where}sparsity.{key}"
+                yield Choice(place, by, key, ops=PRUNABLE_OP, done="pruned", or_module=True)
 
     def per_node(self, graph: MaseGraph) -> dict[fx.Node, float]:
         """How sparse each layer is to become, in graph order; one node for each module."""
@@ -87,8 +120,6 @@ class Wish:
         by_key = {key: value for key, value in wanted.items() if key != "default"}
         if self.by == "name":
             by_key = _names_for_targets(graph, by_key)
-        if self.by == "type":
-            _check_types(by_key)
         chosen = select(graph, self.by, by_key)
         asked: dict[fx.Node, float] = {}
         for node in graph.nodes:
@@ -121,39 +152,40 @@ def _why_not(node: fx.Node) -> str:
     return f"is {op}, which cannot be pruned; these can: {', '.join(PRUNABLE_OP)}"
 
 
-def _granularity(where: str, given: Any) -> Granularity:
-    if given in ("elementwise", "channel"):
-        return given  # type: ignore[no-any-return]
-    found = re.fullmatch(r"(\d+):(\d+)", given) if isinstance(given, str) else None
+def _granularity(given: Mapping[str, Any]) -> Granularity | None:
+    """What a table says of it; None if that is nothing that can be meant."""
+    written = given.get("granularity", "elementwise")
+    if written in ("elementwise", "channel"):
+        return written  # type: ignore[no-any-return]
+    found = re.fullmatch(r"(\d+):(\d+)", written) if isinstance(written, str) else None
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise PassArgsError(
-            f"{where}granularity is {given!r}; it is 'elementwise', 'channel', or a pattern such "
-            f"as '2:4', of every 4 neighbours 2 stay"
-        )
+        return None
     return Pattern(int(found[1]), int(found[2]))
 
 
-def _sparsity(
-    where: str, given: Mapping[str, Any], granularity: Granularity
-) -> float | Mapping[str, float]:
-    own = granularity.sparsity if isinstance(granularity, Pattern) else 0.0
-    value = given.get("sparsity", own)
-    entries = value.items() if isinstance(value, Mapping) else [("", value)]
-    for key, number in entries:
-        _check_number(f"{where}sparsity{key and '.' + key}", number, granularity)
-    return dict(value) if isinstance(value, Mapping) else float(value)
+def _own_sparsity(granularity: Granularity) -> float:
+    return granularity.sparsity if isinstance(granularity, Pattern) else 0.0
 
 
-def _check_number(where: str, number: Any, granularity: Granularity) -> None:
+def _numbers(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Each sparsity by its key; "" is that of all layers."""
+    if "sparsity" not in given:
+        return []
+    value = given["sparsity"]
+    return list(value.items()) if isinstance(value, Mapping) else [("", value)]
+
+
+def _wrong_number(number: Any, granularity: Granularity | None) -> str | None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
-        raise PassArgsError(f"{where} is {number!r}; give a number from 0 to 1")
+        return f"is {number!r}; give a number from 0 to 1"
     if isinstance(granularity, Pattern):
         law = granularity.sparsity
         if number != 0 and not math.isclose(number, law):
-            raise PassArgsError(
-                f"{where} is {number}, but {granularity.keep}:{granularity.of} means {law:g}; "
+            return (
+                f"is {number}, but {granularity.keep}:{granularity.of} means {law:g}; "
                 f"leave sparsity out, or give 0 to leave a layer as it is"
             )
+    return None
 
 
 def _names_for_targets(graph: MaseGraph, wanted: Mapping[str, float]) -> dict[str, float]:
@@ -161,12 +193,6 @@ def _names_for_targets(graph: MaseGraph, wanted: Mapping[str, float]) -> dict[st
     nodes = {str(n.target): n.name for n in graph.nodes if n.op == "call_module"}
     names = {node.name for node in graph.nodes}
     return {key if key in names else nodes.get(key, key): v for key, v in wanted.items()}
-
-
-def _check_types(keys: Iterable[str]) -> None:
-    for key in keys:
-        if key not in PRUNABLE_OP:
-            raise PassArgsError(f"op {key!r} cannot be pruned; these can: {', '.join(PRUNABLE_OP)}")
 
 
 def _once_per_module(asked: Mapping[fx.Node, float]) -> dict[fx.Node, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from chop.passes.graph.transforms.pruning.methods import (
     smallest,
 )
 from chop.passes.graph.transforms.pruning.plan import Pattern, Wish
+from chop.passes.options import Choice, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +47,8 @@ def prune_transform_pass(
     "l1-norm", "l2-norm", "movement"). What is pruned stays pruned. Returned is what was asked for
     and what was reached.
     """
-    wishes = {"weight": weight, "activation": activation}
-    read = {name: Wish.read(name, given) for name, given in wishes.items() if given is not None}
+    tables = _tables({"weight": weight, "activation": activation})
+    read = {name: Wish.read(name, given) for name, given in tables.items()}
     plans = {name: (wish, wish.per_node(graph)) for name, wish in read.items()}
     if "activation" in plans:
         _check_activation(*plans["activation"])
@@ -58,6 +59,33 @@ def prune_transform_pass(
     if "activation" in plans:
         info["activation"] = _prune_activations(graph, *plans["activation"], seed)
     return info
+
+
+@prune_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    tables = _tables(options)
+    for name, given in tables.items():
+        yield from Wish.problems(name, given)
+    if not any(tables.values()):
+        yield Problem("", "there is nothing to prune; add a table 'weight' or 'activation'")
+    inputs = tables.get("activation", {})
+    if inputs.get("method") == "movement":
+        text = "activation.method 'movement' is for weights; give another method"
+        yield Problem("activation.method", text)
+    if inputs.get("granularity", "elementwise") != "elementwise":
+        text = "activation.granularity is 'elementwise'; weights can have others"
+        yield Problem("activation.granularity", text)
+
+
+@prune_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    for name, given in _tables(options).items():
+        yield from Wish.choices(name, given)
+
+
+def _tables(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    names = ("weight", "activation")
+    return {name: options[name] for name in names if options[name] is not None}
 
 
 def _prune_weights(
@@ -193,10 +221,6 @@ def replace_module(graph: MaseGraph, target: str, module: nn.Module) -> None:
 
 
 def _check_activation(wish: Wish, asked: Mapping[fx.Node, float]) -> None:
-    if wish.method == "movement":
-        raise PassArgsError("activation.method 'movement' is for weights; give another method")
-    if wish.granularity != "elementwise":
-        raise PassArgsError("activation.granularity is 'elementwise'; weights can have others")
     if wish.scope == "local" or wish.method == "random":
         return
     for node in asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for,
 from chop.passes.graph.transforms.pruning.plan import Wish
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
 from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of
+from chop.passes.options import Choice, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,24 @@ def prune_channels_transform_pass(
     removed = _shrink(graph, channels, gone) if gone else {}
     rows = _rows(channels, asked, removed)
     logger.info("Removed channels:\n%s", sparsity_table(rows))
-    return {"channels": rows, "removed": removed, "kept": _kept(channels, asked)}
+    reasons = _kept(channels, asked)
+    for target, reason in reasons.items():
+        logger.info("Kept all channels of %s, as %s", target, reason)
+    return {"channels": rows, "removed": removed, "kept": reasons}
+
+
+@prune_channels_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from Wish.problems("", _wished(options))
+
+
+@prune_channels_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    yield from Wish.choices("", _wished(options))
+
+
+def _wished(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != "seed"}
 
 
 def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from chop.passes.graph.transforms.quantize.variants import (
     variant_of,
 )
 from chop.passes.graph.utils import get_parent_name
+from chop.passes.options import Choice, Problem
 from chop.passes.select import select
 from chop.registry import UnknownName, unknown
 
@@ -42,6 +43,7 @@ QUANTIZEABLE_OP = tuple(
     if has_function(op) or (op.quantized and any(cls in LAYERS for cls in op.modules))
 )
 # what configs may have beside the keys of nodes, and layers alone do not care for
+NO_BASELINE = (None, "", "NA")
 IGNORED = ("report", "baseline_weight_path", "load_type")
 
 Plan = dict[fx.Node, dict[str, Any]]
@@ -66,7 +68,7 @@ def quantize_transform_pass(
     """
     plan = _plan(graph, by, default, per_key)
     if by != "name":
-        plan |= _with_neighbours(graph, plan, baseline_weight_path, load_type)
+        plan |= _with_neighbours(graph, plan, baseline_weight_path)
     changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
     modules: dict[str, nn.Module] = {}
     for node, new in changed.items():
@@ -84,18 +86,54 @@ def quantize_transform_pass(
     return {"quantized": [node.name for node in changed]}
 
 
+@quantize_transform_pass.law
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from wrong_configs(options)
+    if options["load_type"] != "mz" and options["baseline_weight_path"] not in NO_BASELINE:
+        yield Problem(
+            "load_type",
+            f"load_type of a baseline is mz, not {options['load_type']!r}: only a saved graph says "
+            f"which layers follow; save one with save_mase_graph",
+        )
+
+
+@quantize_transform_pass.chooses
+def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+    yield from chosen_nodes(options, QUANTIZEABLE_OP, must_match=True)
+
+
+def per_key(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of `quantize`, the tables by op, name or expression."""
+    others = ("by", "default", *IGNORED)
+    return {key: table for key, table in options.items() if key not in others}
+
+
+def wrong_configs(options: Mapping[str, Any]) -> Iterator[Problem]:
+    """The tables that hold no config of a format."""
+    tables = per_key(options)
+    if options["default"] is not None:
+        tables["default"] = options["default"]
+    for key, table in tables.items():
+        try:
+            node_config(key, table)
+        except PassArgsError as error:
+            yield Problem(key, str(error))
+
+
+def chosen_nodes(
+    options: Mapping[str, Any], ops: Collection[str], must_match: bool
+) -> Iterator[Choice]:
+    """The nodes that the tables are for."""
+    for key in per_key(options) if "by" in options else ():
+        yield Choice(key, options["by"], key, ops=ops, done="quantized", must_match=must_match)
+
+
 def _plan(
     graph: MaseGraph, by: Any, default: Mapping[str, Any] | None, per_key: Mapping[str, Any]
 ) -> Plan:
     """Which nodes get which config; refuses what cannot be meant."""
     configs = {key: node_config(key, table) for key, table in per_key.items() if key not in IGNORED}
     rest = node_config("default", default) if default is not None else None
-    for key in configs if by == "type" else ():
-        if key in OPS and key not in QUANTIZEABLE_OP:
-            raise PassArgsError(
-                f"pass 'quantize': op {key!r} cannot be quantized; "
-                f"these can: {', '.join(QUANTIZEABLE_OP)}"
-            )
     try:
         chosen = select(graph, by, configs)
     except (UnknownName, ValueError) as error:
@@ -119,9 +157,7 @@ def _plan(
     return {node: _with_statistics(node, config) for node, config in plan.items()}
 
 
-def _with_neighbours(
-    graph: MaseGraph, plan: Plan, baseline_path: str | Path | None, load_type: str
-) -> Plan:
+def _with_neighbours(graph: MaseGraph, plan: Plan, baseline_path: str | Path | None) -> Plan:
     """Configs of those nodes whose kind of layer has to know its neighbours, with their names."""
     parts: dict[Any, Plan] = {}
     for node, config in plan.items():
@@ -130,7 +166,7 @@ def _with_neighbours(
             parts.setdefault(cls, {})[node] = config
     if not parts:
         return {}
-    baseline = _baseline(graph, baseline_path, load_type)
+    baseline = _baseline(graph, baseline_path)
     try:
         found = [cls.with_neighbours(part, graph, baseline) for cls, part in parts.items()]
     except ValueError as error:
@@ -138,15 +174,10 @@ def _with_neighbours(
     return {node: config for part in found for node, config in part.items()}
 
 
-def _baseline(graph: MaseGraph, path: str | Path | None, load_type: str) -> MaseGraph:
+def _baseline(graph: MaseGraph, path: str | Path | None) -> MaseGraph:
     """The graph that says which layers are neighbours: the saved one, or that of the pass."""
-    if path in (None, "", "NA"):
+    if path in NO_BASELINE:
         return graph
-    if load_type != "mz":
-        raise PassArgsError(
-            f"pass 'quantize': load_type of a baseline is mz, not {load_type!r}: only a saved "
-            f"graph says which layers follow; save one with save_mase_graph"
-        )
     try:
         return MaseGraph.from_checkpoint(path, custom_ops=graph.custom_ops)
     except (OSError, ValueError) as error:

@@ -17,6 +17,8 @@ from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_
 
 logger = logging.getLogger(__name__)
 
+TABLE, HISTOGRAM = "quantize_table.csv", "quantize_histogram.csv"
+
 Rows = list[dict[str, Any]]
 
 
@@ -31,8 +33,15 @@ def _type_of(node: fx.Node) -> str:
 def _changed(before: fx.Node, after: fx.Node) -> bool:
     ours, theirs = get_node_actual_target(after), get_node_actual_target(before)
     if before.op == after.op == "call_module":
-        return type(ours) is not type(theirs)
-    return bool(ours != theirs)
+        ours, theirs = type(ours), type(theirs)
+    return bool(ours != theirs) or _config(before) != _config(after)
+
+
+def _config(node: fx.Node) -> Any:
+    """What a quantized node was quantized with."""
+    if node.op == "call_module":
+        return getattr(get_node_actual_target(node), "config", None)
+    return node.kwargs.get("config")
 
 
 def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
@@ -144,10 +153,8 @@ def summarize_quantization_analysis_pass(
     """Compare a quantized graph with its original: a histogram in the log, CSV files if asked."""
     folder = Path(save_dir) if save_dir is not None else None
     return {
-        "table": graph_iterator_compare_nodes(
-            original_graph, graph, folder and folder / "quantize_table.csv"
-        ),
+        "table": graph_iterator_compare_nodes(original_graph, graph, folder and folder / TABLE),
         "histogram": graph_iterator_node_histogram(
-            original_graph, graph, folder and folder / "quantize_histogram.csv"
+            original_graph, graph, folder and folder / HISTOGRAM
         ),
     }

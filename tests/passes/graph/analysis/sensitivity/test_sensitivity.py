@@ -170,7 +170,7 @@ def test_the_report_is_a_table_and_a_picture(caplog, tmp_path):
     ("options", "message"),
     [
         ({"formats": {}}, "formats names no format"),
-        ({"num_batches": 0}, "num_batches is at least 1, not 0"),
+        ({"num_batches": 0}, "option 'num_batches' is 0"),
         ({"input_generator": []}, "yields no batch"),
         ({"input_generator": 3}, "a int does not"),
         ({"input_generator": ["x"]}, "input_generator gave str"),

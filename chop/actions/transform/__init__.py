@@ -1,0 +1,99 @@
+"""`transform`: run passes over a model in the order of a file, and save what comes out.
+
+plan.py reads the file, source.py the model, work.py runs the passes, effect.py and report.py say
+what they did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.config import RunConfig
+from chop.actions.prepare import model_and_data
+from chop.actions.project import Project
+from chop.actions.transform.plan import Plan, Step, plan_of
+from chop.actions.transform.report import Result
+from chop.actions.transform.source import Source
+from chop.actions.transform.work import PassFailed, Scorer, carry_out
+from chop.tools.config_load import convert_str_na_to_none, load_config
+
+if TYPE_CHECKING:  # torch is imported when there is work to do
+    from torch import nn
+
+    from chop.ir.graph.mase_graph import MaseGraph
+
+__all__ = [
+    "PassFailed",
+    "Plan",
+    "Result",
+    "Source",
+    "Step",
+    "carry_out",
+    "plan_of",
+    "run_transform",
+    "transform",
+]
+
+logger = logging.getLogger(__name__)
+
+
+def transform(
+    model: nn.Module,
+    model_info: Any,
+    model_name: str,
+    data_module: Any,
+    task: str,
+    config: str | Path | Mapping[str, Any],
+    save_dir: str | Path | None = None,
+    load_name: str | None = None,
+    load_type: str | None = None,
+    accelerator: str = "auto",
+) -> MaseGraph:
+    """Run the passes of `config`, a TOML file or a dict, as the labs call it; returns the graph.
+
+    In the module style, the transformed model is returned instead.
+    """
+    from chop.log import show_logs_unless_configured
+
+    show_logs_unless_configured()
+    table = convert_str_na_to_none(config) if isinstance(config, Mapping) else load_config(config)
+    folder = Path(save_dir) if save_dir is not None else None
+    plan = plan_of(table, folder)
+    source = Source(model, model_info, model_name, data_module, task, load_name, load_type or "mz")
+    graph: MaseGraph = carry_out(plan, source, folder, accelerator).graph
+    return graph
+
+
+def run_transform(config: RunConfig, project: Project) -> None:
+    """`ch transform`."""
+    folder = project.software / "transform"
+    table = {"passes": config.passes, "transform": config.transform, "cf_args": config.cf_args}
+    plan = plan_of(table, folder, f"{config.config}: ")
+    model, info, data_module = model_and_data(config)
+    project.create()
+    logger.info("Transforming model '%s'...", config.model)
+    source = Source(
+        model,
+        info,
+        str(config.model),
+        data_module,
+        config.task,
+        config.load_name,
+        config.load_type,
+    )
+    score = _scorer(config, data_module) if config.to_test else None
+    carry_out(plan, source, folder, config.accelerator, score)
+    logger.info("Transformation is completed")
+
+
+def _scorer(config: RunConfig, data_module: Any) -> Scorer:
+    from chop.actions.test import scored
+    from chop.actions.train import options_of
+
+    options = options_of(config)
+    splits = data_module.dataset_info.available_splits
+    split = "test" if "test" in splits else "validation"
+    return lambda model: scored(model, data_module, split, options)

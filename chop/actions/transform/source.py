@@ -1,0 +1,87 @@
+"""What is transformed: loaded, or traced and run once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chop.ir.graph.mase_graph import MaseGraph
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model, its data, and where its weights come from."""
+
+    model: nn.Module
+    model_info: Any
+    model_name: str
+    data_module: Any
+    task: str
+    load_name: str | None
+    load_type: str
+
+    def model_on(self, device: Any) -> nn.Module:
+        """The model with its weights."""
+        from chop.checkpoints import load_model
+
+        model = self.model
+        if self.load_name is not None:
+            model = load_model(self.load_name, self.load_type, model)
+        return model.to(device)
+
+    def graph_on(self, device: Any, cf_args: dict[str, Any]) -> MaseGraph:
+        """The graph with metadata, which come from a batch of the training data if need be."""
+        from chop.passes import Pipeline
+        from chop.passes.base import has_metadata
+
+        graph = self._bare_graph(device, cf_args)
+        names = {"model": self.model_name, "dataset": self.data_module.name}
+        graph.meta["made_from"] = graph.meta.get("made_from") or names
+        if all(has_metadata(node, "common") for node in graph.nodes):
+            return graph
+        dummy_in = self.batch_on(device) | getattr(graph.model, "additional_inputs", {})
+        # values of a whole batch would make the saved metadata larger than the model
+        about = {"dummy_in": dummy_in, "add_value": False}
+        steps = ["init_metadata", ("add_common_metadata", about), "add_software_metadata"]
+        return Pipeline(steps)(graph)[0]  # type: ignore[arg-type]
+
+    def batch_on(self, device: Any) -> dict[str, Any]:
+        """Inputs of the model, by name."""
+        from chop.tools.get_input import get_dummy_input
+
+        return get_dummy_input(self.model_info, self.data_module, self.task, device)
+
+    def batches(self, split: str) -> Any:
+        """Inputs of the model, by name, for as long as one wants."""
+        from chop.tools.get_input import InputGenerator
+
+        return InputGenerator(self.model_info, self.data_module, self.task, split)
+
+    def _bare_graph(self, device: Any, cf_args: dict[str, Any]) -> MaseGraph:
+        from chop.checkpoints import is_saved_graph, load_graph
+        from chop.tools.get_input import get_cf_args
+
+        if self.load_type == "mz" and self.load_name and is_saved_graph(self.load_name):
+            return load_graph(self.load_name, device)
+        model = self.model_on(device)
+        return _traced(model, get_cf_args(self.model_info, self.task, model) | cf_args)
+
+
+def _traced(model: nn.Module, frozen: dict[str, Any]) -> MaseGraph:
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.ir.graph.tracer import TraceError
+
+    try:
+        return MaseGraph(model, cf_args=frozen)
+    except TraceError as error:
+        raise ValueError(f'{error}; in a file: [transform] style = "module"') from error
+
+
+def model_of(subject: Any) -> Any:
+    """The model of a graph; in the module style it is the model already."""
+    from chop.ir.graph.mase_graph import MaseGraph
+
+    return subject.model if isinstance(subject, MaseGraph) else subject

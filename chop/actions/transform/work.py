@@ -1,0 +1,166 @@
+"""Passes, one after the other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from chop.actions.config import ConfigError
+from chop.actions.transform import report
+from chop.actions.transform.effect import Traits, effect
+from chop.actions.transform.plan import Plan, Step
+from chop.actions.transform.report import Result
+from chop.actions.transform.source import Source, model_of
+from chop.registry import UnknownName
+
+if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
+
+logger = logging.getLogger(__name__)
+
+# which split an input generator draws from, where it is not the training data
+GENERATORS = {"prune": "val"}
+# what is said in one sentence; anything else is a mistake of ours
+EXPECTED = (ValueError, OSError, ImportError, ArithmeticError, RuntimeError)
+
+Scorer = Callable[[Any], Any]
+
+
+class PassFailed(ValueError):
+    """A pass that could not do its work; the message says which one it was."""
+
+
+def carry_out(
+    plan: Plan,
+    source: Source,
+    folder: Path | None,
+    accelerator: str,
+    score: Scorer | None = None,
+) -> Result:
+    """Load, prepare, run every pass, and save to `folder`; `score` looks at both ends."""
+    device = _device(accelerator)
+    data = source.data_module
+    if data.train_dataset is None:
+        data.prepare_data()
+        data.setup("fit")
+    whole = plan.style == "module"
+    subject = source.model_on(device) if whole else source.graph_on(device, plan.cf_args)
+    plan.check_subject(subject)
+    result = Result(subject)
+    report.remove_stale(folder)
+    if score is not None:
+        result.before = score(model_of(subject))
+    _run_all(plan.steps, result, source, folder)
+    if score is not None:
+        result.after = score(model_of(result.graph))
+    report.show(result)
+    report.write(result, folder)
+    if folder is not None:
+        _save(result.graph, folder / "transformed_ckpt")
+    return result
+
+
+def _device(accelerator: str) -> Any:
+    from chop.tools.utils import parse_accelerator
+
+    try:
+        return parse_accelerator(accelerator)
+    except RuntimeError as error:  # a machine without a GPU is no fault of ours
+        raise ValueError(str(error)) from error
+
+
+def _run_all(steps: list[Step], result: Result, source: Source, folder: Path | None) -> None:
+    for i, step in enumerate(steps, 1):
+        try:
+            result.graph = _run(step, result, source, folder)
+        except Exception as error:
+            _give_up(error, step, f"{i} of {len(steps)}", result, folder)
+        report.write(result, folder)
+
+
+def _give_up(
+    error: Exception, step: Step, position: str, result: Result, folder: Path | None
+) -> NoReturn:
+    """Leave a note of what was done; options that do not suit the graph are wrong usage."""
+    from chop.passes.base import PassArgsError
+
+    result.failed = {"Pass": step.label, "Position": position, "Error": str(error)}
+    report.write(result, folder)
+    if result.rows:
+        report.show(result)
+    reason = str(error).removeprefix(f"pass {step.name!r}: ")
+    sentence = f"pass {step.label!r} ({position}) failed: {reason}"
+    if isinstance(error, PassArgsError | UnknownName):
+        raise ConfigError(sentence) from error
+    if isinstance(error, EXPECTED):
+        raise PassFailed(sentence) from error
+    error.add_note(sentence)
+    raise error
+
+
+def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any:
+    from chop.passes import run_pass
+    from chop.passes.module.base import ModulePass
+
+    before, start = Traits.of(result.graph), time.perf_counter()
+    options = step.options | _injected(step, source, result.graph)
+    if isinstance(step.run, ModulePass):
+        subject, info = step.run(result.graph, options)
+    elif step.name == "quantize":
+        subject, info, tables = _quantize(step, result.graph, options, folder)
+        result.files += tables
+    else:
+        subject, info = run_pass(step.run, result.graph, options)
+    seconds = time.perf_counter() - start
+    said = effect(before, Traits.of(subject), info, step.written())
+    logger.debug("pass %s took %.3f s: %s", step.label, seconds, said)
+    result.rows.append(
+        {"Pass": step.label, "Kind": step.run.kind, "Seconds": seconds, "Effect": said}
+    )
+    result.files += step.written()
+    return subject
+
+
+def _quantize(
+    step: Step, graph: MaseGraph, options: dict[str, Any], folder: Path | None
+) -> tuple[MaseGraph, dict[str, Any], list[Path]]:
+    """Quantize, and compare with what was there before; only what changed counts as quantized."""
+    from chop.passes import run_pass
+    from chop.passes.graph.transforms.quantize.summary import HISTOGRAM, TABLE, compare_nodes
+
+    original = graph.clone()
+    graph, info = run_pass(step.run, graph, options)
+    saved = {"save_dir": folder / step.label} if folder is not None else {}
+    run_pass("summarize_quantization", graph, {"original_graph": original, **saved})
+    changed = [row["New name"] for row in compare_nodes(original, graph) if row["Changed"]]
+    files = [place / name for place in saved.values() for name in (TABLE, HISTOGRAM)]
+    return graph, info | {"quantized": changed}, files
+
+
+def _injected(step: Step, source: Source, subject: Any) -> dict[str, Any]:
+    """What a file cannot hold, for the options that it leaves out."""
+    missing = step.run.options.keys() - step.options.keys()
+    found: dict[str, Any] = {}
+    if "input_generator" in missing:
+        found["input_generator"] = source.batches(GENERATORS.get(step.name, "train"))
+    if "dummy_in" in missing:
+        device = next((p.device for p in model_of(subject).parameters()), "cpu")
+        found["dummy_in"] = source.batch_on(device)
+    if "model_name" in missing:
+        found["model_name"] = source.model_name
+    return found
+
+
+def _save(subject: Any, folder: Path) -> None:
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.passes.graph import save_mase_graph_interface_pass
+
+    if isinstance(subject, MaseGraph):
+        save_mase_graph_interface_pass(subject, {"save_dir": folder})
+        return
+    from chop.checkpoints import save_state_dict
+
+    logger.info("Saved state dict to %s", save_state_dict(subject, folder))

@@ -1,0 +1,103 @@
+"""What can be wrong with the options of a pass, said before it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.ops import OPS
+from chop.passes.select import By, compiled
+from chop.registry import unknown
+
+STACK = "nn_module_stack"  # where fx's tracer notes inside which modules a node was made
+PICTURES = (".svg",)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with the option `key`, dotted if it lies inside a table."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A name in the options that means nodes: of an op, of nodes, of modules, or an expression.
+
+    `ops` are those to which it can be `done`; `or_module` says that a module's dotted name does as
+    well, `must_match` that an expression which no name fits is a mistake.
+    """
+
+    key: str
+    by: By | Literal["module"]
+    wanted: str
+    ops: Collection[str] = ()
+    done: str = "chosen"
+    or_module: bool = False
+    must_match: bool = False
+
+    def problem(self) -> Problem | None:
+        """What is wrong with it whatever the graph is."""
+        if self.by == "type" and self.wanted not in OPS:
+            return Problem(self.key, unknown("op", self.wanted, self.ops or sorted(OPS)))
+        if self.by == "type" and self.ops and self.wanted not in self.ops:
+            these = ", ".join(self.ops)
+            return Problem(
+                self.key, f"op {self.wanted!r} cannot be {self.done}; these can: {these}"
+            )
+        if self.by == "regex_name":
+            try:
+                compiled(self.wanted)
+            except ValueError as error:
+                return Problem(self.key, str(error))
+        return None
+
+    def problem_in(self, subject: MaseGraph | nn.Module) -> Problem | None:
+        """What is wrong with it for this graph, or for this model if it was never traced."""
+        names, modules = names_in(subject)
+        if self.by == "module":
+            return self._among("module", modules, self.wanted in modules)
+        if self.by == "name":
+            there = self.wanted in names or (self.or_module and self.wanted in modules)
+            return self._among(_kind(subject), names, there)
+        if self.by == "regex_name" and self.must_match:
+            there = any(re.fullmatch(self.wanted, name) for name in names)
+            return self._among(f"{_kind(subject)} matching", names, there)
+        return None
+
+    def _among(self, what: str, known: list[str], there: bool) -> Problem | None:
+        return None if there else Problem(self.key, unknown(what, self.wanted, known))
+
+
+def _kind(subject: MaseGraph | nn.Module) -> str:
+    return "node" if isinstance(subject, MaseGraph) else "layer"
+
+
+def names_in(subject: MaseGraph | nn.Module) -> tuple[list[str], list[str]]:
+    """What nodes, and what modules, are called; a model that was never traced has modules only."""
+    if not isinstance(subject, MaseGraph):
+        modules = [name for name, _ in subject.named_modules(remove_duplicate=False)]
+        return modules, modules
+    nodes = list(subject.nodes)
+    inside = {name for node in nodes for name, _ in node.meta.get(STACK, {}).values()}
+    return [node.name for node in nodes], list(dict.fromkeys([*subject.modules, *sorted(inside)]))
+
+
+def choices(key: str, by: Any, names: Iterable[str] | None, **more: Any) -> Iterator[Choice]:
+    """A choice for each of `names`, which the option `key` lists."""
+    for name in names or ():
+        yield Choice(key, by, name, **more)
+
+
+def check_picture(options: Any) -> Iterator[Problem]:
+    """The law of passes that draw: the option `picture` is a file that can be drawn."""
+    file = options.get("picture")
+    if file is not None and not str(file).endswith(PICTURES):
+        yield Problem("picture", f"{Path(file).name!r} cannot be drawn; end it in {PICTURES[0]}")
