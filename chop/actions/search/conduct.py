@@ -59,6 +59,7 @@ def conduct(
 ) -> Results:
     """Set everything up, search, and write the files."""
     began = datetime.datetime.now()
+    _quiet_optuna()
     settings = problem.settings()
     logger.info("Building search space...")
     worker = problem.worker()
@@ -95,6 +96,14 @@ def conduct(
     if led is not None:
         results.write(place.folder, page, {"by": "name", "accelerator": problem.accelerator})
     return results
+
+
+def _quiet_optuna() -> None:
+    """Its studies in memory are nobody's business; warnings are."""
+    import optuna
+
+    if not logger.isEnabledFor(logging.DEBUG):
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, float | None]:

@@ -34,11 +34,15 @@ class Problem:
     seed: int = 0
     imports: Sequence[Path] = ()  # files of the user that registered something
     trained: bool = True  # whether the parent has weights that somebody has trained
+    own_space: Any = None  # a space that was made by hand
 
     def settings(self) -> Settings:
         return settings_of(self.search)
 
     def space(self) -> Space:
+        if self.own_space is not None:
+            space: Space = self.own_space
+            return space
         return space_of(self.settings().space, self)
 
     def scene(self) -> Scene:

@@ -184,14 +184,9 @@ class Results:
         """A study in memory, for those who go on with Optuna itself."""
         import optuna
 
-        level = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
-            study = optuna.create_study(
-                study_name=self.record.study, directions=list(self.goals.directions)
-            )
-        finally:
-            optuna.logging.set_verbosity(level)
+        study = optuna.create_study(
+            study_name=self.record.study, directions=list(self.goals.directions)
+        )
         for trial in self.record.frozen():
             if trial.state.is_finished():
                 study._storage.create_new_trial(study._study_id, trial)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.parts import Part, part_for
 from chop.registry import Registry, UnknownName
+from chop.tools.get_input import InputGenerator, get_dummy_input
 
 if TYPE_CHECKING:
     from chop.actions.search.problem import Problem
 
 SpaceMaker = Callable[[str, Mapping[str, Any], "Problem"], Space]
-SPACES: Registry[SpaceMaker] = Registry("search space")
+SPACES: Registry[Any] = Registry("search space")
 WHERE = "search.search_space"
 SETUP_KEYS = ("by", "transform", "model_parallel")
 
@@ -29,8 +30,32 @@ def space_of(table: Mapping[str, Any], problem: Problem) -> Space:
     if not isinstance(name, str):
         raise ValueError(f'{WHERE} needs a name, such as "graph/quantize/mixed_precision_ptq"')
     if name in SPACES:
-        return SPACES[name](name, table, problem)
+        made = SPACES[name]
+        return (
+            _by_hand(name, made, table, problem)
+            if isinstance(made, type)
+            else made(name, table, problem)
+        )
     return _by_pass(name, table, problem)
+
+
+def space_named(name: str) -> SpaceMaker | type[Any]:
+    """What is registered under a name; the labs' own space for theirs."""
+    from chop.actions.search.labs import GraphSearchSpaceMixedPrecisionPTQ
+
+    found = SPACES[name]
+    return GraphSearchSpaceMixedPrecisionPTQ if found is mixed_precision else found
+
+
+def _by_hand(name: str, cls: type[Any], table: Mapping[str, Any], problem: Problem) -> Space:
+    """A space that somebody wrote as the labs do."""
+    from chop.actions.search.labs import LabSpace
+
+    model, config = problem.graph.model, {k: v for k, v in table.items() if k != "name"}
+    inputs = get_dummy_input(problem.model_info, problem.data_module, problem.task, "cpu")
+    made = cls(model, problem.model_info, config, inputs, problem.accelerator)
+    space: Any = LabSpace(name, made)
+    return space  # type: ignore[no-any-return]
 
 
 def _by_pass(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
@@ -116,7 +141,6 @@ def _space(name: str, parts: Mapping[str, Part], problem: Problem) -> Space:
 def _generated(run: str, problem: Problem) -> dict[str, Any]:
     """What a pass needs and a file cannot hold: batches of the training data."""
     from chop.passes.base import PASSES
-    from chop.tools.get_input import InputGenerator
 
     if "input_generator" not in PASSES[run].options:
         return {}

@@ -116,16 +116,9 @@ def _violations(trial: FrozenTrial) -> Sequence[float]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No advice of Optuna's, whose trials are not where it thinks."""
-    import optuna
-
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        optuna.logging.set_verbosity(level)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def stored(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,214 @@
+"""The classes of the labs: a space with four hooks, and a strategy that searches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.conduct import Place, conduct
+from chop.actions.search.problem import Problem
+from chop.actions.search.results import Results
+from chop.actions.search.search_space.base import Candidate
+from chop.actions.search.search_space.choices import (
+    Choices,
+    OneOf,
+    Parameter,
+    flatten_dict,
+    unflatten_dict,
+)
+from chop.actions.search.search_space.registry import space_of
+from chop.actions.search.strategies.base import STRATEGIES, strategy_named
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chop.ir.graph.mase_graph import MaseGraph
+
+__all__ = [
+    "DEFAULT_QUANTIZATION_CONFIG",
+    "GraphSearchSpaceMixedPrecisionPTQ",
+    "SearchSpaceBase",
+    "SearchStrategyBase",
+    "SearchStrategyOptuna",
+    "flatten_dict",
+    "unflatten_dict",
+]
+
+DEFAULT_QUANTIZATION_CONFIG = {
+    "config": {
+        "name": "integer",
+        "bypass": True,
+        "bias_frac_width": 5,
+        "bias_width": 8,
+        "data_in_frac_width": 5,
+        "data_in_width": 8,
+        "weight_frac_width": 3,
+        "weight_width": 8,
+    }
+}
+
+
+class SearchSpaceBase:
+    """Subclass with `build_search_space`, `flattened_indexes_to_config` and `rebuild_model`.
+
+    `build_search_space` fills `choices_flattened`, lists by key, and `choice_lengths_flattened`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        model_info: Any,
+        config: Mapping[str, Any],
+        dummy_input: Mapping[str, Any] | None,
+        accelerator: Any,
+    ) -> None:
+        self.model, self.model_info, self.config = model, model_info, dict(config)
+        self.dummy_input, self.accelerator = dummy_input, accelerator
+        self.choices_flattened: dict[str, list[Any]] = {}
+        self.choice_lengths_flattened: dict[str, int] = {}
+        self._post_init_setup()
+
+    def _post_init_setup(self) -> None:
+        """A hook for subclasses."""
+
+    def build_search_space(self) -> None:
+        """Fill in what can be chosen."""
+        raise NotImplementedError
+
+    def flattened_indexes_to_config(self, indexes: Mapping[str, int]) -> dict[str, Any]:
+        """The design for an index into each list."""
+        raise NotImplementedError
+
+    def rebuild_model(self, sampled_config: dict[str, Any], is_eval_mode: bool = True) -> Any:
+        """The network of a design, made from the pristine model."""
+        raise NotImplementedError
+
+
+class LabSpace:
+    """A space of the labs' kind, as the rest of a search sees it."""
+
+    joint = False
+
+    def __init__(self, name: str, space: SearchSpaceBase) -> None:
+        self.name, self.inner = name, space
+        if not space.choices_flattened:
+            space.build_search_space()
+        lists = space.choices_flattened.items()
+        self.choices = Choices([Parameter(key, OneOf(tuple(values))) for key, values in lists])
+        if not self.choices.open:
+            raise ValueError(f"the search space {name!r} is empty: no list has several choices")
+
+    def config_of(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        lists = self.inner.choices_flattened
+        indexes = {key: list(lists[key]).index(value) for key, value in chosen.items()}
+        return self.inner.flattened_indexes_to_config(indexes)
+
+    def candidate(self, config: dict[str, Any]) -> Candidate:
+        made = self.inner.rebuild_model(config, is_eval_mode=True)
+        model = getattr(made, "model", made)
+        return Candidate(model, lambda: made)
+
+    def build(self, config: dict[str, Any]) -> Any:
+        return self.inner.rebuild_model(config, is_eval_mode=False)
+
+
+class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
+    """A number format for every node, by the labs' names."""
+
+    def build_search_space(self) -> None:
+        table = {"name": "graph/quantize/mixed_precision_ptq", **self.config}
+        self._problem = _bare_problem(self.model, self.model_info, self.dummy_input)
+        self._space = space_of(table, self._problem)
+        every = self._space.choices.parameters
+        self.choices_flattened = {p.key: list(p.choice.plain()) for p in every}
+        self.choice_lengths_flattened = {k: len(v) for k, v in self.choices_flattened.items()}
+
+    def flattened_indexes_to_config(self, indexes: Mapping[str, int]) -> dict[str, Any]:
+        chosen = {key: self.choices_flattened[key][index] for key, index in indexes.items()}
+        config = self._space.config_of(chosen)
+        return {**config, "default": DEFAULT_QUANTIZATION_CONFIG, "by": "name"}
+
+    def rebuild_model(self, sampled_config: dict[str, Any], is_eval_mode: bool = True) -> MaseGraph:
+        nodes = {k: v for k, v in sampled_config.items() if k not in ("default", "by")}
+        graph = self._space.build(nodes)
+        graph.model.train(not is_eval_mode)
+        return graph
+
+
+def _bare_problem(
+    model: nn.Module, model_info: Any, dummy_input: Mapping[str, Any] | None
+) -> Problem:
+    """What a space needs of a problem: a graph with metadata."""
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.passes import Pipeline
+
+    steps: list[Any] = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy_input})]
+    graph, _ = Pipeline(steps)(MaseGraph(model))
+    return Problem(graph, model_info, "cls", None, {})
+
+
+class SearchStrategyBase:
+    """Made with the tables of a file; `search` goes through a space."""
+
+    is_iterative = True
+
+    def __init__(
+        self,
+        model_info: Any,
+        data_module: Any,
+        dataset_info: Any,
+        task: str,
+        config: Mapping[str, Any],
+        accelerator: Any,
+        save_dir: str | Path,
+        visualizer: Any = None,
+    ) -> None:
+        self.model_info, self.data_module, self.dataset_info = model_info, data_module, dataset_info
+        self.task, self.config, self.accelerator = task, dict(config), accelerator
+        self.save_dir, self.visualizer = Path(save_dir), visualizer
+        self._post_init_setup()
+
+    def _post_init_setup(self) -> None:
+        """A hook for subclasses."""
+
+    def search(self, search_space: SearchSpaceBase) -> Any:
+        """Go through the space."""
+        raise NotImplementedError
+
+
+class SearchStrategyOptuna(SearchStrategyBase):
+    """The labs' strategy: everything that `[search.strategy]` can say."""
+
+    def sampler_map(self, name: str) -> Any:
+        """The strategy that is registered under a name; register your own by decorator."""
+        return strategy_named(name)
+
+    def search(self, search_space: SearchSpaceBase) -> Results:
+        """Search; the files go to `save_dir`."""
+        graph = _bare_problem(search_space.model, self.model_info, search_space.dummy_input).graph
+        tables = {"search_space": {"name": "own"}, "strategy": self.config}
+        problem = Problem(
+            graph,
+            self.model_info,
+            self.task,
+            self.data_module,
+            tables,
+            str(self.accelerator),
+            own_space=LabSpace("own", search_space),
+        )
+        place = Place(self.save_dir, progress=True)
+        return conduct(
+            problem, place, {"model": type(search_space.model).__name__}, self.visualizer
+        )
+
+
+SEARCH_STRATEGY_MAP: dict[str, type[SearchStrategyBase]] = {"optuna": SearchStrategyOptuna}
+SAMPLERS = STRATEGIES
+
+
+def get_search_strategy_cls(name: str) -> type[SearchStrategyBase]:
+    """The class of a strategy; every one is Optuna's, with one sampler or another."""
+    if name.lower() not in SEARCH_STRATEGY_MAP:
+        strategy_named(name)
+    return SEARCH_STRATEGY_MAP.get(name.lower(), SearchStrategyOptuna)
