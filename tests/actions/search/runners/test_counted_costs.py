@@ -10,6 +10,7 @@ from chop.actions.search.runners.base import RUNNERS
 from chop.passes.graph import calculate_avg_bits_mg_analysis_pass, quantize_transform_pass
 from chop.passes.graph.analysis.cost import cost_of
 from chop.passes.graph.analysis.cost.ledger import _LEDGERS, KEPT, ledger_of
+from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 from .conftest import graph_of, make_scene, make_trial
@@ -138,6 +139,57 @@ def test_a_prepared_model_that_is_only_configured_anew_costs_as_much_as_a_fresh_
     configs["twice_1"] = configs["twice"]
     quantize_transform_pass(fresh, {"by": "name", **configs})
     assert counted(runners, prepared) == by_the_passes(fresh)
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_a_model_whose_layers_are_swapped_for_other_forms_costs_as_much_as_a_fresh_one(
+    branches, swapped, runners, data
+):
+    names = ["first", "norm", "twice", "twice_1", "relu", "relu_1", "add", "add_1", "mul", "last"]
+    chosen = {name: data.draw(st.none() | CONFIGS) for name in names if name != "twice_1"}
+    fresh = branches.clone()
+    configs = {name: {"config": config} for name, config in chosen.items() if config}
+    if "twice" in configs:
+        configs["twice_1"] = configs["twice"]
+    quantize_transform_pass(fresh, {"by": "name", **configs})
+    for mine, theirs in zip(swapped.nodes, fresh.nodes, strict=True):
+        if mine.op != "call_module":
+            mine.op, mine.target = theirs.op, theirs.target
+            mine.kwargs = {k: v for k, v in mine.kwargs.items() if k != "config"}
+            if "config" in theirs.kwargs:
+                mine.kwargs = {**mine.kwargs, "config": theirs.kwargs["config"]}
+            continue
+        layer, config = branches.modules[mine.target], chosen[str(mine.target)]
+        swapped.model._modules[mine.target] = quantized_layer(layer, config) if config else layer
+    assert counted(runners, swapped) == by_the_passes(fresh)
+
+
+@pytest.fixture(scope="module")
+def swapped(branches):
+    """One graph whose metadata stay those of the float network."""
+    graph = branches.clone()
+    for name, layer in branches.model.named_children():
+        graph.model._modules[name] = layer
+    return graph
+
+
+def test_swapping_forms_of_one_layer_counts_nothing_anew(jets, monkeypatch):
+    graph = jets.graph.clone()
+    runner = RUNNERS["bitops"](jets)
+    runner(make_trial(graph))
+    monkeypatch.setattr("chop.passes.graph.analysis.cost.ledger.Ledger", None)
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": integer([8, 4, 4])}})
+    assert (
+        runner(make_trial(graph))["bitops"] == cost_of(graph, per_sample=True)["total"]["bit_ops"]
+    )
+
+
+def test_another_layer_in_the_same_place_is_counted_anew(jets):
+    graph = graph_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(1, 4))
+    before = ledger_of(graph.model)
+    graph.model._modules["0"] = nn.Linear(4, 4)
+    assert ledger_of(graph.model) is not before
 
 
 def test_functions_that_are_configured_anew_are_noticed(branches, runners):
