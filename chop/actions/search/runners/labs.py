@@ -108,6 +108,8 @@ class LabRunner:
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
         given = get_dummy_input(self.model_info, data_module, self.task, self.device)
+        if len(given) == 1:  # whatever the model calls its only input
+            given = {str(graph.inputs[0].target): next(iter(given.values()))}
         init_metadata_analysis_pass(graph)
         add_common_metadata_analysis_pass(graph, {"dummy_in": given, "add_value": False})
         return graph
