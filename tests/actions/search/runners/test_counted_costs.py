@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from chop.actions.search.runners.base import RUNNERS
+from chop.dataset import get_dataset_info
+from chop.models import get_model
 from chop.passes.graph import calculate_avg_bits_mg_analysis_pass, quantize_transform_pass
 from chop.passes.graph.analysis.cost import cost_of
 from chop.passes.graph.analysis.cost.ledger import _LEDGERS, KEPT, ledger_of
@@ -253,3 +255,31 @@ def test_only_a_few_networks_are_kept_alive():
     for width in range(1, 2 * KEPT):
         ledger_of(graph_of(nn.Linear(width, 1), torch.ones(1, width)).model)
     assert len(_LEDGERS) == KEPT
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch4_32", "mobilenetv3_small", "resnet18", "vgg7"])
+def test_a_network_of_ours_costs_what_the_passes_say_also_after_its_layers_were_swapped(
+    runners, name
+):
+    info = get_dataset_info("cifar10")
+    model = get_model(name, task="cls", dataset_info=info).eval()
+    graph = graph_of(model, torch.randn(2, *info.image_size))
+    assert counted(runners, graph) == by_the_passes(graph)
+    before = ledger_of(graph.model)
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": integer([6, 4, 4])}})
+    assert counted(runners, graph) == by_the_passes(graph)
+    assert ledger_of(graph.model) is before
+
+
+def test_ever_new_formats_do_not_fill_the_memory(jets, monkeypatch):
+    monkeypatch.setattr("chop.passes.graph.analysis.cost.ledger.REMEMBERED", 3)
+    graph = jets.graph.clone()
+    quantize_transform_pass(graph, {"by": "type", "linear": {"config": integer([8, 8, 8])}})
+    layer = graph.modules["seq_blocks.2"]
+    runner = RUNNERS["bitops"](jets)
+    for width in range(2, 20):
+        layer.configure(integer([width, 4, 4]))
+        found = runner(make_trial(graph))["bitops"]
+        assert found == 16 * 5 * (width * 4 + width + 4 + 4)
+    line = next(line for line in ledger_of(graph.model).lines if line.products)
+    assert len(line.products[0][2].bits) <= 4

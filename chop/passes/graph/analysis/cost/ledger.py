@@ -44,6 +44,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 Formats = Mapping[str, NumberFormat]
 Measure = Callable[[NumberFormat], Any]
 NONE: Formats = {}
+REMEMBERED = 1000  # formats of one operand
 KEPT = 4  # networks whose ledgers are remembered; each keeps its network alive
 
 
@@ -65,10 +66,13 @@ class _Bits(dict[NumberFormat | None, Any]):
     """What a tensor counts in each format, worked out when it is asked for; None is torch's own."""
 
     def __init__(self, measure: Measure, own: NumberFormat) -> None:
-        super().__init__({None: measure(own)})
-        self.measure = measure
+        self.measure, self.own = measure, measure(own)
+        super().__init__({None: self.own})
 
     def __missing__(self, fmt: NumberFormat) -> Any:
+        if len(self) > REMEMBERED:
+            self.clear()
+            self[None] = self.own
         self[fmt] = found = self.measure(fmt)
         return found
 
