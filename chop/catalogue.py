@@ -107,11 +107,28 @@ def _datasets() -> list[Row]:
     ]
 
 
+def _runners() -> list[Row]:
+    from chop.actions.search.runners.base import RUNNERS
+    from chop.passes.base import written
+
+    return [
+        {
+            "name": name,
+            "side": cls.side,
+            "metrics": [f"{metric} ({better})" for metric, better in cls.metrics.items()],
+            "options": [written(option) for option in cls.options().values()],
+            "about": _first_line(cls),
+        }
+        for name, cls in sorted(RUNNERS.items())
+    ]
+
+
 KINDS: dict[str, Kind] = {
     "datasets": Kind("data to train and test on", _datasets),
     "formats": Kind("number formats to quantise into", _formats),
     "models": Kind("networks to start from", _models),
     "ops": Kind("what a node of a graph can be", _ops),
     "passes": Kind("what can be done to a graph", _passes),
+    "runners": Kind("what a search can measure", _runners),
     "statistics": Kind("what profile_statistics can measure", _statistics),
 }

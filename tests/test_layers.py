@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "nn": {"numerics", "ir", "passes"},
     "tools": {"registry", "log", "dotted", "devices", "files", "checkpoints", "dataset", "models"},
     "hardware": {"registry", "log", "numerics", "ir", "passes"},
-    "catalogue": {"numerics", "ir", "passes", "dataset", "models"},
+    "catalogue": {"numerics", "ir", "passes", "dataset", "models", "actions"},
 }
 MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue", "version"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)

@@ -18,6 +18,21 @@ PATHS = {
     "chop.ir.graph.mase_graph_metadata": ["MaseGraphMetadata"],
     "chop.numerics": ["FORMATS", "NumberFormat"],
     "chop.actions": ["test", "train", "validate"],
+    "chop.actions.search.runners.base": [
+        "RUNNERS",
+        "Runner",
+        "Scene",
+        "Stopped",
+        "Trial",
+        "metric",
+        "register_runner",
+    ],
+    "chop.actions.search.runners.labs": [
+        "HW_RUNNERS",
+        "SW_RUNNERS",
+        "get_hw_runner",
+        "get_sw_runner",
+    ],
     "chop.cli": ["ChopCLI"],
     "chop.dataset": [
         "AVAILABLE_DATASETS",

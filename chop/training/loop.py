@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,7 +27,17 @@ from chop.training.optimisers import learning_rate, make_optimizer
 from chop.training.options import TrainOptions
 from chop.training.saving import Progress, checkpoint, read_run, restore, write_atomically
 from chop.training.scalars import Visualizer
-from chop.training.steps import CapturedRun, EagerRun, Mixed, Outcome, Reading, Run, Step
+from chop.training.steps import (
+    CapturedRun,
+    EagerRun,
+    Mixed,
+    Objective,
+    Outcome,
+    Reading,
+    Run,
+    Step,
+    cross_entropy,
+)
 
 logger = logging.getLogger(__name__)
 # options without which a run cannot be what it was
@@ -35,6 +45,8 @@ FIXED = ("model", "dataset", "batch_size", "accumulate_grad_batches", "num_devic
 # options that may differ between a run and its continuation without anybody caring
 IRRELEVANT = {"resume", "project", "project_dir", "config", "no_progress", "log_level", "profile"}
 SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
+
+Watch = Callable[[int, Score], None]  # told the score after each epoch; may raise to stop
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,10 @@ class _Sent:
 
 
 class Training:
-    """One run: the model and data in their places, and how far it is."""
+    """One run: the model and data in their places, and how far it is.
+
+    A run that is watched logs no epochs and leaves signals alone.
+    """
 
     def __init__(
         self,
@@ -77,8 +92,10 @@ class Training:
         visualizers: Sequence[Visualizer] = (),
         hyper_parameters: dict[str, Any] | None = None,
         place: Place | None = None,
+        objective: Objective = cross_entropy,
+        watch: Watch | None = None,
     ) -> None:
-        self.options, self.names = options, names
+        self.options, self.names, self.watch = options, names, watch
         self.place = place or take_place(options)
         self.visualizers = list(visualizers) if self.place.leads else []
         self.hyper_parameters = hyper_parameters or {}
@@ -96,7 +113,12 @@ class Training:
         captured = self._can_capture()
         self.optimizer = make_optimizer(self.model, options, capturable=captured)
         self._step = Step(
-            self.model, self.place.wrapped(self.model), self.optimizer, options, self.mixed
+            self.model,
+            self.place.wrapped(self.model),
+            self.optimizer,
+            options,
+            self.mixed,
+            objective,
         )
         self.run: Run = self._captured(self._step) if captured else self._eager(self._step)
         self.progress = Progress()
@@ -104,6 +126,7 @@ class Training:
         self.samples_per_second = 0.0
         self._rate_at, self._rate_now = (-1, -1), 0.0
         self._sent: _Sent | None = None
+        self._ends = math.inf
 
     def _feed(self, split: Any, data_module: Any) -> Feed:
         return Feed(
@@ -141,9 +164,11 @@ class Training:
 
     def _rate(self) -> float:
         """The rate of the coming step; it is worked out anew only when it may have moved."""
-        warming = min(self.progress.step, self.options.warmup_steps)
-        if self._rate_at != (self.progress.epoch, warming):
-            self._rate_at = (self.progress.epoch, warming)
+        by_step = self.options.schedule_steps is not None
+        moving = self.progress.step if by_step else self.options.warmup_steps
+        at = (self.progress.epoch, min(self.progress.step, moving))
+        if self._rate_at != at:
+            self._rate_at = at
             self._rate_now = learning_rate(
                 self.options, epoch=self.progress.epoch, step=self.progress.step
             )
@@ -186,8 +211,11 @@ class Training:
         self.model.train()
         began, first = time.perf_counter(), self.progress.step
         bar = progress_bar(self.total_steps, wanted=self.options.progress and self.place.leads)
-        interruptible = Interruption(requeue=self.options.auto_requeue)
-        with interruptible as interruption, self._threads(), bar as shown:
+        self._ends = began + (self.options.max_seconds or math.inf)
+        interruption = Interruption(requeue=self.options.auto_requeue)
+        # somebody who watches is in charge of signals, too
+        listening = interruption if self.watch is None else contextlib.nullcontext()
+        with listening, self._threads(), bar as shown:
             while not self._done():
                 self._train_epoch(interruption, shown)
             if self.validation is None:  # a run that was complete when it was resumed
@@ -222,12 +250,17 @@ class Training:
         limit = 1 if self.options.fast_dev_run else self.options.max_steps
         if progress.epoch >= self.options.max_epochs or (limit and progress.step >= limit):
             return True
+        if progress.step and self._out_of_time():
+            return True
         if patience is not None and progress.best_epoch >= 0 and progress.stale_epochs >= patience:
             logger.info(
                 "Stopped early: no lower validation loss in %d epochs", progress.stale_epochs
             )
             return True
         return False
+
+    def _out_of_time(self) -> bool:
+        return self.options.max_seconds is not None and time.perf_counter() >= self._ends
 
     def _train_epoch(self, interruption: Interruption, bar: Bar | NoBar) -> None:
         began, first = time.perf_counter(), self.progress.step_in_epoch
@@ -244,7 +277,7 @@ class Training:
             every = self.options.checkpoint_every
             if every is not None and self.progress.step % every == 0:
                 self._save("last")
-            if self.progress.step >= limit:
+            if self.progress.step >= limit or self._out_of_time():
                 break
         self._write_step(bar)
         seconds = time.perf_counter() - began
@@ -349,7 +382,9 @@ class Training:
         metrics = {"val_loss_epoch": score.loss, "val_acc_epoch": score.accuracy}
         metrics |= {"epoch_seconds": seconds}
         self._log(metrics, epoch=self.progress.epoch, step=self.progress.step)
-        if self.place.leads:
+        if self.watch is not None:
+            self.watch(self.progress.epoch + 1, score)
+        elif self.place.leads:
             logger.info(
                 "Epoch %d/%d  val_loss_epoch %.4f  val_acc_epoch %.4f  %.3g s  %s samples/s",
                 self.progress.epoch + 1,

@@ -69,11 +69,18 @@ def make_optimizer(
 
 
 def learning_rate(options: TrainOptions, *, epoch: int, step: int) -> float:
-    """The rate of a step: the schedule moves once an epoch, warm-up with each step."""
+    """The rate of a step: the schedule moves once an epoch, warm-up with each step.
+
+    With `schedule_steps` the schedule moves with each step, too, beginning after the warm-up.
+    """
     lowest = min(options.eta_min, options.learning_rate)
     shape = SCHEDULES[options.schedule]
-    done = min(1.0, epoch / max(1, options.t_max or options.max_epochs))
-    share = shape(done)
+    if options.schedule_steps is None:
+        done = epoch / max(1, options.t_max or options.max_epochs)
+    else:
+        warmup = options.warmup_steps
+        done = max(0, step - warmup) / max(1, options.schedule_steps - warmup)
+    share = shape(min(1.0, done))
     rate = lowest + (options.learning_rate - lowest) * share
     if step < options.warmup_steps:
         rate *= (step + 1) / options.warmup_steps

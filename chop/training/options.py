@@ -25,11 +25,13 @@ class TrainOptions:
 
     max_epochs: int = 20
     max_steps: int | None = None  # optimiser steps; None: as many as the epochs have
+    max_seconds: float | None = None  # the step that runs then is the last
     optimizer: str = "adam"
     learning_rate: float = 1e-5
     weight_decay: float = 0.0
     schedule: str = "cosine"
     t_max: int | None = None  # epochs until the lowest rate; None: max_epochs
+    schedule_steps: int | None = None  # steps until the lowest rate; None: it moves by the epoch
     eta_min: float = 1e-6  # the lowest rate
     warmup_steps: int = 0
     accumulate_grad_batches: int = 1
@@ -50,13 +52,22 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         at_least_one = ("accumulate_grad_batches", "log_every_n_steps", "devices", "num_nodes")
-        for name in (*at_least_one, "early_stopping", "checkpoint_every", "t_max", "max_steps"):
+        for name in (
+            *at_least_one,
+            "early_stopping",
+            "checkpoint_every",
+            "t_max",
+            "max_steps",
+            "schedule_steps",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is at least 1, not {value}")
         for name in ("max_epochs", "warmup_steps", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is not negative, unlike {getattr(self, name)}")
+        if self.max_seconds is not None and self.max_seconds <= 0:
+            raise ValueError(f"max_seconds is a positive number, not {self.max_seconds}")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate is a positive number, not {self.learning_rate}")
 

@@ -76,18 +76,31 @@ class Mixed:
         return torch.autocast(self.device, dtype=self.half)
 
 
+Forward = Callable[[Tensor], Tensor]
+# the model, samples and labels -> what is to be made small, and what the model says
+Objective = Callable[[Forward, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def cross_entropy(forward: Forward, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The objective of classification."""
+    logits = forward(x)
+    return F.cross_entropy(logits, y), logits
+
+
 class Step:
     """Forward, backward, update; `forward` is the model, or wraps it for many devices."""
 
     def __init__(
         self,
         model: nn.Module,
-        forward: Callable[[Tensor], Tensor],
+        forward: Forward,
         optimizer: Optimizer,
         options: TrainOptions,
         mixed: Mixed,
+        objective: Objective = cross_entropy,
     ) -> None:
         self.model, self.optimizer, self.options, self.mixed = model, optimizer, options, mixed
+        self.objective = objective
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.forward = forward
         self.loss_of = self._loss
@@ -99,8 +112,7 @@ class Step:
         self.recent = torch.zeros(kept, device=self.parameters[0].device)
 
     def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.forward(x)
-        return F.cross_entropy(logits, y), logits
+        return self.objective(self.forward, x, y)
 
     def accumulate(self, x: Tensor, y: Tensor, parts: int) -> Outcome:
         """Add the gradient of one batch, the share `1 / parts` of a step."""

@@ -1,6 +1,7 @@
 """The training loop does what a hand-written loop would do, and keeps its books."""
 
 import math
+import signal
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from chop.dataset import TensorSplit
 from chop.dataset.tensors import Pass, batches
 from chop.training.feed import Feed
+from chop.training.loop import Training
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
@@ -242,3 +244,39 @@ def test_an_empty_data_set_is_refused(small):
     empty = TensorSplit(torch.empty(0, 16), torch.empty(0, dtype=torch.int64))
     with pytest.raises(ValueError, match="empty"):
         small.training(of=small.data(train_dataset=empty))
+
+
+def test_a_run_that_is_out_of_time_ends_with_the_step_that_runs(small):
+    fitted = small.training(max_seconds=1e-9, max_epochs=50).fit()
+    assert fitted.steps == 1
+    assert fitted.validation is not None
+
+
+def test_time_that_is_none_is_refused(small):
+    with pytest.raises(ValueError, match="max_seconds is a positive number"):
+        small.options(max_seconds=0)
+
+
+def test_a_watched_run_tells_instead_of_logging_and_leaves_signals_alone(small, caplog):
+    told, handler = [], signal.getsignal(signal.SIGINT)
+
+    def watch(epoch, score):
+        told.append((epoch, score.samples, signal.getsignal(signal.SIGINT) is handler))
+
+    run = Training(small.network(), small.data(), small.options(), place=small.CPU, watch=watch)
+    with caplog.at_level("INFO", logger="chop"):
+        run.fit()
+    assert told == [(epoch, 300, True) for epoch in (1, 2, 3)]
+    assert not caplog.records
+
+
+def test_an_objective_of_ones_own_is_what_is_made_small(small):
+    def shrink(forward, x, y):
+        logits = forward(x)
+        return logits.square().mean(), logits
+
+    model = small.network()
+    Training(
+        model, small.data(), small.options(max_epochs=20), place=small.CPU, objective=shrink
+    ).fit()
+    assert model.eval()(small.data().val_dataset.x).abs().mean() < 0.05

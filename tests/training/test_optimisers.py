@@ -88,3 +88,11 @@ def test_an_unknown_precision_lists_those_there_are():
     assert precision_named(32) == "32"
     with pytest.raises(ValueError, match=r"precision is one of 32, .* not '8'"):
         precision_named("8")
+
+
+def test_a_schedule_by_the_step_begins_after_the_warm_up_and_ends_at_its_end():
+    options = TrainOptions(
+        learning_rate=1.0, schedule="linear", eta_min=0.0, warmup_steps=2, schedule_steps=6
+    )
+    rates = [learning_rate(options, epoch=0, step=s) for s in range(8)]
+    assert rates == pytest.approx([0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0])

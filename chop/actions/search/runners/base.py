@@ -84,7 +84,7 @@ class Runner:
     # what it gives, and which way is better; options may add to it
     metrics: Mapping[str, Direction]
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
-    measures_time: ClassVar[bool] = False  # whether two calls may give two numbers
+    measures_time: bool = False  # whether two calls may give two numbers
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from chop.actions.search.runners.base import RUNNERS
+from chop.dataset import get_dataset_info
+from chop.models import get_model
 from chop.passes.graph import calculate_avg_bits_mg_analysis_pass, quantize_transform_pass
 from chop.passes.graph.analysis.cost import cost_of
 from chop.passes.graph.analysis.cost.ledger import _LEDGERS, KEPT, ledger_of
+from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 from .conftest import graph_of, make_scene, make_trial
@@ -140,6 +143,57 @@ def test_a_prepared_model_that_is_only_configured_anew_costs_as_much_as_a_fresh_
     assert counted(runners, prepared) == by_the_passes(fresh)
 
 
+@given(st.data())
+@settings(max_examples=25)
+def test_a_model_whose_layers_are_swapped_for_other_forms_costs_as_much_as_a_fresh_one(
+    branches, swapped, runners, data
+):
+    names = ["first", "norm", "twice", "twice_1", "relu", "relu_1", "add", "add_1", "mul", "last"]
+    chosen = {name: data.draw(st.none() | CONFIGS) for name in names if name != "twice_1"}
+    fresh = branches.clone()
+    configs = {name: {"config": config} for name, config in chosen.items() if config}
+    if "twice" in configs:
+        configs["twice_1"] = configs["twice"]
+    quantize_transform_pass(fresh, {"by": "name", **configs})
+    for mine, theirs in zip(swapped.nodes, fresh.nodes, strict=True):
+        if mine.op != "call_module":
+            mine.op, mine.target = theirs.op, theirs.target
+            mine.kwargs = {k: v for k, v in mine.kwargs.items() if k != "config"}
+            if "config" in theirs.kwargs:
+                mine.kwargs = {**mine.kwargs, "config": theirs.kwargs["config"]}
+            continue
+        layer, config = branches.modules[mine.target], chosen[str(mine.target)]
+        swapped.model._modules[mine.target] = quantized_layer(layer, config) if config else layer
+    assert counted(runners, swapped) == by_the_passes(fresh)
+
+
+@pytest.fixture(scope="module")
+def swapped(branches):
+    """One graph whose metadata stay those of the float network."""
+    graph = branches.clone()
+    for name, layer in branches.model.named_children():
+        graph.model._modules[name] = layer
+    return graph
+
+
+def test_swapping_forms_of_one_layer_counts_nothing_anew(jets, monkeypatch):
+    graph = jets.graph.clone()
+    runner = RUNNERS["bitops"](jets)
+    runner(make_trial(graph))
+    monkeypatch.setattr("chop.passes.graph.analysis.cost.ledger.Ledger", None)
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": integer([8, 4, 4])}})
+    assert (
+        runner(make_trial(graph))["bitops"] == cost_of(graph, per_sample=True)["total"]["bit_ops"]
+    )
+
+
+def test_another_layer_in_the_same_place_is_counted_anew(jets):
+    graph = graph_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(1, 4))
+    before = ledger_of(graph.model)
+    graph.model._modules["0"] = nn.Linear(4, 4)
+    assert ledger_of(graph.model) is not before
+
+
 def test_functions_that_are_configured_anew_are_noticed(branches, runners):
     graph = branches.clone()
     quantize_transform_pass(graph, {"by": "type", "relu": {"config": integer([8, 8, 8])}})
@@ -201,3 +255,31 @@ def test_only_a_few_networks_are_kept_alive():
     for width in range(1, 2 * KEPT):
         ledger_of(graph_of(nn.Linear(width, 1), torch.ones(1, width)).model)
     assert len(_LEDGERS) == KEPT
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch4_32", "mobilenetv3_small", "resnet18", "vgg7"])
+def test_a_network_of_ours_costs_what_the_passes_say_also_after_its_layers_were_swapped(
+    runners, name
+):
+    info = get_dataset_info("cifar10")
+    model = get_model(name, task="cls", dataset_info=info).eval()
+    graph = graph_of(model, torch.randn(2, *info.image_size))
+    assert counted(runners, graph) == by_the_passes(graph)
+    before = ledger_of(graph.model)
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": integer([6, 4, 4])}})
+    assert counted(runners, graph) == by_the_passes(graph)
+    assert ledger_of(graph.model) is before
+
+
+def test_ever_new_formats_do_not_fill_the_memory(jets, monkeypatch):
+    monkeypatch.setattr("chop.passes.graph.analysis.cost.ledger.REMEMBERED", 3)
+    graph = jets.graph.clone()
+    quantize_transform_pass(graph, {"by": "type", "linear": {"config": integer([8, 8, 8])}})
+    layer = graph.modules["seq_blocks.2"]
+    runner = RUNNERS["bitops"](jets)
+    for width in range(2, 20):
+        layer.configure(integer([width, 4, 4]))
+        found = runner(make_trial(graph))["bitops"]
+        assert found == 16 * 5 * (width * 4 + width + 4 + 4)
+    line = next(line for line in ledger_of(graph.model).lines if line.products)
+    assert len(line.products[0][2].bits) <= 4

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_metadata import TensorMeta, mase
+from chop.ir.ops import OPS
 from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.numerics.float import Float
 from chop.passes.graph.analysis.cost.call import NOTHING, Count
 from chop.passes.graph.analysis.cost.cost import batch_size, call_of, guard_bits, warn_of, whole
-from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
+from chop.passes.graph.analysis.cost.liveness import lifetimes, named_in_place, peak, shares_memory
 from chop.passes.graph.analysis.cost.rules import count
 from chop.passes.graph.analysis.cost.tensors import (
     OPERANDS,
@@ -32,13 +33,18 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
 )
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.transforms.quantize.quantize import dtype_of, operands_of
-from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
+from chop.passes.graph.transforms.quantize.quantize import dtype_of, float_target, operands_of
+from chop.passes.graph.transforms.quantize.quantized_funcs import (
+    QuantizedFunction,
+    has_function,
+    quantized_function,
+)
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 Formats = Mapping[str, NumberFormat]
 Measure = Callable[[NumberFormat], Any]
 NONE: Formats = {}
+REMEMBERED = 1000  # formats of one operand
 KEPT = 4  # networks whose ledgers are remembered; each keeps its network alive
 
 
@@ -60,10 +66,13 @@ class _Bits(dict[NumberFormat | None, Any]):
     """What a tensor counts in each format, worked out when it is asked for; None is torch's own."""
 
     def __init__(self, measure: Measure, own: NumberFormat) -> None:
-        super().__init__({None: measure(own)})
-        self.measure = measure
+        self.measure, self.own = measure, measure(own)
+        super().__init__({None: self.own})
 
     def __missing__(self, fmt: NumberFormat) -> Any:
+        if len(self) > REMEMBERED:
+            self.clear()
+            self[None] = self.own
         self[fmt] = found = self.measure(fmt)
         return found
 
@@ -107,13 +116,17 @@ class _Line:
 
     node: fx.Node
     module: nn.Module | None
-    target: tuple[bool, Any]  # see `_own_target`
+    target: Any  # the float function, of a function
     products: list[tuple[int, int, _Slot, _Slot]]  # how many, guard bits, both widths
     parameters: list[_Slot]
     is_parameter: bool
     results: list[_Result]
     activation: bool  # whether its results have a place of their own
     weight: tuple[_Slot, int] | None = None  # of a weighted layer: what each element counts
+
+    def __post_init__(self) -> None:
+        self.in_place = self.target is not None and named_in_place(self.target)
+        self.quantized = isinstance(self.node.target, QuantizedFunction)
 
     def formats(self) -> Formats:
         if isinstance(self.module, Quantized):
@@ -149,7 +162,8 @@ class Ledger:
         self.lines = [_line(node, found, counted) for node, found in made]
         _tie(self.lines)
         _weigh(self.lines)
-        self.functions = [line for line in self.lines if line.node.op.startswith("call_")]
+        self.layers = [(line, *_place(line.node)) for line in self.lines if line.module is not None]
+        self.functions = [line for line in self.lines if line.target is not None]
         self.rest = _other_saved_bits(model, counted)
         self.dying = lifetimes(self.nodes)
         self._last: tuple[list[Formats], Numbers] | None = None
@@ -160,7 +174,12 @@ class Ledger:
             return False
         if any(parent.get(name) is not module for parent, name, module in self.links):
             return False
-        return all(_own_target(line.node) == line.target for line in self.functions)
+        for line, parent, name in self.layers:
+            module = parent.get(name)
+            if module is not line.module and not _is_form_of(module, line.module):
+                return False
+            line.module = module
+        return all(_is_quantized_form(line) for line in self.functions)
 
     def read(self) -> Numbers:
         """The costs in the formats that the layers have now."""
@@ -234,13 +253,13 @@ def _counts(nodes: Iterable[fx.Node]) -> list[Count]:
 def _links(
     model: nn.Module, nodes: Iterable[fx.Node]
 ) -> Iterable[tuple[dict[str, nn.Module | None], str, nn.Module]]:
-    """Every step on the way from the model to a module that is called."""
+    """Every container on the way from the model to a module that is called."""
     seen = set()
     for node in nodes:
         if node.op != "call_module":
             continue
         parent = model
-        for name in str(node.target).split("."):
+        for name in str(node.target).split(".")[:-1]:
             child = parent.get_submodule(name)
             if (id(parent), name) not in seen:
                 seen.add((id(parent), name))
@@ -260,7 +279,7 @@ def _line(node: fx.Node, found: Count, counted: set[int]) -> _Line:
     return _Line(
         node,
         mase(node).module,
-        _own_target(node),
+        float_target(node) if node.op in ("call_function", "call_method") else None,
         products,
         [_operand(node, name, _stored(p.shape)) for name, p in held.items()],
         reads and bool(new),
@@ -269,10 +288,36 @@ def _line(node: fx.Node, found: Count, counted: set[int]) -> _Line:
     )
 
 
-def _own_target(node: fx.Node) -> tuple[bool, Any]:
-    """The float function of a node, and whether it is rounded for."""
-    target = node.target
-    return (True, target.target) if isinstance(target, QuantizedFunction) else (False, target)
+def _place(node: fx.Node) -> tuple[dict[str, nn.Module | None], str]:
+    """Where the module that a node calls is found."""
+    parent, _, name = str(node.target).rpartition(".")
+    return mase(node).model.get_submodule(parent)._modules, name
+
+
+def _is_form_of(new: nn.Module | None, old: nn.Module | None) -> bool:
+    """Whether two modules are one layer in different formats, one of which may be float."""
+    if new is None or old is None:
+        return False
+    quantized = next((m for m in (new, old) if isinstance(m, Quantized)), None)
+    kind = quantized.float_class if quantized is not None else type(old)
+    return (
+        isinstance(new, kind)
+        and isinstance(old, kind)
+        and getattr(new, "inplace", None) is getattr(old, "inplace", None)
+        and _same_values(new._parameters, old._parameters)
+        and _same_values(new._modules, old._modules)
+    )
+
+
+def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return len(one) == len(other) and all(other.get(k, one) is value for k, value in one.items())
+
+
+def _is_quantized_form(line: _Line) -> bool:
+    """Whether a node still calls the function that was counted, rounded for or not."""
+    node, now = line.node, isinstance(line.node.target, QuantizedFunction)
+    # in float it may write in place, which changes how long tensors live
+    return float_target(node) == line.target and (not line.in_place or now is line.quantized)
 
 
 def _width(node: fx.Node, name: str | None) -> _Slot:
@@ -288,10 +333,19 @@ def _operand(node: fx.Node, name: str, measure: Measure) -> _Slot:
     """What an operand counts; the metadata of a function publish only the precision of a format."""
     if node.op == "call_module":
         return _Slot(OPERANDS.get(name), _Bits(measure, _float_format(node, name)))
-    own = _float_format(node, name)
-    if not isinstance(node.target, QuantizedFunction) or not isinstance(own, Float):
+    own, function = _float_format(node, name), _rounded(node)
+    if function is None or not isinstance(own, Float):
         return _Slot(None, _Bits(measure, own))
-    return _Slot(operands_of(node).get(name), _Bits(_published(measure), own))
+    return _Slot(operands_of(node, function).get(name), _Bits(_published(measure), own))
+
+
+def _rounded(node: fx.Node) -> QuantizedFunction | None:
+    """The function of a node with its operands rounded, if there is one; formats do not matter."""
+    op = mase(node).common.mase_op
+    spec = OPS.get(op)
+    if node.op not in ("call_function", "call_method") or spec is None or not has_function(spec):
+        return None
+    return quantized_function(float_target(node), spec, Float)
 
 
 def _float_format(node: fx.Node, name: str) -> NumberFormat:
@@ -300,7 +354,7 @@ def _float_format(node: fx.Node, name: str) -> NumberFormat:
     if name not in args:  # a parameter that is stored in another form
         return from_dtype(parameters_of(node)[name].dtype)
     tensor = args.tensor(name)
-    if "torch_dtype" in tensor or node.op == "call_module":
+    if node.op == "call_module" or ("torch_dtype" in tensor and _rounded(node) is not None):
         return from_dtype(dtype_of(node, name))
     return format_of(tensor)
 
@@ -331,19 +385,19 @@ def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
 
 
 def _result_slot(node: fx.Node, name: str, tensor: TensorMeta, measure: Measure) -> _Slot:
-    if name != "data_out_0" or not _is_quantized(node) or "torch_dtype" not in tensor:
+    if name != "data_out_0" or not _can_be_quantized(node) or "torch_dtype" not in tensor:
         return _Slot(None, _Bits(measure, format_of(tensor)))
     return _Slot("data_out", _Bits(_published(measure), from_dtype(tensor.torch_dtype)))
 
 
-def _is_quantized(node: fx.Node) -> bool:
-    return isinstance(mase(node).module, Quantized) or isinstance(node.target, QuantizedFunction)
+def _can_be_quantized(node: fx.Node) -> bool:
+    return node.op == "call_module" or _rounded(node) is not None
 
 
 def _tie(lines: Sequence[_Line]) -> None:
     """Tell each result who reads it, and what of it."""
     number = {line.node: i for i, line in enumerate(lines)}
-    origins = {line.node: sources(line.node) for line in lines if _is_quantized(line.node)}
+    origins = {line.node: sources(line.node) for line in lines if _can_be_quantized(line.node)}
     for line in lines:
         for result in line.results:
             result.readers = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import fx
 
@@ -33,10 +34,15 @@ def writes_in_place(node: fx.Node) -> bool:
         return getattr(mase(node).module, "inplace", False) is True
     if node.kwargs.get("inplace") is True or mase(node).common.args.get("inplace") is True:
         return True
-    name = str(getattr(node.target, "__name__", node.target))
+    return named_in_place(node.target, node.op)
+
+
+def named_in_place(target: Any, op: str = "call_function") -> bool:
+    """Whether a function says by its name that it writes in place: `relu_`, `iadd`."""
+    name = str(getattr(target, "__name__", target))
     if name.endswith("_") and not name.endswith("__") and name not in ("not_", "and_", "or_"):
         return True
-    return node.op == "call_function" and name in IN_PLACE_OPERATORS
+    return op == "call_function" and name in IN_PLACE_OPERATORS
 
 
 def lifetimes(nodes: Iterable[fx.Node]) -> list[list[int]]:

@@ -255,7 +255,7 @@ def quantized_form(
             return quantized_layer(graph.modules[str(node.target)], config)
         if is_variant(config["name"]):
             raise TypeError(f"{config['name']} is for layers, and this is a function; leave it")
-        new = quantized_function(_target(node), OPS[op], FORMATS[config["name"]])
+        new = quantized_function(float_target(node), OPS[op], FORMATS[config["name"]])
         new.formats(config)
         return new
     except (ValueError, TypeError, KeyError) as error:
@@ -279,7 +279,7 @@ def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
     return variant(found, FORMATS[config["name"]]).from_float(layer, config)
 
 
-def _target(node: fx.Node) -> Any:
+def float_target(node: fx.Node) -> Any:
     """The float function of a node; for a method, torch.Tensor's function of that name."""
     if isinstance(node.target, QuantizedFunction):
         return node.target.target
@@ -321,11 +321,15 @@ def note_formats(node: fx.Node) -> None:
         result.format = _result_format(common.mase_op, formats) or from_dtype(result.torch_dtype)
 
 
-def operands_of(node: fx.Node) -> dict[str, str | None]:
-    """Names of arguments in the metadata -> operands of the config."""
-    if not isinstance(node.target, QuantizedFunction):
+def operands_of(node: fx.Node, function: QuantizedFunction | None = None) -> dict[str, str | None]:
+    """Names of arguments in the metadata -> operands of the config.
+
+    `function` is what a float function will be replaced by.
+    """
+    function = node.target if isinstance(node.target, QuantizedFunction) else function
+    if function is None:
         return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
-    function, number = node.target, itertools.count()
+    number = itertools.count()
     given = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
     tensors = [name for name, value in given if isinstance(value, fx.Node) and _is_tensor(value)]
     return {

@@ -1,0 +1,84 @@
+"""Runners of a search on a GPU: the numbers of the CPU, and one wait for the device a trial."""
+
+import warnings
+
+import pytest
+import torch
+
+from chop.actions.search.runners.base import RUNNERS, Scene, Trial
+from chop.dataset import MaseDataModule
+from chop.ir import MaseGraph
+from chop.models import get_model, get_model_info
+from chop.passes import Pipeline
+
+pytestmark = pytest.mark.gpu
+GPU = "cuda"
+OPTIONS = {
+    "basic_evaluation": {"num_samples": 500, "per_class": True, "average": "macro"},
+    "basic_train": {"max_steps": 20, "num_val_samples": 500},
+}
+SAME = sorted(set(RUNNERS) - {"latency", "basic_train"})
+
+
+def scene_on(device):
+    data = MaseDataModule("jsc-sim", batch_size=64)
+    data.prepare_data()
+    data.setup()
+    torch.manual_seed(0)
+    model = get_model("jsc-s", task="cls", dataset_info=data.dataset_info).eval()
+    given = {"dummy_in": {"x": data.train_dataset[:4][0]}, "add_value": False}
+    graph, _ = Pipeline(["init_metadata", ("add_common_metadata", given)])(MaseGraph(model))
+    graph.model.to(device)
+    info = get_model_info("jsc-s")
+    return Scene(graph, info, "cls", data, data.dataset_info, torch.device(device))
+
+
+def trial_of(scene):
+    graph = scene.graph.clone()
+    return Trial(0, {}, 1, make_graph=lambda: graph, model=graph.model)
+
+
+def run(name, device):
+    scene = scene_on(device)
+    return RUNNERS[name](scene, **OPTIONS.get(name, {}))(trial_of(scene))
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_gpu_measures_what_a_cpu_measures(name):
+    here, there = run(name, "cpu"), run(name, GPU)
+    # sums in another order, and multiplications that a GPU fuses with additions
+    assert there == pytest.approx(here, rel=1e-2, abs=5e-3)
+
+
+@pytest.mark.parametrize("name", sorted(set(RUNNERS) - {"latency"}))
+def test_a_runner_leaves_the_random_state_of_the_gpu_alone(name):
+    scene = scene_on(GPU)
+    runner, before = RUNNERS[name](scene, **OPTIONS.get(name, {})), torch.cuda.get_rng_state()
+    runner(trial_of(scene))
+    assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+def test_latency_is_read_from_the_clock_of_the_gpu():
+    found = run("latency", GPU)
+    assert 0 < found["latency"] < 1000
+
+
+def test_training_on_a_gpu_learns_and_repeats_itself():
+    first = run("basic_train", GPU)
+    assert first == pytest.approx(run("basic_train", GPU), rel=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"per_class": True, "average": "macro"}])
+def test_an_evaluation_waits_for_the_gpu_once(options):
+    scene = scene_on(GPU)
+    runner, trial = RUNNERS["basic_evaluation"](scene, num_samples=1024, **options), trial_of(scene)
+    runner(trial)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            runner(trial)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+    assert len(waits) == 1
