@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 import threading
+import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -23,7 +24,7 @@ from chop.actions.command import (
     info_option,
     with_info_kinds,
 )
-from chop.actions.config import ConfigError, Group
+from chop.actions.config import ConfigError, Group, default_project_dir
 from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
@@ -129,6 +130,41 @@ def list_command(
         print_rows(rows)
     else:
         print(f"no {kind} are registered yet")
+
+
+@app.command("report")
+def report_command(
+    project: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a project in --project-dir, its folder, or a search.json.",
+            metavar="PROJECT",
+        ),
+    ],
+    project_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of the folders of all runs; mase_output without it."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to; report.html beside search.json without it."),
+    ] = None,
+    is_to_open: Annotated[
+        bool, typer.Option("--open", help="Show the page in the browser.")
+    ] = False,
+) -> None:
+    """Make one page of what a search has found, which opens without a network.
+
+    `ch report my-search --open` shows the front, the designs on it, and how to repeat the search.
+    """
+    from chop.actions.search.report import find_record, write_report
+
+    page = write_report(find_record(project, project_dir or default_project_dir()), output)
+    print(page)
+    if is_to_open:
+        webbrowser.open(page.resolve().as_uri())
 
 
 def main(argv: list[str] | None = None) -> None:

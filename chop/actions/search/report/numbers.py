@@ -1,0 +1,50 @@
+"""Numbers as people read them: as many digits as tell them apart, and units of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+ABSENT = "–"
+SIGNIFICANT = 4
+
+
+def decimals(values: Iterable[float | None]) -> int:
+    """Digits after the point for a whole column, so that the points lie under each other."""
+    sizes = [abs(value) for value in values if value is not None and value]
+    if not sizes or all(size == int(size) for size in sizes):
+        return 0
+    largest = math.floor(math.log10(max(sizes)))
+    return min(max(SIGNIFICANT - 1 - largest, 0), 9)
+
+
+def number(value: float | None, digits: int) -> str:
+    """`1,234.50`, with a real minus."""
+    return ABSENT if value is None else f"{value:,.{digits}f}".replace("-", "−")
+
+
+def difference(value: float, digits: int) -> str:
+    """With its sign, always."""
+    return number(value, digits) if value < 0 else f"+{number(value, digits)}"
+
+
+def duration(seconds: float | None) -> str:
+    """`1 h 02 min`, `2 min 05 s`, `4.2 s`, `12 ms`."""
+    if seconds is None:
+        return ABSENT
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def compact(value: float | None) -> float | int | None:
+    """Six significant digits, which a drawing cannot tell from all of them."""
+    if value is None:
+        return None
+    short = float(f"{value:.6g}")
+    return int(short) if short == int(short) and abs(short) < 1e15 else short

@@ -1,0 +1,71 @@
+"""`ch report` as users type it: the page, one-sentence errors, exit codes."""
+
+import json
+
+import pytest
+
+from chop import cli
+
+
+@pytest.fixture
+def report(tmp_path, capsys):
+    """`report("name", …)` gives the exit code, the output and the errors."""
+
+    def run(*args):
+        try:
+            cli.main(["report", *map(str, args), "--project-dir", str(tmp_path / "out")])
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_it_prints_where_the_page_is(report, project):
+    page = project("mine", 5) / "software" / "search_ckpts" / "report.html"
+    assert report("mine") == (0, f"{page}\n", "")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_it_opens_the_browser_on_request_alone(report, project, monkeypatch, tmp_path):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    project("mine", 5)
+    report("mine")
+    assert not opened
+    code, _, _ = report("mine", "--open", "--output", tmp_path / "a b.html")
+    assert code == 0
+    assert opened == [(tmp_path / "a b.html").as_uri()]
+
+
+def test_a_project_that_is_not_there_is_wrong_usage(report, project):
+    project("mine", 2)
+    code, out, err = report("mime")
+    assert (code, out) == (2, "")
+    assert err.startswith("ch: no project 'mime'")
+    assert "did you mean 'mine'?" in err
+
+
+def test_a_project_without_a_search_is_wrong_usage(report, tmp_path):
+    (tmp_path / "out" / "trained").mkdir(parents=True)
+    code, _, err = report("trained")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "ch search --project trained" in err
+
+
+@pytest.mark.parametrize("text", ["{", json.dumps({"version": 99})])
+def test_a_search_that_cannot_be_read_is_a_failure(report, project, text):
+    folder = project("mine", 2)
+    (folder / "software" / "search_ckpts" / "search.json").write_text(text)
+    code, _, err = report("mine")
+    assert code == 1
+    assert err.count("\n") == 1
+
+
+def test_a_place_that_cannot_be_written_is_a_failure(report, project, tmp_path):
+    project("mine", 2)
+    code, _, err = report("mine", "--output", tmp_path)
+    assert code == 1
+    assert "name a file in it" in err

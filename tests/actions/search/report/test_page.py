@@ -1,0 +1,264 @@
+"""The page as text: complete, escaped, and the same whatever is missing."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from chop.actions.search.report import SearchRecord, report_page, write_report
+from chop.actions.search.report import columns as columns_module
+from chop.actions.search.report.columns import Columns, page_data
+from chop.actions.search.report.failures import failures
+from chop.actions.search.report.markup import Html, json_block, tag
+from chop.actions.search.report.numbers import compact, decimals, difference, duration, number
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'\u2028"
+VOID = {"meta", "input", "br", "img", "link"}
+
+
+class Page(HTMLParser):
+    """Elements, their text, and whether every tag is closed where it should be."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts = [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, name, attributes):
+        self.tags.append((name, dict(attributes)))
+        if name not in VOID:
+            self.open.append(name)
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+    def handle_data(self, text):
+        self.texts.append(text)
+
+    def named(self, name):
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def data_of(text):
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))
+
+
+def test_the_page_is_one_file_that_names_no_other(page):
+    text = page(40)
+    made = Page(text)
+    assert "link" not in dict(made.tags)
+    assert "img" not in dict(made.tags)
+    assert not [s for s in made.named("script") if "src" in s]
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    assert "default-src 'none'" in text
+    assert "unsafe-inline" not in text
+
+
+def test_the_page_is_outlined_by_headings_and_landmarks(page):
+    made = Page(page(40))
+    for landmark in ("header", "main", "footer"):
+        assert len(made.named(landmark)) == 1
+    assert len(made.named("h1")) == 1
+    ids = [attributes["id"] for _, attributes in made.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    labels = [s["aria-labelledby"] for s in made.named("section")]
+    assert set(labels) <= set(ids)
+
+
+def test_the_text_of_the_page(page, golden):
+    """Everything that is text, without the drawings."""
+    text = page(30, test={"8": {"validation": {"accuracy": 0.71}, "test": {"accuracy": 0.7}}})
+    text = re.sub(r"<(style|script)\b.*?</\1>|<meta[^>]*>", "", text, flags=re.DOTALL)
+    words = [" ".join(part.split()) for part in Page(text).texts]
+    golden("report.txt", "\n".join(filter(None, words)) + "\n")
+
+
+def test_values_cannot_break_out_of_the_page(search):
+    content = search(12, model=EVIL, command=EVIL, study=EVIL, constraints=[EVIL])
+    content["versions"][EVIL] = EVIL
+    content["importance"] = {EVIL: {EVIL: 0.5}}
+    content["test"] = {EVIL: {"validation": {EVIL: 0.1}, "test": {EVIL: 0.2}}}
+    content["objectives"][0]["name"] = EVIL
+    for trial in content["trials"]:
+        trial["params"] = {EVIL: EVIL}
+        trial["config"] = {EVIL: {"config": {"name": EVIL}}}
+        trial["error"] = EVIL if trial["state"] == "FAIL" else None
+    text = report_page(SearchRecord.model_validate(content))
+    made = Page(text)
+    assert len(made.named("script")) == 2
+    assert not made.named("img")
+    assert "\u2028" not in re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1)
+    assert data_of(text)["command"] == EVIL
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trials": 0},
+        {"trials": 1},
+        {"trials": 30, "objectives": 1},
+        {"trials": 30, "objectives": 3},
+        {"trials": 30, "summed": "maximize"},
+        {"trials": 30, "baseline": None, "importance": {}, "chosen": None, "constraints": []},
+        {"trials": 30, "finished": None, "seconds": None, "started": "some day"},
+    ],
+)
+def test_every_kind_of_search_has_a_page(page, changes):
+    text = page(**changes)
+    Page(text)
+    data = data_of(text)
+    assert all(0 <= place < len(data["number"]) for place in data["front"])
+
+
+def test_a_search_that_only_failed_says_so(search):
+    content = search(9, front=[], chosen=None)
+    for trial in content["trials"]:
+        trial |= {"state": "FAIL", "values": None, "software_metrics": {}, "hardware_metrics": {}}
+        trial["error"] = "Traceback …\nRuntimeError: no"
+    text = report_page(SearchRecord.model_validate(content))
+    assert "none was completed within the constraints" in text
+    assert "9 ×" in text
+    assert "RuntimeError: no" in text
+    assert data_of(text)["number"] == []
+
+
+def test_least_of_all_a_record_needs_a_version_objectives_and_trials():
+    least = {"version": 1, "objectives": [{"name": "a", "direction": "minimize"}], "trials": []}
+    Page(report_page(SearchRecord.model_validate(least)))
+
+
+def test_absent_numbers_are_dashes_and_nulls(search):
+    content = search(20)
+    best = next(t for t in content["trials"] if t["number"] == content["front"][0])
+    best["software_metrics"] = {"accuracy": None, "loss": float("nan")}
+    best["values"] = [None, 1.0]
+    text = report_page(SearchRecord.model_validate(content))
+    assert "NaN" not in text[text.index('id="data"') :].split("</script>")[0]
+    assert '<td class="n" data-value="">–</td>' in text
+
+
+def test_a_trial_of_the_front_that_is_not_there_is_left_out(page):
+    assert data_of(page(20, front=[3, 999], chosen=999))["front"] == [3]
+
+
+def test_the_front_is_listed_best_first_with_its_commands(page, search):
+    content = search(80)
+    by_number = {
+        t["number"]: t["software_metrics"]["accuracy"] for t in content["trials"] if t["values"]
+    }
+    text = page(80)
+    listed = [int(n) for n in re.findall(r'data-trial="(\d+)"', text)]
+    assert listed == sorted(content["front"], key=lambda n: -by_number[n])
+    for trial in content["front"]:
+        assert f"ch search … --apply {trial}<" in text
+
+
+def test_a_long_front_is_cut_in_the_table_and_whole_in_the_drawing(search, monkeypatch):
+    monkeypatch.setattr("chop.actions.search.report.sections.MOST_ROWS", 4)
+    content = search(80)
+    text = report_page(SearchRecord.model_validate(content))
+    assert len(re.findall(r'data-trial="', text)) == 4
+    assert f"The first 4 of {len(content['front'])} designs" in text
+    assert len(data_of(text)["front"]) == len(content["front"])
+
+
+def test_failures_with_the_same_message_are_one(search):
+    record = SearchRecord.model_validate(search(60))
+    (group,) = failures(record.trials)
+    assert group.message == "ValueError: a batch of <0> rows"
+    assert group.numbers == tuple(t.number for t in record.trials if t.state == "FAIL")
+    unknown = record.trials[0].model_copy(update={"state": "FAIL", "error": None})
+    assert failures([unknown])[0].message == "no error was recorded"
+
+
+def test_simulated_data_are_called_so_and_real_ones_are_not(page):
+    assert "Simulated data." in page(5)
+    assert "Simulated data." not in page(5, simulated=False)
+
+
+def test_test_scores_stand_beside_those_of_validation(page):
+    scores = {"validation": {"accuracy": 0.75}, "test": {"accuracy": 0.7375, "loss": None}}
+    text = page(10, test={"8": scores, "baseline": scores})
+    assert "trial 8" in text
+    assert "−0.0125" in text
+    assert "Test and validation" not in page(10)
+
+
+def test_columns_that_say_the_same_are_kept_once():
+    columns = Columns()
+    assert columns.add([1, 2, 1]) == columns.add([1, 2, 1]) == 0
+    assert columns.add(["a", "a", "a"]) == 1
+    assert columns.kept == [{"values": [1, 2], "index": [0, 1, 0]}, {"values": ["a"]}]
+    assert columns.add(list(range(100))) == 2
+    assert columns.kept[2] == {"numbers": list(range(100))}
+    assert columns.add([]) == 3
+
+
+def test_true_and_one_are_different_values():
+    columns = Columns()
+    columns.add([True, 1, "1", None, [1]])
+    assert columns.kept[0]["values"] == [True, 1, "1", None, [1]]
+
+
+def test_layers_that_were_not_noted_come_from_the_config(search):
+    content = search(10)
+    for trial in content["trials"]:
+        del trial["layers"]
+    layers = page_data(SearchRecord.model_validate(content))["layers"]
+    assert "seq_blocks_2/weight_bits" in layers
+    assert not [key for key in layers if key.startswith("default")]
+
+
+def test_a_page_that_would_be_too_large_keeps_the_configs_of_the_front(search, monkeypatch):
+    record = SearchRecord.model_validate(search(100))
+    monkeypatch.setattr(columns_module, "MOST_CHARACTERS", 1000)
+    data = page_data(record)
+    assert data["configs_of_all"] is False
+    names = data["columns"][data["config"]["seq_blocks_2/config/name"]]
+    known = [names["values"][index] for index in names["index"]]
+    kept = [i for i, value in enumerate(known) if value is not None]
+    assert kept == sorted({*data["front"], data["chosen"]})
+
+
+def test_ten_thousand_trials_of_twenty_layers_stay_below_five_megabytes(search):
+    layers = {f"feature_layers_{i}": "conv2d" for i in range(20)}
+    text = report_page(SearchRecord.model_validate(search(10_000, layers=layers)))
+    assert len(text.encode()) < 5_000_000
+
+
+def test_the_page_is_written_beside_the_search_or_where_one_says(project, tmp_path):
+    record = project("mine", 5) / "software" / "search_ckpts" / "search.json"
+    assert write_report(record) == record.with_name("report.html")
+    assert write_report(record, tmp_path / "new" / "page.html").is_file()
+    with pytest.raises(IsADirectoryError, match="name a file in it"):
+        write_report(record, tmp_path)
+    assert {path.name for path in record.parent.iterdir()} == {"search.json", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("values", "digits"),
+    [([0.7123, 0.5], 4), ([12.345, 0.001], 2), ([4.0, 8.0], 0), ([], 0), ([None, 0.0], 0)],
+)
+def test_a_column_has_digits_enough_to_tell_its_numbers_apart(values, digits):
+    assert decimals(values) == digits
+
+
+def test_numbers_are_written_for_people():
+    assert number(1234567.5, 1) == "1,234,567.5"
+    assert number(-0.5, 2) == "−0.50"
+    assert number(None, 2) == "–"
+    assert (difference(0.5, 1), difference(-0.5, 1)) == ("+0.5", "−0.5")
+    times = [None, 0.0123, 4.21, 125.4, 3725]
+    assert list(map(duration, times)) == ["–", "12 ms", "4.2 s", "2 min 05 s", "1 h 02 min"]
+    assert [compact(v) for v in (0.123456789, 4.0, None)] == [0.123457, 4, None]
+
+
+def test_a_tag_escapes_all_but_what_is_html_already():
+    assert tag("p", "<b>", Html("<i></i>"), title='"', hidden=True, lang=None) == (
+        '<p title="&quot;" hidden>&lt;b&gt;<i></i></p>'
+    )
+    assert json_block({"a": "</script>"}) == '{"a":"\\u003c/script\\u003e"}'
+    with pytest.raises(ValueError, match=r"not JSON compliant|Out of range"):
+        json_block(float("nan"))
