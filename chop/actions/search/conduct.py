@@ -22,7 +22,7 @@ from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record
-from chop.actions.search.results import Results, plain
+from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
@@ -94,7 +94,12 @@ def conduct(
         "test": None,
     }
     if led is not None:
-        results.write(place.folder, page, {"by": "name", "accelerator": problem.accelerator})
+        extra = {
+            "default": DEFAULT_QUANTIZATION_CONFIG,
+            "by": "name",
+            "accelerator": problem.accelerator,
+        }
+        results.write(place.folder, page, extra)
     return results
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.conduct import Place, conduct
 from chop.actions.search.problem import Problem
-from chop.actions.search.results import Results
+from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results
 from chop.actions.search.search_space.base import Candidate
 from chop.actions.search.search_space.choices import (
     Choices,
@@ -34,19 +34,6 @@ __all__ = [
     "flatten_dict",
     "unflatten_dict",
 ]
-
-DEFAULT_QUANTIZATION_CONFIG = {
-    "config": {
-        "name": "integer",
-        "bypass": True,
-        "bias_frac_width": 5,
-        "bias_width": 8,
-        "data_in_frac_width": 5,
-        "data_in_width": 8,
-        "weight_frac_width": 3,
-        "weight_width": 8,
-    }
-}
 
 
 class SearchSpaceBase:

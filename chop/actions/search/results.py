@@ -22,6 +22,19 @@ LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
 
 Config = Mapping[str, Any]
+# what the labs' files say of nodes that no design is about
+DEFAULT_QUANTIZATION_CONFIG = {
+    "config": {
+        "name": "integer",
+        "bypass": True,
+        "bias_frac_width": 5,
+        "bias_width": 8,
+        "data_in_frac_width": 5,
+        "data_in_width": 8,
+        "weight_frac_width": 3,
+        "weight_width": 8,
+    }
+}
 
 
 class Results:
@@ -133,6 +146,7 @@ class Results:
 
     def _page_rows(self) -> dict[str, Any]:
         chosen = self.chosen
+        shown = {out.number for out in self.best}
         return {
             "objectives": [
                 {"name": g.name, "direction": g.direction, "scale": g.scale}
@@ -140,13 +154,19 @@ class Results:
             ],
             "summed": self.goals.summed,
             "constraints": [str(c) for c in self.goals.constraints],
-            "trials": [self._page_row(out) for _, out in sorted(self.outcomes.items())],
+            "trials": [self._page_row(out, shown) for _, out in sorted(self.outcomes.items())],
             "front": [out.number for out in self.best],
             "chosen": chosen.number if chosen else None,
             "importance": self._importance(),
         }
 
-    def _page_row(self, out: Outcome) -> dict[str, Any]:
+    def _layers(self, out: Outcome) -> dict[str, Any]:
+        """Formats and bits of a design, node by node."""
+        from chop.actions.search.layers import layers_of
+
+        return dict(out.layers) or layers_of(self.config(out.number))
+
+    def _page_row(self, out: Outcome, shown: set[int]) -> dict[str, Any]:
         began = datetime.datetime.fromtimestamp(out.started).isoformat(timespec="milliseconds")
         return {
             "number": out.number,
@@ -158,7 +178,7 @@ class Results:
             "software_metrics": out.software,
             "hardware_metrics": out.hardware,
             "scaled_metrics": out.scaled,
-            "layers": out.layers,
+            "layers": self._layers(out) if out.number in shown else {},
             "seconds": out.seconds,
             "started": began,
             "worker": out.worker,

@@ -109,6 +109,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
     from chop.actions.search.conduct import STUDY, Place, conduct
     from chop.actions.search.parent import candidates_trained, parent_checkpoint
+    from chop.actions.search.report.page import write_report
     from chop.actions.search.settings import settings_of
 
     tables = candidates_trained(config)
@@ -150,5 +151,19 @@ def run_search(config: RunConfig, project: Project) -> None:
     results = conduct(problem, place, {"model": config.model})
     logger.info("Best trial(s):")
     logger.info("\n%s", results.table())
+    page = write_report(place.folder / "search.json")
     logger.info("Saved the search to %s", place.folder)
+    logger.info("Look at it: %s", page)
+    if results.chosen is not None:
+        logger.info("Build the best with: %s --apply best", _again(config))
     logger.info("Searching is completed")
+
+
+def _again(config: RunConfig) -> str:
+    """The command that finds this search again."""
+    words = ["ch", "search", "--config", str(config.config), "--project", str(config.project)]
+    if config.load_name is not None:
+        words += ["--load", config.load_name, "--load-type", config.load_type]
+    if config.storage is not None:
+        words += ["--storage", config.storage, "--study", str(config.study)]
+    return shlex.join(words)
