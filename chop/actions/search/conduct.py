@@ -194,12 +194,28 @@ def _make_engine(
     problem: Problem, place: Place, settings: Settings, worker: Worker, workers: int
 ) -> Engine:
     if place.engine == "ray":
-        from chop.actions.search.engines.ray import RayEngine
-
-        return RayEngine(problem.packed(), workers, settings.trial_timeout)
+        return _ray_engine(problem, settings, worker, workers)
     if workers == 1 and settings.trial_timeout is None:
         return Here(worker)
     return Processes(problem.packed(), workers, settings.trial_timeout)
+
+
+def _ray_engine(problem: Problem, settings: Settings, worker: Worker, workers: int) -> Engine:
+    from chop.actions.search.engines.ray import RayEngine
+
+    gpus = settings.gpus_per_trial
+    if gpus is None:
+        gpus = 1 if worker.scene.device.type == "cuda" else 0
+    if problem.accelerator not in ("cpu", "mps"):
+        # a worker sees the GPUs that Ray gives it, whatever their numbers are here
+        problem = dataclasses.replace(problem, accelerator="cuda" if gpus else "cpu")
+    return RayEngine(
+        problem.packed(),
+        workers,
+        settings.trial_timeout,
+        cpus=settings.cpus_per_trial,
+        gpus=gpus,
+    )
 
 
 def _take_part(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.registry import unknown
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
 if TYPE_CHECKING:  # torch is imported when there is work to do
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # torch is imported when there is work to do
     from chop.actions.search.results import Results
 
 logger = logging.getLogger(__name__)
+
+ENGINES = ("local", "ray")
 
 
 def parse_search_config(search_config: Mapping[str, Any] | str | Path) -> tuple[Any, Any]:
@@ -54,18 +57,30 @@ def search(
     storage: str | None = None,
     study: str | None = None,
     resume: bool = False,
+    engine: str = "local",
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search.conduct import STUDY, Place, conduct
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
+    _check_engine(engine)
     tables = _tables(search_config)
     problem = make_problem(
         model, model_info, task, data_module, tables, accelerator, load_name, load_type, seed
     )
-    place = Place(Path(save_path), storage, study or STUDY, workers, resume=resume)
+    place = Place(Path(save_path), storage, study or STUDY, workers, engine, resume)
     return conduct(problem, place, {"model": type(model).__name__}, visualizer)
+
+
+def _check_engine(engine: str) -> None:
+    """What is not there is said before the parent is trained."""
+    if engine not in ENGINES:
+        raise ValueError(unknown("engine", engine, ENGINES))
+    if engine == "ray":
+        from chop.actions.search.engines.ray import import_ray
+
+        import_ray()
 
 
 def make_problem(
@@ -112,6 +127,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     from chop.actions.search.report.page import write_report
     from chop.actions.search.settings import settings_of
 
+    _check_engine(config.engine)
     tables = candidates_trained(config)
     settings_of(tables, f"{config.config}: ")
     model, info, data_module = model_and_data(config)

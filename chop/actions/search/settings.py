@@ -58,6 +58,8 @@ class Settings:
     retries: int = 2
     heartbeat: float = 3.0
     threads: int = 1
+    cpus_per_trial: float = 1
+    gpus_per_trial: float | None = None  # one if the parent is on a GPU
     early_stopping: EarlyStopping | None = None
 
     @property
@@ -76,6 +78,8 @@ SETUP: dict[str, tuple[Any, float | None]] = {
     "retries": (int, 0),
     "heartbeat": (float, 0.05),
     "threads": (int, 1),
+    "cpus_per_trial": (float, 0),
+    "gpus_per_trial": (float, 0),
     "sampler": (str, None),
     "sampler_options": (dict, None),
     "sum_scaled_metrics": (bool, None),

@@ -52,6 +52,12 @@ class Engine(Protocol):
         """Stop everything that runs."""
 
 
+def overdue(number: int, timeout: float) -> Outcome:
+    """What becomes of a trial that was killed because it took too long."""
+    said = f"the trial took longer than trial_timeout = {timeout:g} seconds"
+    return Outcome(number, "FAIL", seconds=timeout, error=said)
+
+
 class Here:
     """This process itself: one task at a time."""
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Event, Task
+from chop.actions.search.engines.base import Died, Event, Task, overdue
 from chop.actions.search.outcome import Outcome
 
 START_SECONDS = 300.0  # for a process to load its model and data
@@ -126,18 +126,11 @@ class Processes:
         return [child for child in self._children if self._deadline(child) <= now]
 
     def _killed(self, child: _Child) -> list[Event]:
-        task = child.task
-        assert task is not None
+        assert child.task is not None
+        assert self._timeout is not None
         child.process.kill()
         self._buried(child)
-        return [
-            Outcome(
-                task.number,
-                "FAIL",
-                seconds=self._timeout or 0.0,
-                error=f"the trial took longer than trial_timeout = {self._timeout:g} seconds",
-            )
-        ]
+        return [overdue(child.task.number, self._timeout)]
 
     def close(self) -> None:
         for child in self._children:

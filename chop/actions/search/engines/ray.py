@@ -1,0 +1,272 @@
+"""Trials as tasks of a Ray cluster, or of a Ray of our own on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chop.actions.search.engines.base import Died, Event, Task, overdue
+
+logger = logging.getLogger(__name__)
+
+STARTS = 3  # workers in a row that may be lost before one of them is ready
+PATIENCE = 60.0  # seconds without a worker after which that is said
+# what Ray tells the driver by itself; we say the same in our words
+SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass
+class _Member:
+    """An actor, and what it was last asked."""
+
+    actor: Any
+    asked: Any  # a reference to the answer; None while it has nothing to do
+    ready: bool = False
+    task: Task | None = None
+    since: float = 0.0
+
+
+class RayEngine:
+    """Actors that each have the problem in memory; tasks wait here until one of them is ready."""
+
+    in_order = False
+
+    def __init__(
+        self,
+        packed: bytes,
+        workers: int,
+        trial_timeout: float | None = None,
+        *,
+        cpus: float = 1,
+        gpus: float = 0,
+    ) -> None:
+        self._ray = import_ray()
+        self._timeout, self._members = trial_timeout, list[_Member]()
+        self._waiting: deque[Task] = deque()
+        self._lost_starts, self._began, self._said = 0, time.monotonic(), False
+        self._ours = not self._ray.is_initialized()
+        try:
+            if self._ours:
+                _connect(self._ray)
+            self.slots = _slots(workers, self._ray.nodes(), cpus, gpus)
+            resources = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
+            self._class = self._ray.remote(_actor_class()).options(**resources)
+            self._packed = self._ray.put(packed)
+            self._members = [self._start() for _ in range(self.slots)]
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> _Member:
+        path = [str(Path(folder).resolve()) for folder in sys.path]
+        actor = self._class.remote()
+        return _Member(actor, actor.begin.remote(path, self._packed))
+
+    def free(self) -> int:
+        return self.slots - len(self._waiting) - sum(m.task is not None for m in self._members)
+
+    def submit(self, task: Task) -> None:
+        self._waiting.append(task)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Only who is ready gets a task, so that a worker that never comes holds up nothing."""
+        for member in self._members:
+            if self._waiting and member.ready and member.task is None:
+                member.task, member.since = self._waiting.popleft(), time.monotonic()
+                member.asked = member.actor.run.remote(member.task)
+
+    def wait(self, seconds: float) -> Sequence[Event]:
+        until = time.monotonic() + seconds
+        while True:
+            left = max(0.0, min(until, self._next_deadline()) - time.monotonic())
+            events = [e for member in self._answered(left) for e in self._heard(member)]
+            events += [e for member in self._late() for e in self._killed(member)]
+            self._hand_out()
+            if events or time.monotonic() >= until:
+                self._complain()
+                return events
+
+    def _answered(self, seconds: float) -> list[_Member]:
+        asked = [member.asked for member in self._members if member.asked is not None]
+        if not asked:
+            time.sleep(seconds)
+            return []
+        there, _ = self._ray.wait(asked, num_returns=1, timeout=seconds)
+        return [member for member in self._members if member.asked in there]
+
+    def _heard(self, member: _Member) -> list[Event]:
+        try:
+            said = self._ray.get(member.asked)
+        except self._ray.exceptions.RayError as error:
+            return self._buried(member, _reason(error))
+        member.asked = None
+        if not member.ready:
+            if said is not None:
+                raise ValueError(f"a worker of the Ray cluster could not start: {said}")
+            member.ready, self._lost_starts = True, 0
+            return []
+        member.task = None
+        return [said]
+
+    def _buried(self, member: _Member, reason: str) -> list[Event]:
+        """Its trial is free again, and another actor takes its place."""
+        self._lost_starts += not member.ready
+        if self._lost_starts >= STARTS:
+            raise ChildProcessError(
+                f"{STARTS} workers of the Ray cluster in a row could not start: {reason}"
+            )
+        self._ray.kill(member.actor)
+        self._members[self._members.index(member)] = self._start()
+        return [] if member.task is None else [Died(member.task.number, reason)]
+
+    def _deadline(self, member: _Member) -> float:
+        if member.task is None or self._timeout is None:
+            return float("inf")
+        return member.since + self._timeout
+
+    def _next_deadline(self) -> float:
+        return min(self._deadline(member) for member in self._members)
+
+    def _late(self) -> list[_Member]:
+        now = time.monotonic()
+        return [member for member in self._members if self._deadline(member) <= now]
+
+    def _killed(self, member: _Member) -> list[Event]:
+        assert member.task is not None
+        assert self._timeout is not None
+        self._buried(member, "it took too long")
+        return [overdue(member.task.number, self._timeout)]
+
+    def _complain(self) -> None:
+        waited = time.monotonic() - self._began
+        if self._said or waited < PATIENCE or any(member.ready for member in self._members):
+            return
+        self._said = True
+        logger.warning(
+            "After %.0f seconds the Ray cluster has not started a worker; `ray status` says what "
+            "keeps it busy",
+            waited,
+        )
+
+    def close(self) -> None:
+        for member in self._members:
+            self._ray.kill(member.actor)
+        self._members, self._waiting = [], deque()
+        if self._ours:  # what we started ends, from what we found we take leave
+            self._ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Ray, quiet."""
+    for key, value in SILENCE.items():
+        os.environ.setdefault(key, value)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+            import ray.exceptions
+    except ImportError as error:
+        raise ValueError(
+            '--engine ray needs Ray, which is not installed; pip install "mase[cluster]"'
+        ) from error
+    return ray
+
+
+def _connect(ray: Any) -> None:
+    """The cluster of RAY_ADDRESS or of `ray start`, or a Ray that ends with us.
+
+    address="auto" would join the private Ray of any process of this machine, and end with that.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        with _signals_kept(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+    except Exception as error:  # Ray raises what it likes
+        reason = str(error).strip().partition("\n")[0]
+        raise ConnectionError(
+            f"--engine ray cannot reach or start Ray: {reason}; see that the cluster runs, "
+            f"or take the address of another by RAY_ADDRESS"
+        ) from error
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray would take SIGTERM, for which the search has an answer of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _slots(workers: int, nodes: Iterable[Mapping[str, Any]], cpus: float, gpus: float) -> int:
+    """As many of the workers as there is room for."""
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    room = sum(_room(node, cpus, gpus) for node in alive)
+    if room >= workers:
+        return workers
+    each = f"{cpus:g} CPUs and {gpus:g} GPUs"
+    if room == 0:
+        raise ValueError(
+            f"no machine of the Ray cluster has {each}, which a trial asks for; lower "
+            f"cpus_per_trial or gpus_per_trial in search.strategy.setup"
+        )
+    logger.warning(
+        "The Ray cluster has room for %d of %d workers with %s each; %d run",
+        *(room, workers, each, room),
+    )
+    return int(room)
+
+
+def _room(node: Mapping[str, float], cpus: float, gpus: float) -> float:
+    """How many trials a machine can hold; any number of those that ask for nothing."""
+    wanted = {"CPU": cpus, "GPU": gpus}
+    fits = [node.get(name, 0.0) / amount + 1e-9 for name, amount in wanted.items() if amount]
+    return min((int(fit) for fit in fits), default=float("inf"))
+
+
+def _reason(error: Exception) -> str:
+    """Ray's account of a loss in one sentence: it comes last, before advice."""
+    line = str(error).strip().splitlines()[-1]
+    return f"its Ray worker was lost: {line.partition('. ')[0].rstrip('.')}"
+
+
+def _actor_class() -> type:
+    """A class that Ray sends by value, for a worker has to be told where `chop` is."""
+
+    class Trials:
+        def begin(self, path: list[str], packed: bytes) -> str | None:
+            """Make the worker; what is wrong, if something is."""
+            import logging
+            import sys
+
+            sys.path[:] = dict.fromkeys([*path, *sys.path])
+            try:
+                from chop.actions.search.problem import unpacked
+
+                logging.getLogger("chop").setLevel(logging.ERROR)
+                self.worker = unpacked(packed).worker()
+            except Exception as error:
+                return f"{error}"
+            return None
+
+        def run(self, task: Any) -> Any:
+            return self.worker.run(task.number, task.chosen, task.front)
+
+    return Trials
