@@ -36,6 +36,7 @@ function spread(values) {
 
 function drawParallel() {
   const rows = parallelRows();
+  byId("parallel-all").parentElement.hidden = varying.length <= parallel.mostChoices;
   const { box } = parallel;
   const row = parallel.row = box.clientWidth > 640 ? 48 : 58;
   if (rows.length < 2 || !data.number.length) {
@@ -44,7 +45,7 @@ function drawParallel() {
   }
   const { width, pen, svg } = stage(box, rows.length * row + 14);
   const beside = width > 640; // where names have room of their own
-  const [left, right] = [beside ? Math.min(300, 24 + 7 * Math.max(...rows.map(({ name }) => name.length))) : 16, width - 16];
+  const [left, right] = [beside ? Math.min(310, 40 + 7 * Math.max(...rows.map(({ name }) => name.length))) : 24, width - 28];
   const heights = rows.map((_, k) => 30 + k * row);
   parallel.lines = drawnDesigns().map((i) => ({
     i, points: rows.map(({ values, scale }, k) => values[i] === null ? null
@@ -53,7 +54,7 @@ function drawParallel() {
   for (const kind of ["pruned", "infeasible", "dominated", "front"]) strokeKind(pen, kind);
   rows.forEach(({ name, scale }, k) => {
     svg.append(drawn("line", { class: "axis", x1: left, x2: right, y1: heights[k], y2: heights[k] }));
-    const place = beside ? { x: left - 16, y: heights[k] + 4, "text-anchor": "end" } : { x: left, y: heights[k] - 8 };
+    const place = beside ? { x: left - 30, y: heights[k] + 4, "text-anchor": "end" } : { x: left, y: heights[k] - 8 };
     svg.append(haloed({ class: "label", ...place }, beside && name.length > 40 ? `…${name.slice(-39)}` : name));
     for (const label of scale.labels) rowTick(svg, left + label.share * (right - left), heights[k], label, width);
   });
@@ -61,7 +62,6 @@ function drawParallel() {
   const hidden = data.number.length - parallel.lines.length;
   box.setAttribute("aria-label", `Parallel coordinates of ${rows.length} rows and ${parallel.lines.length} designs` +
     (hidden ? `; ${hidden} dominated designs are left out` : ""));
-  byId("parallel-all").parentElement.hidden = varying.length <= parallel.mostChoices;
   highlight(byId("parallel-chosen"), shown.design);
 }
 
@@ -120,6 +120,7 @@ function highlight(path, i) {
 }
 
 function parallelTable() {
+  if (!data.front.length) return;
   const metrics = data.metrics.filter(({ direction }) => direction);
   const rows = data.front.slice(0, 100).map((i) => [String(data.number[i]),
     ...varying.map(({ values }) => right(plain(values[i]))), ...metrics.map((m) => right(number(m.values[i], m.decimals)))]);
