@@ -18,6 +18,7 @@ PATHS = {
     "chop.ir.graph.mase_graph_metadata": ["MaseGraphMetadata"],
     "chop.numerics": ["FORMATS", "NumberFormat"],
     "chop.actions": ["test", "train", "validate"],
+    "chop.actions.search.report": ["find_record", "read_record", "report_page", "write_report"],
     "chop.cli": ["ChopCLI"],
     "chop.dataset": [
         "AVAILABLE_DATASETS",

@@ -230,7 +230,8 @@ def tested(record: SearchRecord) -> Html | None:
     if not record.test:
         return None
     rows = []
-    for design, scores in record.test.items():
+    for design, found in record.test.items():
+        scores = found if found.keys() & {"validation", "test"} else {"test": found}
         seen, unseen = (_numbers(scores.get(split)) for split in ("validation", "test"))
         label = "baseline" if design == "baseline" else f"trial {design}"
         for name in dict.fromkeys([*seen, *unseen]):

@@ -341,6 +341,9 @@ def test_a_phone_never_scrolls_sideways(show, trials):
         details.evaluate("each => { each.open = true; }")
     settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    for cell in page.locator("#layers-body td").all():
+        place, text = cell.bounding_box(), cell.locator(".n").bounding_box()
+        assert text["x"] + text["width"] <= place["x"] + place["width"] <= PHONE["width"]
     assert colours(page.screenshot()).total() == PHONE["width"] * PHONE["height"]
 
 

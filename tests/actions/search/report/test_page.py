@@ -197,6 +197,7 @@ def test_test_scores_stand_beside_those_of_validation(page):
     assert "trial 8" in text
     assert "−0.0125" in text
     assert "Test and validation" not in page(10)
+    assert "0.6543" in page(10, test={"baseline": {"accuracy": 0.6543}})  # of one split alone
 
 
 def test_columns_that_say_the_same_are_kept_once():

@@ -47,10 +47,9 @@ function drawParallel() {
   const beside = width > 640; // where names have room of their own
   const [left, right] = [beside ? Math.min(310, 40 + 7 * Math.max(...rows.map(({ name }) => name.length))) : 24, width - 28];
   const heights = rows.map((_, k) => 30 + k * row);
-  parallel.lines = drawnDesigns().map((i) => ({
-    i, points: rows.map(({ values, scale }, k) => values[i] === null ? null
-      : [left + (scale.share(values[i]) + (scale.room ?? 0) * luck(i, k)) * (right - left), heights[k]]),
-  }));
+  parallel.pointsOf = (i) => rows.map(({ values, scale }, k) => values[i] === null ? null
+    : [left + (scale.share(values[i]) + (scale.room ?? 0) * luck(i, k)) * (right - left), heights[k]]);
+  parallel.lines = drawnDesigns().map((i) => ({ i, points: parallel.pointsOf(i) }));
   for (const kind of ["pruned", "infeasible", "dominated", "front"]) strokeKind(pen, kind);
   rows.forEach(({ name, scale }, k) => {
     svg.append(drawn("line", { class: "axis", x1: left, x2: right, y1: heights[k], y2: heights[k] }));
@@ -61,7 +60,7 @@ function drawParallel() {
   svg.append(drawn("path", { class: "line", id: "parallel-hover" }), drawn("path", { class: "chosen-mark", id: "parallel-chosen" }));
   const hidden = data.number.length - parallel.lines.length;
   box.setAttribute("aria-label", `Parallel coordinates of ${rows.length} rows and ${parallel.lines.length} designs` +
-    (hidden ? `; ${hidden} dominated designs are left out` : ""));
+    (hidden ? `; ${hidden} more are left out` : ""));
   highlight(byId("parallel-chosen"), shown.design);
 }
 
@@ -73,11 +72,14 @@ function rowTick(svg, at, top, { text, share }, width) {
   svg.append(haloed({ x, y: top + 15, "text-anchor": anchor }, text.length > most ? `${text.slice(0, most)}…` : text));
 }
 
-// All of the front, and of the others every n-th, so that ten thousand stay quick.
+// Of very many designs every n-th, so that ten thousand stay quick; the front is thinned by itself.
 function drawnDesigns() {
   const others = data.number.map((_, i) => i).filter((i) => !onFront.has(i));
-  const every = Math.ceil(others.length / parallel.mostLines);
-  return [...others.filter((_, k) => k % every === 0), ...data.front];
+  return [...thinned(others), ...thinned(data.front)];
+}
+function thinned(designs) {
+  const every = Math.ceil(designs.length / parallel.mostLines);
+  return designs.filter((_, k) => k % every === 0);
 }
 
 function strokeKind(pen, kind) {
@@ -115,8 +117,7 @@ function nearestLine(event) {
   return found;
 }
 function highlight(path, i) {
-  const line = i === null ? null : parallel.lines.find((each) => each.i === i);
-  path?.setAttribute("d", line ? pathOf(line.points) : "");
+  path?.setAttribute("d", i === null ? "" : pathOf(parallel.pointsOf(i)));
 }
 
 function parallelTable() {
