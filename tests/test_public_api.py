@@ -33,6 +33,7 @@ PATHS = {
         "get_hw_runner",
         "get_sw_runner",
     ],
+    "chop.actions.search.report": ["find_record", "read_record", "report_page", "write_report"],
     "chop.cli": ["ChopCLI"],
     "chop.dataset": [
         "AVAILABLE_DATASETS",
