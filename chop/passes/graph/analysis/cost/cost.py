@@ -105,7 +105,8 @@ def call_of(node: fx.Node) -> Call:
     inputs = {name: tuple(tensor.shape) for name, tensor in real_tensors(common.args)}
     outputs = [tuple(tensor.shape) for tensor in result_tensors(node)]
     arguments = {k: v for k, v in common.args.items() if not isinstance(v, TensorMeta)}
-    return Call(common.mase_op, inputs, outputs, mase(node).module, arguments)
+    function = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+    return Call(common.mase_op, inputs, outputs, mase(node).module, arguments, function=function)
 
 
 def _row(node: fx.Node, found: Count, kept: int, sparse: bool, counted: set[int]) -> Row:
