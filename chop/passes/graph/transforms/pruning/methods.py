@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.pruning.movement import MOVEMENT
+from chop.passes.graph.transforms.pruning.movement import MOVEMENT, follows_movement
 from chop.registry import Registry
 
 # The score of each row of a matrix; rows are what is pruned as one: elements, channels
@@ -48,8 +48,9 @@ def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
 
 def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
     """What a method judges a layer by: its weight, as masked, or where that has moved."""
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    _check_finite(weight.detach(), "weights", target)
     if method != "movement":
-        weight: Tensor = layer.weight  # type: ignore[assignment]
         return weight.detach()
     found = layer._buffers.get(MOVEMENT)
     if found is None:
@@ -57,12 +58,27 @@ def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
             f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
             f"train before pruning with the method 'movement'"
         )
+    if not follows_movement(layer):
+        raise PassArgsError(
+            f"the movement of layer {target!r} is no longer added up, as the hook that did so is "
+            f"gone; run add_movement_metadata_analysis_pass and train again"
+        )
+    _check_finite(found, "movements", target)
     if not found.any():
         raise PassArgsError(
             f"the weights of layer {target!r} have not moved; train after "
-            f"add_movement_metadata_analysis_pass, in the same process"
+            f"add_movement_metadata_analysis_pass"
         )
     return found
+
+
+def _check_finite(numbers: Tensor, what: str, target: str) -> None:
+    """What cannot be compared cannot be ranked; a finite sum, which is quick, says that all are."""
+    if not bool(numbers.sum().isfinite()) and not bool(numbers.isfinite().all()):
+        raise PassArgsError(
+            f"layer {target!r} has {what} that are NaN or infinite; load or train finite ones "
+            f"before pruning"
+        )
 
 
 def generator_for(seed: int, target: str) -> Generator:

@@ -44,7 +44,8 @@ def prune_channels_transform_pass(
     """
     given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
     wish = Wish.read("", given)
-    asked = {str(node.target): value for node, value in wish.per_node(graph).items()}
+    per_node = wish.per_node(graph, "prune_channels")
+    asked = {str(node.target): value for node, value in per_node.items()}
     channels = ChannelGraph(graph)
     _check_named(graph, channels, wish)
     families = _families(channels, asked)
