@@ -60,6 +60,7 @@ def exchange(graph: MaseGraph, nodes: Iterable[fx.Node], new: nn.Module) -> None
         note_module(graph, node)
         if rounded and not node_formats(node):
             note_formats(node)  # what it takes is no longer rounded
+            renote_hardware(graph, node)
 
 
 def note_module(graph: MaseGraph, node: fx.Node) -> None:
