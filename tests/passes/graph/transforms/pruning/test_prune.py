@@ -21,7 +21,7 @@ from chop.passes.graph import (
     quantize_transform_pass,
 )
 from chop.passes.graph.transforms.pruning import activation_pruning_of, masks_of
-from chop.passes.graph.transforms.pruning.methods import smallest
+from chop.passes.graph.transforms.pruning.methods import smallest, smallest_in_size
 from chop.training.devices import Place
 from chop.training.loop import Training
 from chop.training.options import TrainOptions
@@ -446,3 +446,14 @@ def test_large_weights_whose_sum_overflows_are_finite():
     mg = ready(nn.Sequential(nn.Linear(16, 8)), "input", torch.ones(2, 16))
     mg.modules["0"].weight.data.fill_(3e38)
     prune_transform_pass(mg, weight={"sparsity": 0.5, "method": "l1-norm"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999, 1.0])
+def test_the_smallest_in_size_are_those_of_a_copy_of_absolute_values(dtype, share):
+    numbers = torch.randn(200_003, generator=torch.Generator().manual_seed(0)).to(dtype)
+    numbers[::7] = numbers[3]  # many are equal
+    count = round(share * len(numbers))
+    found = smallest_in_size(numbers, count)
+    assert torch.equal(found, smallest(numbers.abs(), count))
+    assert int(found.sum()) == count
