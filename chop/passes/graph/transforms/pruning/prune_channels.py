@@ -15,11 +15,12 @@ from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.add_metadata import add_common_metadata_analysis_pass
 from chop.passes.graph.analysis.run import input_name
-from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle, Split
+from chop.passes.graph.transforms.pruning.masks import renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
 from chop.passes.graph.transforms.pruning.plan import Wish
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
-from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of
+from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of, with_less
 from chop.passes.options import Choice, Problem
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ def prune_channels_transform_pass(
     """
     given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
     wish = Wish.read("", given)
-    asked = {str(node.target): value for node, value in wish.per_node(graph).items()}
+    per_node = wish.per_node(graph, "prune_channels")
+    asked = {str(node.target): value for node, value in per_node.items()}
     channels = ChannelGraph(graph)
     _check_named(graph, channels, wish)
     families = _families(channels, asked)
@@ -54,7 +56,7 @@ def prune_channels_transform_pass(
         families = [[target for family in families for target in family]]
     gone: set[int] = set()
     for family in families:
-        gone |= _weakest(channels, family, _budget(channels, family, asked), scores)
+        gone |= _weakest(channels, family, _budget(channels, family, asked), scores, gone)
     removed = _shrink(graph, channels, gone) if gone else {}
     rows = _rows(channels, asked, removed)
     logger.info("Removed channels:\n%s", sparsity_table(rows))
@@ -100,8 +102,7 @@ def _obstacle(channels: ChannelGraph, target: str) -> Obstacle | None:
     """Why none of a layer's channels can go, if so."""
     if target not in channels.producers:
         node = next(n for n in channels.graph.nodes if str(n.target) == target)
-        follows = Obstacle(node, "gives the channels that it takes; name the layer before it")
-        return channels.not_followed.get(target, follows)
+        return Obstacle(node, "gives the channels that it takes; name the layer before it")
     obstacles = [channels.atoms.obstacle(atom) for atom in channels.outs[target]]
     return obstacles[0] if all(obstacles) else None
 
@@ -156,7 +157,8 @@ def _scores(graph: MaseGraph, channels: ChannelGraph, wish: Wish, seed: int) -> 
             .flatten(1)
         )
         values = METHODS[wish.method](rows, generator_for(seed, target)).tolist()
-        for atom, value in zip(channels.outs[target], values, strict=True):
+        # rows of a transposed convolution in groups are those of all groups
+        for atom, value in zip(channels.outs[target], values, strict=False):
             scores[channels.atoms.root(atom)] += value
     return scores
 
@@ -173,10 +175,18 @@ def _budget(channels: ChannelGraph, family: list[str], asked: Mapping[str, float
 
 
 def _weakest(
-    channels: ChannelGraph, family: list[str], count: int, scores: Mapping[int, float]
+    channels: ChannelGraph,
+    family: list[str],
+    count: int,
+    scores: Mapping[int, float],
+    before: set[int],
 ) -> set[int]:
-    """Up to `count` of the channels that may go; no layer loses its last one."""
-    left = {t: Counter(channels.atoms.root(a) for a in channels.outs[t]) for t in family}
+    """Up to `count` of the channels that may go; no layer, and no part, loses its last one."""
+    groups = {target: channels.outs[target] for target in family} | _parts(channels)
+    left = {
+        name: Counter(root for a in atoms if (root := channels.atoms.root(a)) not in before)
+        for name, atoms in groups.items()
+    }
     sizes = {target: sum(members.values()) for target, members in left.items()}
     givers: dict[int, list[str]] = defaultdict(list)
     for target, members in left.items():
@@ -193,6 +203,15 @@ def _weakest(
         for target in givers[root]:
             sizes[target] -= left[target][root]
     return gone
+
+
+def _parts(channels: ChannelGraph) -> dict[str, list[int]]:
+    """The parts that channels are split into."""
+    return {
+        f"{node.name} [{i}]": part.atoms
+        for node, split in channels.splits.items()
+        for i, part in enumerate(split.parts)
+    }
 
 
 def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[str, list[int]]:
@@ -217,6 +236,14 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         stay = kept(axis.atoms)
         if stay is not None:
             _write_size(node, dim, size, len(stay))
+    for node, split in channels.splits.items():
+        stays = [kept(part.atoms) for part in split.parts]
+        if split.cuts() and any(stay is not None for stay in stays):
+            _write_parts(node, split, stays)
+    for name, atoms in channels.attributes.items():
+        stay = kept(atoms)
+        if stay is not None:
+            _cut_attribute(graph, name, stay)
     graph.model.recompile()
     _describe_anew(graph)
     return removed
@@ -229,6 +256,23 @@ def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
     assert sizes[dim] == old, f"{node} has the size {sizes[dim]} where {old} was found"
     sizes[dim] = new
     node.args = (node.args[0], sizes) if listed else (node.args[0], *sizes)
+
+
+def _write_parts(node: fx.Node, split: Split, stays: list[list[int] | None]) -> None:
+    """The sizes of the parts, in numbers: they may differ now."""
+    pairs = zip(split.parts, stays, strict=True)
+    sizes = [len(part.atoms if stay is None else stay) for part, stay in pairs]
+    node.target = "split" if node.op == "call_method" else torch.split
+    node.args, node.kwargs = (node.all_input_nodes[0], sizes), {"dim": split.dim}
+
+
+def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
+    """A tensor that a function reads; its owner, which another model may hold, is another then."""
+    parent, _, last = name.rpartition(".")
+    owner = graph.model if not parent else renewed(graph.modules[parent])
+    with_less(owner, last, kept)
+    if parent:
+        replace_module(graph, parent, owner)
 
 
 def _describe_anew(graph: MaseGraph) -> None:
