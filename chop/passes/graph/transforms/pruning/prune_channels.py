@@ -7,14 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import torch
 from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.add_metadata import add_common_metadata_analysis_pass
-from chop.passes.graph.analysis.run import input_name
+from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
 from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
 from chop.passes.graph.transforms.pruning.plan import Wish
@@ -48,7 +45,7 @@ def prune_channels_transform_pass(
     channels = ChannelGraph(graph)
     _check_named(graph, channels, wish)
     families = _families(channels, asked)
-    scores = _scores(graph, channels, wish, seed)
+    scores = channel_scores(graph, channels, method, seed)
     if scope == "global":
         families = [[target for family in families for target in family]]
     gone: set[int] = set()
@@ -70,7 +67,7 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
         node = nodes.get(key) or targets.get(key)
         if node is None or not value:
             continue
-        obstacle = _obstacle(channels, str(node.target))
+        obstacle = obstacle_to(channels, str(node.target))
         if obstacle is not None:
             raise PassArgsError(
                 f"channels of node {node.name!r} cannot be removed, as node "
@@ -78,7 +75,7 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
             )
 
 
-def _obstacle(channels: ChannelGraph, target: str) -> Obstacle | None:
+def obstacle_to(channels: ChannelGraph, target: str) -> Obstacle | None:
     """Why none of a layer's channels can go, if so."""
     if target not in channels.producers:
         node = next(n for n in channels.graph.nodes if str(n.target) == target)
@@ -127,17 +124,17 @@ def _check_same(channels: ChannelGraph, targets: list[str], asked: Mapping[str, 
             )
 
 
-def _scores(graph: MaseGraph, channels: ChannelGraph, wish: Wish, seed: int) -> dict[int, float]:
+def channel_scores(
+    graph: MaseGraph, channels: ChannelGraph, method: str, seed: int
+) -> dict[int, float]:
     """What a channel is worth: in all layers that give it, together."""
     scores: dict[int, float] = defaultdict(float)
     for target in channels.producers:
         layer = graph.modules[target]
         rows = (
-            looked_at(layer, wish.method, target)
-            .movedim(sides_of(layer).outs["weight"], 0)
-            .flatten(1)
+            looked_at(layer, method, target).movedim(sides_of(layer).outs["weight"], 0).flatten(1)
         )
-        values = METHODS[wish.method](rows, generator_for(seed, target)).tolist()
+        values = METHODS[method](rows, generator_for(seed, target)).tolist()
         for atom, value in zip(channels.outs[target], values, strict=True):
             scores[channels.atoms.root(atom)] += value
     return scores
@@ -198,35 +195,19 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         assert axis is not None
         stay = kept(axis.atoms)
         if stay is not None:
-            _write_size(node, dim, size, len(stay))
+            write_size(node, dim, size, len(stay))
     graph.model.recompile()
-    _describe_anew(graph)
+    describe_anew(graph)
     return removed
 
 
-def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
+def write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
     """A size that stands in the code, as in view(-1, 512)."""
     listed = len(node.args) == 2 and isinstance(node.args[1], list | tuple)
     sizes: list[Any] = list(node.args[1] if listed else node.args[1:])  # type: ignore[arg-type]
     assert sizes[dim] == old, f"{node} has the size {sizes[dim]} where {old} was found"
     sizes[dim] = new
     node.args = (node.args[0], sizes) if listed else (node.args[0], *sizes)
-
-
-def _describe_anew(graph: MaseGraph) -> None:
-    """Run the smaller network on inputs like those of before, for the shapes inside it."""
-    device = next((p.device for p in graph.model.parameters()), None)
-    given: dict[str, Any] = {}
-    values_kept = False
-    for node in graph.inputs:
-        result = mase(node).common.results["data_out_0"]
-        values_kept |= "torch_dtype" in result and "value" in result
-        if "value" in result:
-            given[input_name(node)] = result["value"]
-        else:
-            zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
-            given[input_name(node)] = zeros
-    add_common_metadata_analysis_pass(graph, dummy_in=given, add_value=values_kept)
 
 
 def _rows(
@@ -244,7 +225,7 @@ def _kept(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
     """Why layers that were asked for keep all their channels."""
     reasons = {}
     for target, value in asked.items():
-        obstacle = _obstacle(channels, target) if value else None
+        obstacle = obstacle_to(channels, target) if value else None
         if obstacle is not None:
             reasons[target] = f"node {obstacle.node.name!r} {obstacle.why}"
     return reasons

@@ -1,0 +1,15 @@
+"""Networks with other widths and depths."""
+
+from chop.passes.graph.transforms.redefine.batch_norm import reestimate_batch_norm
+from chop.passes.graph.transforms.redefine.redefine import (
+    redefine_conv_transform_pass,
+    redefine_linear_transform_pass,
+    redefine_transform_pass,
+)
+
+__all__ = [
+    "redefine_conv_transform_pass",
+    "redefine_linear_transform_pass",
+    "redefine_transform_pass",
+    "reestimate_batch_norm",
+]

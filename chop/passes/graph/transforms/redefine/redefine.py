@@ -1,0 +1,257 @@
+"""Redefine a network: other widths and depths, from which any choice gives one that runs."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError, graph_pass, has_metadata
+from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
+from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph
+from chop.passes.graph.transforms.pruning.prune import replace_module
+from chop.passes.graph.transforms.pruning.prune_channels import (
+    channel_scores,
+    obstacle_to,
+    write_size,
+)
+from chop.passes.graph.transforms.redefine.blocks import Weights, change_depth
+from chop.passes.graph.transforms.redefine.layers import fresh, inherited
+from chop.passes.graph.transforms.redefine.original import Original
+from chop.passes.graph.transforms.redefine.sizes import (
+    Segment,
+    Wish,
+    copies,
+    places,
+    segments,
+    settle,
+)
+from chop.passes.graph.transforms.redefine.wishes import Choice, Plan, read_plan
+from chop.passes.select import By
+from chop.registry import unknown
+
+logger = logging.getLogger(__name__)
+
+LINEAR = ("linear",)
+CONV = (
+    *("conv1d", "conv2d", "conv3d"),
+    *("convtranspose1d", "convtranspose2d", "convtranspose3d"),
+)
+
+
+@graph_pass("redefine", "transform", needs=("common",))
+def redefine_transform_pass(
+    graph: MaseGraph,
+    *,
+    by: Literal["type", "name", "regex_name"] = "name",
+    default: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: Literal["fresh", "inherit"] = "fresh",
+    seed: int = 0,
+    **per_key: Any,
+) -> dict[str, Any]:
+    """Give linear and convolutional layers other widths, and blocks other depths.
+
+    Each key has a table `{"config": {"name": …, "channel_multiplier": 2}}`. "output_only" and
+    "both" set how many outputs a layer has, as a multiple of the original network's, or as
+    `width`; "input_only" keeps them. Norms, additions and all consumers follow. `repeat` says how
+    often a layer, or a named module with several, is there. `weights` are "fresh" (layers whose
+    shape changed are initialised from `seed`) or "inherit" (channels are copied so that the
+    function stays, or the least important ones go). `config` may hold all of it, as in the labs.
+    """
+    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
+    return _redefine(graph, (*LINEAR, *CONV), given | dict(config or {}))
+
+
+@graph_pass("redefine_linear", "transform", needs=("common",))
+def redefine_linear_transform_pass(
+    graph: MaseGraph,
+    *,
+    by: Literal["type", "name", "regex_name"] = "name",
+    default: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: Literal["fresh", "inherit"] = "fresh",
+    seed: int = 0,
+    **per_key: Any,
+) -> dict[str, Any]:
+    """Give linear layers other widths, as `redefine` does; all others follow."""
+    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
+    return _redefine(graph, LINEAR, given | dict(config or {}))
+
+
+@graph_pass("redefine_conv", "transform", needs=("common",))
+def redefine_conv_transform_pass(
+    graph: MaseGraph,
+    *,
+    by: Literal["type", "name", "regex_name"] = "name",
+    default: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: Literal["fresh", "inherit"] = "fresh",
+    seed: int = 0,
+    **per_key: Any,
+) -> dict[str, Any]:
+    """Give convolutional layers other widths, as `redefine` does; norms and all others follow."""
+    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
+    return _redefine(graph, CONV, given | dict(config or {}))
+
+
+def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -> dict[str, Any]:
+    by, default, weights, seed = (given.pop(key) for key in ("by", "default", "weights", "seed"))
+    _check_choice("by", by, get_args(By))
+    _check_choice("weights", weights, get_args(Weights))
+    plan = read_plan(graph, by, default, given, kinds)
+    channels = ChannelGraph(graph)
+    original = Original.of(graph).with_widths(channels)
+    untrained: list[str] = []
+    if plan.repeats:
+        trial = _shallow_copy(graph)  # refused before anything is changed
+        _settled(trial, plan, change_depth(trial, plan.repeats, original, weights, seed)[0])
+        original, untrained = change_depth(graph, plan.repeats, original, weights, seed)
+    change = _settled(graph, plan, original)
+    resized = _resize(graph, change, weights, seed)
+    original.keep(graph)
+    if resized or plan.repeats:
+        graph.model.recompile()
+        describe_anew(graph)
+        _forget_statistics(graph)
+    return _info(graph, change, original, resized, untrained, weights)
+
+
+def _check_choice(option: str, value: Any, known: Collection[str]) -> None:
+    if value not in known:
+        raise PassArgsError(unknown(option, str(value), list(known)))
+
+
+def _shallow_copy(graph: MaseGraph) -> MaseGraph:
+    """A graph of its own on the same layers, on which changes can be tried out."""
+    new = copy.copy(graph)
+    new.model = fx.GraphModule(graph.model, copy.deepcopy(graph.fx_graph))
+    new.meta = {"mase": graph.meta["mase"].clone_for(new)}
+    for node in new.nodes:
+        node.meta = {**node.meta, "mase": mase(node).clone_for(node)}
+    return new
+
+
+@dataclass(frozen=True)
+class Change:
+    """How often each channel of a network is to be there, and which layers stay as they are."""
+
+    channels: ChannelGraph
+    parts: list[Segment]
+    kept: dict[str, str]
+
+
+def _settled(graph: MaseGraph, plan: Plan, original: Original) -> Change:
+    channels = ChannelGraph(graph)
+    original = original.with_widths(channels)
+    wishes, kept = _wishes(channels, plan, original)
+    parts = segments(channels, [wish.side for wish in wishes])
+    return Change(channels, parts, kept | settle(parts, wishes))
+
+
+def _wishes(
+    channels: ChannelGraph, plan: Plan, original: Original
+) -> tuple[list[Wish], dict[str, str]]:
+    """The widths that choices mean in this graph, and why some layers cannot have one."""
+    wishes: list[Wish] = []
+    kept: dict[str, str] = {}
+    calls = {str(n.target): n for n in channels.graph.nodes if n.op == "call_module"}
+    for target, node in calls.items():
+        base = original.copies.get(target, target)
+        firm = plan.chosen.get(target) or plan.chosen.get(base)
+        choice = firm or plan.others.get(target) or plan.others.get(base) or Choice()
+        named = plan.by_name and firm is not None
+        if choice.changes_outputs and target not in channels.producers:
+            obstacle = obstacle_to(channels, target)
+            assert obstacle is not None
+            kept[node.name] = f"node {obstacle.node.name!r} {obstacle.why}"
+            if named:
+                raise PassArgsError(
+                    f"node {node.name!r} has no width of its own, as {kept[node.name]}; "
+                    f"leave it out"
+                )
+        elif target in channels.producers:
+            wishes += _wishes_of(node, choice, original, firm is not None, named)
+    return wishes, kept
+
+
+def _wishes_of(
+    node: fx.Node, choice: Choice, original: Original, firm: bool, named: bool
+) -> Iterator[Wish]:
+    target = str(node.target)
+    if choice.changes_outputs:
+        width = choice.of(original.outs[target])
+        yield Wish(node, ("out", target), width, choice.multiplier, firm, named)
+    elif choice.name == "input_only":
+        yield Wish(node, ("out", target), original.outs[target], None, firm, named)
+        if choice.multiplier is not None:
+            width = choice.of(original.ins.get(target, 0))
+            yield Wish(node, ("in", target), width, choice.multiplier, firm, named)
+
+
+def _resize(graph: MaseGraph, change: Change, weights: Weights, seed: int) -> list[str]:
+    """Give every module the size that it now has; the dotted names of those that changed."""
+    channels = change.channels
+    moved = any(part.size != len(part.roots) for part in change.parts)
+    ranked = moved and weights == "inherit"
+    scores = channel_scores(graph, channels, "l1-norm", seed) if ranked else {}
+    counts = copies(change.parts, scores)
+    make = inherited if weights == "inherit" else fresh
+    changed: list[str] = []
+    for target in dict.fromkeys((*channels.outs, *channels.ins)) if counts else ():
+        outs = places(channels, channels.outs.get(target), counts)
+        ins = places(channels, channels.ins.get(target), counts)
+        if outs is not None or ins is not None:
+            replace_module(graph, target, make(graph.modules[target], outs, ins, seed, target))
+            changed.append(target)
+    for node, (dim, size) in channels.resized.items():
+        axis = channels.axes[node]
+        assert axis is not None
+        new = places(channels, axis.atoms, counts)
+        if new is not None:
+            write_size(node, dim, size, len(new))
+    return changed
+
+
+def _forget_statistics(graph: MaseGraph) -> None:
+    """What was measured on the network before is void; what it would be as hardware follows."""
+    for node in graph.nodes:
+        if has_metadata(node, "software"):
+            for part in ("args", "results"):
+                table = mase(node).software.get(part, {})
+                for name in table:
+                    table[name] = {"stat": {}}
+        renote_hardware(graph, node)
+
+
+def _info(
+    graph: MaseGraph,
+    change: Change,
+    original: Original,
+    resized: list[str],
+    untrained: list[str],
+    weights: Weights,
+) -> dict[str, Any]:
+    """What became of the network; `fresh` are the nodes whose weights nothing was trained for."""
+    new = set(resized) if weights == "fresh" else set()
+    nodes = [node for node in graph.nodes if node.op == "call_module"]
+    found = [node.name for node in nodes if str(node.target) in new or node.name in untrained]
+    widths = {}
+    for target, node in change.channels.producers.items():
+        size = sum(p.size * p.times.get(("out", target), 0) for p in change.parts)
+        widths[node.name] = {"original": original.outs.get(target, size), "width": size}
+    changed = {n: w for n, w in widths.items() if w["original"] != w["width"]}
+    logger.info("Redefined %s; new weights in %s", changed or "nothing", found or "no layer")
+    return {
+        "widths": widths,
+        "repeats": dict(original.repeats),
+        "fresh": found,
+        "kept": change.kept,
+    }
