@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -18,6 +18,9 @@ from chop.passes.graph.transforms.redefine.layers import can_pass_on, pass_on, r
 from chop.passes.graph.transforms.redefine.original import Original
 from chop.passes.graph.transforms.upkeep import finish, outer_names
 from chop.passes.graph.utils import vf
+
+if TYPE_CHECKING:
+    from chop.passes.graph.transforms.redefine.wishes import Plan
 
 Weights = Literal["fresh", "inherit"]
 # done twice, they give what they give once; dropout does so in eval mode
@@ -96,25 +99,40 @@ def _check_shapes(block: Block) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Depth:
+    """What to remember of depths that changed, nodes without training, and blocks that stay."""
+
+    original: Original
+    untrained: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+
 def change_depth(
-    graph: MaseGraph, repeats: Mapping[str, int], original: Original, weights: Weights, seed: int
-) -> tuple[Original, list[str]]:
-    """Let every block be there as often as asked; what to remember, and nodes with new weights."""
+    graph: MaseGraph, plan: Plan, original: Original, weights: Weights, seed: int
+) -> Depth:
+    """Let every block be there as often as asked; who names one wants to know why it cannot."""
     untrained: list[str] = []
-    for name, wanted in repeats.items():
+    kept: dict[str, str] = {}
+    for name, wanted in plan.repeats.items():
         count = original.repeats.get(name, 1)
-        for index in range(count, wanted, -1):
-            _skip(graph, find_block(graph, _called(name, index - 1)))
-        for index in range(max(count, 1), wanted):
-            new, renamed = _repeated(
-                graph, find_block(graph, _called(name, index - 1)), name, index
-            )
-            original = original.with_copies(renamed)
-            untrained += _initialise(graph, new, weights, seed)
-        original = original.with_repeat(name, wanted)
-    if repeats:
+        try:
+            for index in range(count, wanted, -1):
+                _skip(graph, find_block(graph, _called(name, index - 1)))
+            for index in range(count, wanted):
+                block = find_block(graph, _called(name, index - 1))
+                new, renamed = _repeated(graph, block, name, index)
+                original = original.with_copies(renamed)
+                untrained += _initialise(new, weights, seed)
+        except PassArgsError as error:
+            if plan.by_name:
+                raise
+            kept[vf(name)] = str(error)
+        else:
+            original = original.with_repeat(name, wanted)
+    if plan.repeats:
         finish(graph)
-    return original, untrained
+    return Depth(original, untrained, kept)
 
 
 def _called(name: str, index: int) -> str:
@@ -195,7 +213,7 @@ def _copied_module(
     return new
 
 
-def _initialise(graph: MaseGraph, block: Block, weights: Weights, seed: int) -> list[str]:
+def _initialise(block: Block, weights: Weights, seed: int) -> list[str]:
     """Weights for a copy of a block: new, or such that the network computes what it did.
 
     Returned are the nodes whose weights nothing was trained for.

@@ -50,8 +50,14 @@ def fresh(layer: nn.Module, outs: Places, ins: Places, seed: int, target: str) -
 
 
 def reset(layer: nn.Module, seed: int, target: str) -> None:
-    """Initialise a layer as its class does; masks stay, and so does the random state."""
-    masked, tensor = type(layer), next((t for t in layer.parameters()), None)
+    """Initialise a layer as its class does; masks stay, and so does the random state.
+
+    A norm without parameters has statistics to forget, which takes no random numbers.
+    """
+    if not [*layer.parameters()]:
+        layer.reset_parameters()  # type: ignore[operator]
+        return
+    masked, device = type(layer), next(layer.parameters()).device
     layer.__class__ = unmasked_class(masked)
     try:
         with _seeded(zlib.crc32(f"{seed} {target}".encode())):
@@ -59,8 +65,7 @@ def reset(layer: nn.Module, seed: int, target: str) -> None:
             layer.reset_parameters()  # type: ignore[operator]
     finally:
         layer.__class__ = masked
-    if tensor is not None:
-        layer.to(tensor.device)
+    layer.to(device)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from chop.passes.graph.transforms.pruning.prune_channels import (
     obstacle_to,
     write_size,
 )
-from chop.passes.graph.transforms.redefine.blocks import Weights, change_depth
+from chop.passes.graph.transforms.redefine.blocks import Depth, Weights, change_depth
 from chop.passes.graph.transforms.redefine.layers import fresh, inherited
 from chop.passes.graph.transforms.redefine.original import Original
 from chop.passes.graph.transforms.redefine.sizes import (
@@ -108,20 +108,22 @@ def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -
     _check_choice("weights", weights, get_args(Weights))
     plan = read_plan(graph, by, default, given, kinds)
     channels = ChannelGraph(graph)
-    original = Original.of(graph).with_widths(channels)
-    untrained: list[str] = []
+    depth = Depth(Original.of(graph).with_widths(channels))
     if plan.repeats:
-        trial = _shallow_copy(graph)  # refused before anything is changed
-        _settled(trial, plan, change_depth(trial, plan.repeats, original, weights, seed)[0])
-        original, untrained = change_depth(graph, plan.repeats, original, weights, seed)
-    change = _settled(graph, plan, original)
+        trial = _shallow_copy(graph)  # what cannot be done is refused before anything is changed
+        tried = change_depth(trial, plan, depth.original, weights, seed)
+        _settled(ChannelGraph(trial), plan, tried.original)
+        depth = change_depth(graph, plan, depth.original, weights, seed)
+        channels = ChannelGraph(graph)
+    change = _settled(channels, plan, depth.original)
     resized = _resize(graph, change, weights, seed)
-    original.keep(graph)
+    depth.original.keep(graph)
     if resized or plan.repeats:
         graph.model.recompile()
         describe_anew(graph)
         _forget_statistics(graph)
-    return _info(graph, change, original, resized, untrained, weights)
+    fresh_modules = resized if weights == "fresh" else []
+    return _info(graph, change, depth, fresh_modules)
 
 
 def _check_choice(option: str, value: Any, known: Collection[str]) -> None:
@@ -148,8 +150,7 @@ class Change:
     kept: dict[str, str]
 
 
-def _settled(graph: MaseGraph, plan: Plan, original: Original) -> Change:
-    channels = ChannelGraph(graph)
+def _settled(channels: ChannelGraph, plan: Plan, original: Original) -> Change:
     original = original.with_widths(channels)
     wishes, kept = _wishes(channels, plan, original)
     parts = segments(channels, [wish.side for wish in wishes])
@@ -191,8 +192,9 @@ def _wishes_of(
         yield Wish(node, ("out", target), width, choice.multiplier, firm, named)
     elif choice.name == "input_only":
         yield Wish(node, ("out", target), original.outs[target], None, firm, named)
-        if choice.multiplier is not None:
-            width = choice.of(original.ins.get(target, 0))
+        known = original.ins.get(target)
+        if choice.multiplier is not None and (known is not None or choice.multiplier != 1):
+            width = choice.of(known or 0)
             yield Wish(node, ("in", target), width, choice.multiplier, firm, named)
 
 
@@ -232,26 +234,24 @@ def _forget_statistics(graph: MaseGraph) -> None:
 
 
 def _info(
-    graph: MaseGraph,
-    change: Change,
-    original: Original,
-    resized: list[str],
-    untrained: list[str],
-    weights: Weights,
+    graph: MaseGraph, change: Change, depth: Depth, modules: Collection[str]
 ) -> dict[str, Any]:
     """What became of the network; `fresh` are the nodes whose weights nothing was trained for."""
-    new = set(resized) if weights == "fresh" else set()
-    nodes = [node for node in graph.nodes if node.op == "call_module"]
-    found = [node.name for node in nodes if str(node.target) in new or node.name in untrained]
+    new = [
+        node.name
+        for node in graph.nodes
+        if node.op == "call_module" and (node.target in modules or node.name in depth.untrained)
+    ]
     widths = {}
     for target, node in change.channels.producers.items():
         size = sum(p.size * p.times.get(("out", target), 0) for p in change.parts)
-        widths[node.name] = {"original": original.outs.get(target, size), "width": size}
-    changed = {n: w for n, w in widths.items() if w["original"] != w["width"]}
-    logger.info("Redefined %s; new weights in %s", changed or "nothing", found or "no layer")
+        widths[node.name] = {"original": depth.original.outs.get(target, size), "width": size}
+    changed = {n: w["width"] for n, w in widths.items() if w["original"] != w["width"]}
+    logger.info("Widths other than the original's: %s", changed or "none")
+    logger.info("Layers with new weights: %s", ", ".join(new) or "none")
     return {
         "widths": widths,
-        "repeats": dict(original.repeats),
-        "fresh": found,
-        "kept": change.kept,
+        "repeats": dict(depth.original.repeats),
+        "fresh": new,
+        "kept": change.kept | depth.kept,
     }

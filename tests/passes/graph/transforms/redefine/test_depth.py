@@ -230,3 +230,13 @@ def test_skipping_never_lets_a_node_overwrite_what_others_read(make_graph, inpla
         mg, _ = depth(mg, b=0)
         y = model.a(x)
         torch.testing.assert_close(mg.model(x), F.relu(y) + y)
+
+
+def test_blocks_that_were_not_named_are_repeated_where_that_can_be(parents):
+    parent = parents("vgg")
+    config = {"by": "type", "conv2d": {"config": {"repeat": 2}}, "weights": "inherit"}
+    mg, info = redefine_transform_pass(parent.graph.clone(), config)
+    check(mg, parent, same=True)
+    assert named(mg, "repeat") == [f"feature_layers_{i}_repeat1" for i in (3, 10, 17)]
+    assert info["repeats"] == {f"feature_layers.{i}": 2 for i in (3, 10, 17)}
+    assert "keeps its shape" in info["kept"]["feature_layers_7"]

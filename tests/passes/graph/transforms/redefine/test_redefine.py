@@ -94,6 +94,15 @@ class TestLabs:
         ):
             redefine_linear_transform_pass(jets(parents), {**LABS, "seq_blocks_6": tail})
 
+    def test_inputs_of_no_layer_stay(self, parents):
+        head = {"config": {"name": "input_only", "channel_multiplier": 1}}
+        mg, _ = redefine_linear_transform_pass(jets(parents), seq_blocks_2=head)
+        assert linears(mg) == [(16, 16), (16, 16), (16, 5)]
+        head["config"]["channel_multiplier"] = 2
+        message = "inputs of node 'seq_blocks_2' come from no layer"
+        with pytest.raises(PassArgsError, match=message):
+            redefine_linear_transform_pass(jets(parents), seq_blocks_2=head)
+
     def test_a_sampled_config_of_a_search_is_taken_as_it_is(self, parents):
         sampled = {**LABS, "seq_blocks_1": {"config": {"name": None}}, "accelerator": "cuda"}
         sampled["seq_blocks_3"] = {"config": {"name": "NA"}}
