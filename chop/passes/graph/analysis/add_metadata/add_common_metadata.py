@@ -156,7 +156,7 @@ def describe_anew(graph: MaseGraph) -> None:
         else:
             zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
             given[input_name(node)] = zeros
-    if not values_kept:
+    if not values_kept and not _knows_its_device(graph):
         try:
             add_common_metadata_analysis_pass(
                 graph, dummy_in=given, add_value=False, force_device_meta=True
@@ -166,6 +166,13 @@ def describe_anew(graph: MaseGraph) -> None:
         else:
             return
     add_common_metadata_analysis_pass(graph, dummy_in=given, add_value=values_kept)
+
+
+def _knows_its_device(graph: MaseGraph) -> bool:
+    """Whether a node gives a device, which would be another if nothing was computed."""
+    return any(
+        mase(node).common.results["data_out_0"].get("type") is torch.device for node in graph.nodes
+    )
 
 
 def annotate_graph(graph: MaseGraph) -> None:

@@ -44,6 +44,7 @@ CONV = (
     *("conv1d", "conv2d", "conv3d"),
     *("convtranspose1d", "convtranspose2d", "convtranspose3d"),
 )
+KINDS = (*LINEAR, *CONV)
 
 
 @graph_pass("redefine", "transform", needs=("common",))
@@ -67,7 +68,7 @@ def redefine_transform_pass(
     function stays, or the least important ones go). `config` may hold all of it, as in the labs.
     """
     given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
-    return _redefine(graph, (*LINEAR, *CONV), given | dict(config or {}))
+    return _redefine(graph, KINDS, given | dict(config or {}))
 
 
 @graph_pass("redefine_linear", "transform", needs=("common",))
