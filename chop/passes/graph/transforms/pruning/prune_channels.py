@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from torch import fx
+from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PassArgsError, graph_pass
@@ -183,25 +183,43 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         stay = [i for i, atom in enumerate(atoms) if channels.atoms.root(atom) not in gone]
         return stay if len(stay) < len(atoms) else None
 
-    removed: dict[str, list[int]] = {}
+    resize(graph, channels, kept, lambda target, *given: shrunk(*given))
+    describe_anew(graph)
+    stays = {target: (atoms, kept(atoms)) for target, atoms in channels.outs.items()}
+    return {
+        target: sorted(set(range(len(atoms))) - set(stay))
+        for target, (atoms, stay) in stays.items()
+        if stay is not None
+    }
+
+
+Places = list[int] | None  # the old place that each new place along a dimension is of; None: all
+
+
+def resize(
+    graph: MaseGraph,
+    channels: ChannelGraph,
+    places: Callable[[list[int] | None], Places],
+    make: Callable[[str, nn.Module, Places, Places], nn.Module],
+) -> list[str]:
+    """Let `make` give every module its new size, and write it into the code; who has changed."""
+    changed: list[str] = []
     for target in dict.fromkeys((*channels.outs, *channels.ins)):
-        outs, ins = kept(channels.outs.get(target)), kept(channels.ins.get(target))
-        if outs is not None:
-            removed[target] = sorted(set(range(len(channels.outs[target]))) - set(outs))
+        outs, ins = places(channels.outs.get(target)), places(channels.ins.get(target))
         if outs is not None or ins is not None:
-            replace_module(graph, target, shrunk(graph.modules[target], outs, ins))
+            replace_module(graph, target, make(target, graph.modules[target], outs, ins))
+            changed.append(target)
     for node, (dim, size) in channels.resized.items():
         axis = channels.axes[node]
         assert axis is not None
-        stay = kept(axis.atoms)
+        stay = places(axis.atoms)
         if stay is not None:
-            write_size(node, dim, size, len(stay))
+            _write_size(node, dim, size, len(stay))
     graph.model.recompile()
-    describe_anew(graph)
-    return removed
+    return changed
 
 
-def write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
+def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
     """A size that stands in the code, as in view(-1, 512)."""
     listed = len(node.args) == 2 and isinstance(node.args[1], list | tuple)
     sizes: list[Any] = list(node.args[1] if listed else node.args[1:])  # type: ignore[arg-type]

@@ -24,12 +24,13 @@ def inherited(layer: nn.Module, outs: Places, ins: Places, seed: int, target: st
     """
     new = _own(shrunk(layer, outs, ins), layer)
     dim = sides_of(layer).ins.get("weight")
-    if ins is None or dim is None or len(set(ins)) == len(ins):
+    weight, old = new._parameters.get("weight"), layer._parameters.get("weight")
+    if ins is None or dim is None or weight is None or old is None:
         return new
-    weight = new._parameters["weight"]
-    assert weight is not None
+    # the weight of a convolution in groups has the channels of one group, and all groups are alike
+    read = [place for place in ins if place < old.shape[dim]]
     shape = [-1 if d == dim else 1 for d in range(weight.dim())]
-    scale = _shares(ins, generator_for(seed, target)).reshape(shape)
+    scale = _shares(read, generator_for(seed, target)).reshape(shape)
     weight.data.mul_(scale.to(weight.device, weight.dtype))
     return new
 

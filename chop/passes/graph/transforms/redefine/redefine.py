@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from torch import fx
+from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
@@ -16,11 +16,11 @@ from chop.passes.base import PassArgsError, graph_pass, has_metadata
 from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
 from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
-from chop.passes.graph.transforms.pruning.prune import replace_module
 from chop.passes.graph.transforms.pruning.prune_channels import (
+    Places,
     channel_scores,
     obstacle_to,
-    write_size,
+    resize,
 )
 from chop.passes.graph.transforms.redefine.blocks import Depth, Weights, change_depth
 from chop.passes.graph.transforms.redefine.layers import fresh, inherited
@@ -120,7 +120,6 @@ def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -
     resized = _resize(graph, change, weights, seed)
     depth.original.keep(graph)
     if resized or plan.repeats:
-        graph.model.recompile()
         describe_anew(graph)
         _forget_statistics(graph)
     fresh_modules = resized if weights == "fresh" else []
@@ -202,25 +201,19 @@ def _wishes_of(
 def _resize(graph: MaseGraph, change: Change, weights: Weights, seed: int) -> list[str]:
     """Give every module the size that it now has; the dotted names of those that changed."""
     channels = change.channels
-    moved = any(part.size != len(part.roots) for part in change.parts)
-    ranked = moved and weights == "inherit"
-    scores = channel_scores(graph, channels, "l1-norm", seed) if ranked else {}
+    if all(part.size == len(part.roots) for part in change.parts):
+        return []
+    inherits = weights == "inherit"
+    scores = channel_scores(graph, channels, "l1-norm", seed) if inherits else {}
     counts = copies(change.parts, scores)
-    make = inherited if weights == "inherit" else fresh
-    changed: list[str] = []
-    for target in dict.fromkeys((*channels.outs, *channels.ins)) if counts else ():
-        outs = places(channels, channels.outs.get(target), counts)
-        ins = places(channels, channels.ins.get(target), counts)
-        if outs is not None or ins is not None:
-            replace_module(graph, target, make(graph.modules[target], outs, ins, seed, target))
-            changed.append(target)
-    for node, (dim, size) in channels.resized.items():
-        axis = channels.axes[node]
-        assert axis is not None
-        new = places(channels, axis.atoms, counts)
-        if new is not None:
-            write_size(node, dim, size, len(new))
-    return changed
+
+    def new_places(atoms: list[int] | None) -> list[int] | None:
+        return places(channels, atoms, counts)
+
+    def make(target: str, layer: nn.Module, outs: Places, ins: Places) -> nn.Module:
+        return (inherited if inherits else fresh)(layer, outs, ins, seed, target)
+
+    return resize(graph, channels, new_places, make)
 
 
 def _forget_statistics(graph: MaseGraph) -> None:

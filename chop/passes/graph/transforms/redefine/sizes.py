@@ -120,7 +120,10 @@ def _settle_one(wish: Wish, own: list[Segment]) -> str | None:
     """Sizes for the segments that are still free; what stands against it."""
     free = [part for part in own if part.free]
     rest = wish.width - sum(part.size * part.times[wish.side] for part in own if not part.free)
-    sizes = _distributed(rest, [(len(p.roots), p.times[wish.side]) for p in free])
+    before = [(len(part.roots), part.times[wish.side]) for part in free]
+    sizes = _distributed(rest, before)
+    if sizes is None and wish.multiplier is not None and own and free == own:
+        sizes = _nearest(rest, before)
     if sizes is None:
         return _problem(wish, own)
     for part, size in zip(free, sizes, strict=True):
@@ -151,6 +154,16 @@ def _distributed(total: int, parts: list[tuple[int, int]]) -> list[int] | None:
     return sizes
 
 
+def _nearest(total: int, parts: list[tuple[int, int]]) -> list[int]:
+    """Sizes in proportion to what they were, whose sum is not quite `total`.
+
+    >>> _nearest(14, [(3, 4)])
+    [4]
+    """
+    before = sum(size * times for size, times in parts)
+    return [max(1, round(total * size / before)) for size, _ in parts]
+
+
 def _problem(wish: Wish, own: list[Segment]) -> str | None:
     decided = [part.wish for part in own if part.wish is not None]
     factors = {wish.multiplier, *(other.multiplier for other in decided)}
@@ -179,8 +192,8 @@ def _problem(wish: Wish, own: list[Segment]) -> str | None:
         )
     unit = max(part.times[wish.side] for part in own)
     return (
-        f"node {name} cannot have {wish.width} {what}, as {unit} of them are one channel of "
-        f"another layer; give a multiple of {unit}"
+        f"node {name} cannot have {wish.width} {what}, as always {unit} of them go together; "
+        f"give a multiple of {unit}"
     )
 
 

@@ -281,6 +281,8 @@ class TestRefused:
 
         graph = make_graph(Net(), torch.randn(2, 1, 2, 2))
         self.refused(graph, {"b": both(width=14)}, "give a multiple of 4")
+        _, info = redefine_transform_pass(graph.clone(), b=both(channel_multiplier=1.2))
+        assert widths(info)["b"] == 4 * widths(info)["a"] == 16  # the nearest that there is
         mg, info = redefine_transform_pass(graph, b=both(width=20))
         assert widths(info)["a"] == 5
         assert mg.model(torch.randn(2, 1, 2, 2)).shape == (2, 2)
