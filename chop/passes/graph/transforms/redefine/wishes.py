@@ -43,6 +43,9 @@ class Choice:
                 f"{key!r} needs a table {{'config': {{'name': 'both', 'channel_multiplier': 2}}}}, "
                 f"not {table!r:.80}"
             )
+        if config is not table and len(table) > 1:
+            other = next(given for given in table if given != "config")
+            raise PassArgsError(f"{key!r}: {other!r} stands beside 'config'; put it inside")
         config = without_na(config)
         for given in config:
             if given not in KEYS:

@@ -258,6 +258,10 @@ class TestRefused:
             (both(repeat=-1), "repeat is -1; give a whole number, 0 to skip"),
             (both(repeat=True), "repeat is True"),
             (3, "needs a table"),
+            (
+                {"config": {"width": 3}, "repeat": 2},
+                "'repeat' stands beside 'config'; put it inside",
+            ),
         ],
     )
     def test_choices_that_cannot_be_meant(self, parents, table, message):
@@ -423,6 +427,20 @@ class TestAfterwards:
         out = next(node for node in mg.nodes if node.name == "seq_blocks_7")
         value = out.meta["mase"].common.results.tensor("data_out_0").value
         torch.testing.assert_close(value, parent.y)
+
+    def test_a_network_that_asks_for_its_device_is_told_the_true_one(self, make_graph):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.b(self.a(x)).to(x.device)
+
+        mg, _ = redefine_transform_pass(make_graph(Net(), torch.randn(2, 4)), a=both(width=3))
+        values = [n.meta["mase"].common.results["data_out_0"].get("value") for n in mg.nodes]
+        assert torch.device("cpu") in values
+        assert verify_metadata_analysis_pass(mg)[1] == {}
 
     def test_it_trains(self, parents):
         mg, _ = redefine_transform_pass(parents("resnet").graph.clone(), {"default": both(width=4)})
