@@ -20,6 +20,9 @@ from chop.passes.graph.analysis.utils import first_computing, last_computing, ou
 
 logger = logging.getLogger(__name__)
 
+# multiplications that take less time than to run without computing, which loads torch's compiler
+LITTLE_WORK = 10**8
+
 
 @graph_pass("add_common_metadata", "analysis", needs=("metadata",))
 def add_common_metadata_analysis_pass(
@@ -143,11 +146,13 @@ class _Annotate(Runner):
 def describe_anew(graph: MaseGraph) -> None:
     """After shapes changed: run the network on inputs like those of before, for those inside it.
 
-    Where nobody kept values nothing is computed, unless a layer has no way without.
+    Where nobody kept values, nothing of a network with much to compute is computed, unless a
+    layer has no way without.
     """
     given: dict[str, Any] = {}
     values_kept = False
-    device = next((p.device for p in graph.model.parameters()), None)
+    parameters = list(graph.model.parameters())
+    device = parameters[0].device if parameters else None
     for node in graph.inputs:
         result = mase(node).common.results["data_out_0"]
         values_kept |= "torch_dtype" in result and "value" in result
@@ -156,7 +161,11 @@ def describe_anew(graph: MaseGraph) -> None:
         else:
             zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
             given[input_name(node)] = zeros
-    if not values_kept and not _knows_its_device(graph):
+    # no weight is used more often than there are numbers that come in
+    work = sum(p.numel() for p in parameters) * sum(
+        x.numel() for x in given.values() if isinstance(x, Tensor)
+    )
+    if not values_kept and work > LITTLE_WORK and not _knows_its_device(graph):
         try:
             add_common_metadata_analysis_pass(
                 graph, dummy_in=given, add_value=False, force_device_meta=True
@@ -170,9 +179,8 @@ def describe_anew(graph: MaseGraph) -> None:
 
 def _knows_its_device(graph: MaseGraph) -> bool:
     """Whether a node gives a device, which would be another if nothing was computed."""
-    return any(
-        mase(node).common.results["data_out_0"].get("type") is torch.device for node in graph.nodes
-    )
+    results = (mase(node).common.results["data_out_0"] for node in graph.nodes)
+    return any(result.get("type") is torch.device for result in results)
 
 
 def annotate_graph(graph: MaseGraph) -> None:
