@@ -33,7 +33,9 @@ from chop.passes.graph.transforms.redefine.sizes import (
     segments,
     settle,
 )
-from chop.passes.graph.transforms.redefine.wishes import Choice, Plan, read_plan
+from chop.passes.graph.transforms.redefine.wishes import IGNORED, Choice, Plan, read_plan
+from chop.passes.options import Choice as NodeChoice
+from chop.passes.options import Problem
 from chop.passes.select import By
 from chop.registry import unknown
 
@@ -101,6 +103,37 @@ def redefine_conv_transform_pass(
     """Give convolutional layers other widths, as `redefine` does; norms and all others follow."""
     given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
     return _redefine(graph, CONV, given | dict(config or {}))
+
+
+def _tables(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options, the tables by op, name or expression; those inside `config` as well."""
+    given = {**options, **(options.get("config") or {})}
+    others = ("by", "config", "weights", "seed", *IGNORED)
+    return {k: v for k, v in given.items() if k not in others and v is not None}
+
+
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    for key, table in _tables(options).items():
+        try:
+            Choice.read(key, table)
+        except PassArgsError as error:
+            yield Problem(key, str(error))
+
+
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
+    by = {**options, **(options.get("config") or {})}.get("by", "name")
+    for key in _tables(options):
+        if key != "default" and by in ("type", "regex_name"):
+            yield NodeChoice(key, by, key)
+
+
+for _pass in (
+    redefine_transform_pass,
+    redefine_linear_transform_pass,
+    redefine_conv_transform_pass,
+):
+    _pass.law(_laws)
+    _pass.chooses(_chosen)
 
 
 def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -> dict[str, Any]:
