@@ -108,6 +108,11 @@ PATHS = {
     "chop.passes.graph.analysis.flop_estimator.calculator.calc_modules": ["calculate_modules"],
     "chop.passes.graph.analysis.quantization": ["calculate_flops_pass"],
     "chop.nn.modules": ["Identity", "LoRALinear"],
+    "chop.passes.graph.transforms.redefine": [
+        "reestimate_batch_norm",
+        "repeatable_blocks",
+        "width_groups",
+    ],
     "chop.passes.module": ["report_trainable_parameters_analysis_pass"],
     "chop.passes.graph.analysis.statistical_profiler.stat": ["STAT_NAME_TO_CLS", "create_new_stat"],
 }

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.add_metadata import add_common_metadata_analysis_pass
-from chop.passes.graph.analysis.run import input_name
+from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle, Split
 from chop.passes.graph.transforms.pruning.masks import renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
@@ -51,7 +49,7 @@ def prune_channels_transform_pass(
     channels = ChannelGraph(graph)
     _check_named(graph, channels, wish)
     families = _families(channels, asked)
-    scores = _scores(graph, channels, wish, seed)
+    scores = channel_scores(graph, channels, method, seed)
     if scope == "global":
         families = [[target for family in families for target in family]]
     gone: set[int] = set()
@@ -90,7 +88,7 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
         node = nodes.get(key) or targets.get(key)
         if node is None or not value:
             continue
-        obstacle = _obstacle(channels, str(node.target))
+        obstacle = obstacle_to(channels, str(node.target))
         if obstacle is not None:
             raise PassArgsError(
                 f"channels of node {node.name!r} cannot be removed, as node "
@@ -98,7 +96,7 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
             )
 
 
-def _obstacle(channels: ChannelGraph, target: str) -> Obstacle | None:
+def obstacle_to(channels: ChannelGraph, target: str) -> Obstacle | None:
     """Why none of a layer's channels can go, if so."""
     if target not in channels.producers:
         node = next(n for n in channels.graph.nodes if str(n.target) == target)
@@ -146,17 +144,17 @@ def _check_same(channels: ChannelGraph, targets: list[str], asked: Mapping[str, 
             )
 
 
-def _scores(graph: MaseGraph, channels: ChannelGraph, wish: Wish, seed: int) -> dict[int, float]:
+def channel_scores(
+    graph: MaseGraph, channels: ChannelGraph, method: str, seed: int
+) -> dict[int, float]:
     """What a channel is worth: in all layers that give it, together."""
     scores: dict[int, float] = defaultdict(float)
     for target in channels.producers:
         layer = graph.modules[target]
         rows = (
-            looked_at(layer, wish.method, target)
-            .movedim(sides_of(layer).outs["weight"], 0)
-            .flatten(1)
+            looked_at(layer, method, target).movedim(sides_of(layer).outs["weight"], 0).flatten(1)
         )
-        values = METHODS[wish.method](rows, generator_for(seed, target)).tolist()
+        values = METHODS[method](rows, generator_for(seed, target)).tolist()
         # rows of a transposed convolution in groups are those of all groups
         for atom, value in zip(channels.outs[target], values, strict=False):
             scores[channels.atoms.root(atom)] += value
@@ -223,30 +221,48 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         stay = [i for i, atom in enumerate(atoms) if channels.atoms.root(atom) not in gone]
         return stay if len(stay) < len(atoms) else None
 
-    removed: dict[str, list[int]] = {}
+    resize(graph, channels, kept, lambda target, *given: shrunk(*given))
+    describe_anew(graph)
+    stays = {target: (atoms, kept(atoms)) for target, atoms in channels.outs.items()}
+    return {
+        target: sorted(set(range(len(atoms))) - set(stay))
+        for target, (atoms, stay) in stays.items()
+        if stay is not None
+    }
+
+
+Places = list[int] | None  # the old place that each new place along a dimension is of; None: all
+
+
+def resize(
+    graph: MaseGraph,
+    channels: ChannelGraph,
+    places: Callable[[list[int] | None], Places],
+    make: Callable[[str, nn.Module, Places, Places], nn.Module],
+) -> list[str]:
+    """Let `make` give every module its new size, and write it into the code; who has changed."""
+    changed: list[str] = []
     for target in dict.fromkeys((*channels.outs, *channels.ins)):
-        outs, ins = kept(channels.outs.get(target)), kept(channels.ins.get(target))
-        if outs is not None:
-            removed[target] = sorted(set(range(len(channels.outs[target]))) - set(outs))
+        outs, ins = places(channels.outs.get(target)), places(channels.ins.get(target))
         if outs is not None or ins is not None:
-            replace_module(graph, target, shrunk(graph.modules[target], outs, ins))
+            replace_module(graph, target, make(target, graph.modules[target], outs, ins))
+            changed.append(target)
     for node, (dim, size) in channels.resized.items():
         axis = channels.axes[node]
         assert axis is not None
-        stay = kept(axis.atoms)
+        stay = places(axis.atoms)
         if stay is not None:
             _write_size(node, dim, size, len(stay))
     for node, split in channels.splits.items():
-        stays = [kept(part.atoms) for part in split.parts]
+        stays = [places(part.atoms) for part in split.parts]
         if split.cuts() and any(stay is not None for stay in stays):
             _write_parts(node, split, stays)
     for name, atoms in channels.attributes.items():
-        stay = kept(atoms)
+        stay = places(atoms)
         if stay is not None:
             _cut_attribute(graph, name, stay)
     graph.model.recompile()
-    _describe_anew(graph)
-    return removed
+    return changed
 
 
 def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
@@ -275,22 +291,6 @@ def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
         replace_module(graph, parent, owner)
 
 
-def _describe_anew(graph: MaseGraph) -> None:
-    """Run the smaller network on inputs like those of before, for the shapes inside it."""
-    device = next((p.device for p in graph.model.parameters()), None)
-    given: dict[str, Any] = {}
-    values_kept = False
-    for node in graph.inputs:
-        result = mase(node).common.results["data_out_0"]
-        values_kept |= "torch_dtype" in result and "value" in result
-        if "value" in result:
-            given[input_name(node)] = result["value"]
-        else:
-            zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
-            given[input_name(node)] = zeros
-    add_common_metadata_analysis_pass(graph, dummy_in=given, add_value=values_kept)
-
-
 def _rows(
     channels: ChannelGraph, asked: Mapping[str, float], removed: Mapping[str, list[int]]
 ) -> dict[str, dict[str, Any]]:
@@ -306,7 +306,7 @@ def _kept(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
     """Why layers that were asked for keep all their channels."""
     reasons = {}
     for target, value in asked.items():
-        obstacle = _obstacle(channels, target) if value else None
+        obstacle = obstacle_to(channels, target) if value else None
         if obstacle is not None:
             reasons[target] = f"node {obstacle.node.name!r} {obstacle.why}"
     return reasons
