@@ -77,7 +77,7 @@ BAD = {
         ({"sparsity": {"relu": 0.5}, "by": "type"}, "sparsity.relu"),
         ({"sparsity": {"(": 0.5}, "by": "regex_name"}, "sparsity.("),
     ],
-    **{name: REDEFINE for name in ("redefine", "redefine_linear", "redefine_conv")},
+    **dict.fromkeys(("redefine", "redefine_linear", "redefine_conv"), REDEFINE),
     "insert_lora_adapter": [
         ({}, "rank"),
         ({"rank": 0}, "rank"),
