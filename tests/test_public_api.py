@@ -33,6 +33,7 @@ PATHS = {
         "get_hw_runner",
         "get_sw_runner",
     ],
+    "chop.actions.search.report": ["find_record", "read_record", "report_page", "write_report"],
     "chop.cli": ["ChopCLI"],
     "chop.dataset": [
         "AVAILABLE_DATASETS",
@@ -107,6 +108,11 @@ PATHS = {
     "chop.passes.graph.analysis.flop_estimator.calculator.calc_modules": ["calculate_modules"],
     "chop.passes.graph.analysis.quantization": ["calculate_flops_pass"],
     "chop.nn.modules": ["Identity", "LoRALinear"],
+    "chop.passes.graph.transforms.redefine": [
+        "reestimate_batch_norm",
+        "repeatable_blocks",
+        "width_groups",
+    ],
     "chop.passes.module": ["report_trainable_parameters_analysis_pass"],
     "chop.passes.graph.analysis.statistical_profiler.stat": ["STAT_NAME_TO_CLS", "create_new_stat"],
 }

@@ -126,7 +126,13 @@ def define(
 
 @cache
 def module_op(cls: Any) -> OpSpec | None:
-    """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear."""
+    """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear.
+
+    A layer of ours that is made of others names its row itself, as the table knows torch alone.
+    """
+    named = getattr(cls, "mase_op", None)
+    if isinstance(named, str):
+        return OPS[named]
     return next((_BY_MODULE[base] for base in cls.__mro__ if base in _BY_MODULE), None)
 
 
@@ -198,6 +204,7 @@ define("output", "output", names="")
 define("constant", "implicit_func", names="")
 define("training_mode", "implicit_func", TrainingMode, names="")
 define("user_defined_module", "module", names="")
+define("lora_linear", "module_related_func", names="")
 define("user_defined_function", "patched_func", names="")
 define("user_defined_method", "patched_func", names="")
 define("patched_custom_layers", "patched_func", names="")

@@ -26,6 +26,17 @@ BASELINE = "baseline_weight_path"
 HERE = {BASELINE: str(Path(__file__))}
 
 # pass -> options of which each is wrong, and where
+REDEFINE = [
+    ({"by": "kind"}, "by"),
+    ({"weights": "old"}, "weights"),
+    ({"a": {"config": {"name": "both"}}}, "a"),
+    ({"a": {"config": {"name": "wide", "width": 3}}}, "a"),
+    ({"a": {"config": {"channel_multiplier": 0}}}, "a"),
+    ({"a": {"config": {"width": 3, "channel_multiplier": 2}}}, "a"),
+    ({"config": {"a": {"config": {"widht": 3}}}}, "a"),
+    ({"by": "type", "linaer": {"config": {"width": 3}}}, "linaer"),
+    ({"by": "regex_name", "a(": {"config": {"width": 3}}}, "a("),
+]
 BAD = {
     "quantize": [
         ({"by": "kind"}, "by"),
@@ -66,6 +77,7 @@ BAD = {
         ({"sparsity": {"relu": 0.5}, "by": "type"}, "sparsity.relu"),
         ({"sparsity": {"(": 0.5}, "by": "regex_name"}, "sparsity.("),
     ],
+    **dict.fromkeys(("redefine", "redefine_linear", "redefine_conv"), REDEFINE),
     "insert_lora_adapter": [
         ({}, "rank"),
         ({"rank": 0}, "rank"),

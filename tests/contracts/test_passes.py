@@ -62,6 +62,12 @@ EXAMPLES = {
     },
     "prune_detach_hook": None,
     "prune_channels": {"sparsity": 0.01},
+    "redefine": {
+        "conv": {"config": {"name": "output_only", "channel_multiplier": 2}},
+        "weights": "inherit",
+    },
+    "redefine_conv": {"by": "type", "conv2d": {"config": {"name": "both", "width": 3}}},
+    "redefine_linear": {"default": {"config": {"name": None}}, "fc": {"config": {"repeat": 1}}},
     "add_movement_metadata": None,
     "add_pruning_metadata": {"dummy_in": {"x": X}, "add_value": True},
     "add_natural_sparsity": {"dummy_in": {"x": X}, "add_meta": True},

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph import redefine_conv_transform_pass, redefine_linear_transform_pass
 from chop.passes.graph.utils import get_parent_name
 
 Notebook = Callable[..., dict[str, Any]]
@@ -361,3 +362,26 @@ def test_seed_004_redefines_a_vgg_to_its_best_trial(
     golden("seed_004_vgg_model.txt", f"{mg.model!r}\n")
     assert mg.model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
     assert repr(ori_mg.model) == before
+
+
+def test_our_pass_gives_what_seed_004_prints(
+    graph_of: Any, notebook: Notebook, golden: Golden
+) -> None:
+    theirs = MaseGraph(model=JSC_Three_Linear_Layers())
+    names = notebook(REDEFINE_LINEAR, mg=theirs, nn=nn, get_parent_name=get_parent_name)
+    config = names["pass_config"]  # their own pass has taken its default out
+    mg = graph_of(JSC_Three_Linear_Layers())
+    mg, _ = redefine_linear_transform_pass(graph=mg, pass_args={"config": config})
+    golden("seed_004_linear_model.txt", f"{mg.model!r}\n")
+    mg, _ = redefine_linear_transform_pass(graph=mg, pass_args={"config": config})
+    golden("seed_004_linear_model.txt", f"{mg.model!r}\n")
+
+
+def test_our_pass_takes_the_best_trial_of_a_vgg(graph_of: Any) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    config = json.loads(BEST_TRIAL)["0"]["sampled_config"]
+    mg, _ = redefine_conv_transform_pass(graph_of(VGG(), x), config)
+    convs = [m for m in mg.model.modules() if isinstance(m, nn.Conv2d)]
+    assert [conv.out_channels for conv in convs] == [8, 8, 16, 32, 64, 16]
+    assert [conv.in_channels for conv in convs] == [3, 8, 8, 16, 32, 64]
+    assert mg.model(x).shape == (2, 10)

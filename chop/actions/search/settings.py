@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -201,7 +201,7 @@ def _checked(key: str, value: Any) -> Any:
 
 
 def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[Any]) -> Goals:
-    made = {name: d for cls, _ in runners for name, d in cls.metrics.items()}
+    made = _Made(runners)
     tables = strategy.get("metrics", {})
     if not isinstance(tables, Mapping) or not tables:
         raise ValueError(
@@ -218,6 +218,25 @@ def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[
     for constraint in constraints:
         _check_produced(constraint.metric, made)
     return Goals(goals, summed, constraints, setup.get("honour_directions", True))
+
+
+class _Made(Mapping[str, Direction]):
+    """What the runners of a file give, with their options, and which way is better."""
+
+    def __init__(self, runners: list[tuple[type[Runner], Mapping[str, Any]]]) -> None:
+        self._runners = runners
+
+    def __getitem__(self, name: str) -> Direction:
+        for cls, options in self._runners:
+            if (found := cls.direction_of(name, options)) is not None:
+                return found
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for cls, _ in self._runners for name in cls.metrics))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 def _goal(name: str, table: Any, made: Mapping[str, Direction]) -> Goal:

@@ -21,7 +21,10 @@ from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
 from chop.registry import UnknownName
 
 # What the constructor leaves on the GraphModule for passes to read; fx drops them in a copy
-MODEL_ATTRIBUTES = ("patched_op_names", "patched_custom_layers", "additional_inputs", "custom_ops")
+MODEL_ATTRIBUTES = (
+    *("patched_op_names", "patched_custom_layers", "additional_inputs", "custom_ops"),
+    "original_architecture",
+)
 # What a model may say about itself in the dict `patched_nodes`
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 

@@ -51,11 +51,14 @@ class Extra:
 
     read: Callable[[nn.Module], Mapping[str, Any]]  # {} for a layer without
     attach: Callable[[nn.Module, Mapping[str, Any]], None]
+    hooks: tuple[str, ...] = ()  # functions that `attach` hangs on the layer again
 
 
 EXTRAS: dict[str, Extra] = {}
 # who fills it in: a file may have extras that nobody has asked for yet
-EXTRA_HOMES = dict.fromkeys(("masks", "activation_pruning"), "chop.passes.graph.interface.pruning")
+EXTRA_HOMES = dict.fromkeys(
+    ("masks", "activation_pruning", "movement"), "chop.passes.graph.interface.pruning"
+)
 
 
 # --- writing
@@ -197,7 +200,7 @@ def _children(module: nn.Module) -> dict[str, nn.Module | None]:
 def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dict[str, Any]:
     extras = {key: dict(extra.read(module)) for key, extra in EXTRAS.items()}
     theirs = {id(v) for found in extras.values() for v in found.values() if isinstance(v, Tensor)}
-    if not any(extras.values()) and (module._forward_hooks or module._forward_pre_hooks):
+    if _foreign_hooks(module, extras):
         logger.warning("the hooks of module %r are not saved", name)
     parametrized = parametrize.is_parametrized(module)
     if parametrized and not theirs:
@@ -236,6 +239,13 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
             encode = Encoder(names, tensors, name)
             row[key] = {what: encode(value) for what, value in found.items()}
     return row
+
+
+def _foreign_hooks(module: nn.Module, extras: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a module has hooks beside those that come with what it carries."""
+    ours = {hook for key, found in extras.items() if found for hook in EXTRAS[key].hooks}
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return any(getattr(hook, "__name__", "") not in ours for hook in hooks)
 
 
 def _tensor(key: str, tensor: Tensor | None, tensors: Tensors) -> dict[str, Any] | None:

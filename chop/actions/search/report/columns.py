@@ -73,6 +73,7 @@ def _page_data(record: SearchRecord, *, everywhere: bool) -> dict[str, Any]:
     columns = Columns()
     return {
         "command": record.command,
+        "goals": len(record.goals),
         "number": [trial.number for trial in shown],
         "pruned": columns.add([not trial.is_complete for trial in shown]),
         "feasible": columns.add([trial.feasible for trial in shown]),
@@ -116,7 +117,7 @@ def _metrics(
         {
             "name": name,
             "direction": directions.get(name),
-            "goal": any(goal.name == name for goal in record.goals),
+            "objective": any(objective.name == name for objective in record.objectives),
             "decimals": decimals([*(m.get(name) for m in measured), base.get(name)]),
             "baseline": compact(base.get(name)),
             "column": columns.add([compact(m.get(name)) for m in measured]),

@@ -43,8 +43,8 @@ def duration(seconds: float | None) -> str:
 
 
 def compact(value: float | None) -> float | int | None:
-    """Six significant digits, which a drawing cannot tell from all of them."""
+    """Whole numbers as they are, others to six significant digits, but never less than whole."""
     if value is None:
         return None
-    short = float(f"{value:.6g}")
-    return int(short) if short == int(short) and abs(short) < 1e15 else short
+    short = round(value, max(5 - math.floor(math.log10(abs(value))), 0)) if value else 0.0
+    return int(short) if short == int(short) else short

@@ -45,6 +45,8 @@ def report_page(record: SearchRecord) -> str:
         heading=tag("h1", sections.title(record)),
         subtitle=sections.subtitle(record),
         facts=sections.facts(record),
+        drawing="Pareto front" if len(record.goals) > 1 else "All designs",
+        listing="Designs on the front" if len(record.goals) > 1 else "Best design",
         front=sections.front_table(record),
         importance=sections.importance(record),
         tested=sections.tested(record) or "",

@@ -55,7 +55,6 @@ def facts(record: SearchRecord) -> Html:
     """The numbers that one asks for first."""
     states = Counter(trial.state for trial in record.trials)
     infeasible = sum(trial.is_complete and not trial.feasible for trial in record.trials)
-    size = "not countable" if record.space.size is None else f"{record.space.size:,} designs"
     rows = {
         "Trials done": f"{states['COMPLETE']:,}",
         "Failed": f"{states['FAIL']:,}",
@@ -63,11 +62,21 @@ def facts(record: SearchRecord) -> Html:
         "Infeasible": f"{infeasible:,}" if record.constraints else None,
         "Still running": f"{states['RUNNING']:,}" if states["RUNNING"] else None,
         "On the front": f"{len(record.front):,}",
-        "Size of the space": size,
+        "Size of the space": _size(record.space.size),
         "Started": _moment(record.started),
         "Took": duration(record.seconds) + ("" if record.finished else ", not finished"),
     }
     return _definitions(rows, class_="facts")
+
+
+def _size(designs: int | None) -> Html | str:
+    """All digits up to a billion, then a power of ten."""
+    if designs is None:
+        return "not countable"
+    if designs < 10**9:
+        return f"{designs:,} designs"
+    power = len(str(designs)) - 1
+    return join([f"{designs / 10**power:.1f} × 10", tag("sup", power), " designs"])
 
 
 def _moment(text: str | None) -> str | None:
@@ -221,7 +230,8 @@ def tested(record: SearchRecord) -> Html | None:
     if not record.test:
         return None
     rows = []
-    for design, scores in record.test.items():
+    for design, found in record.test.items():
+        scores = found if found.keys() & {"validation", "test"} else {"test": found}
         seen, unseen = (_numbers(scores.get(split)) for split in ("validation", "test"))
         label = "baseline" if design == "baseline" else f"trial {design}"
         for name in dict.fromkeys([*seen, *unseen]):
@@ -264,7 +274,8 @@ def origin(record: SearchRecord) -> Html:
     rows |= {"Constraints": "; ".join(record.constraints) or None}
     rows |= {_name(k): v for k, v in record.versions.items()}
     rows |= {_name(k): v for k, v in record.machine.items()}
-    rows |= {"Started": record.started, "Finished": record.finished or "not finished"}
+    rows |= {"Started": _moment(record.started)}
+    rows |= {"Finished": _moment(record.finished) or "not finished"}
     return join(
         [
             tag(

@@ -97,6 +97,14 @@ class Runner:
         return tuple(self.metrics)
 
     @classmethod
+    def direction_of(cls, metric: str, options: Mapping[str, Any]) -> Direction | None:
+        """Which way a metric is better, None if it is not given with these options.
+
+        Asked before there are data; a runner whose metrics depend on them answers as best it can.
+        """
+        return cls.metrics.get(metric)
+
+    @classmethod
     def options(cls) -> dict[str, inspect.Parameter]:
         """The keys of its TOML table."""
         given = inspect.signature(cls.__init__).parameters.values()

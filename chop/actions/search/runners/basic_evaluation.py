@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,12 @@ class BasicEvaluation(Runner):
             better: dict[str, Direction] = dict.fromkeys(self._class_metrics.values(), "maximize")
             self.metrics = {**type(self).metrics, **better}
 
+    @classmethod
+    def direction_of(cls, metric: str, options: Mapping[str, Any]) -> Direction | None:
+        if options.get("per_class") and metric.startswith("accuracy_"):
+            return "maximize"
+        return super().direction_of(metric, options)
+
     @cached_property
     def _batches(self) -> list[Batch]:
         batches = resident(self.scene, self._split, self._batch_size)
@@ -75,6 +81,10 @@ class BasicEvaluation(Runner):
         """The samples of each class that there is."""
         count = torch.cat([y for _, y in self._batches]).bincount().tolist()
         return {number: samples for number, samples in enumerate(count) if samples}
+
+    @cached_property
+    def _largest_label(self) -> int:
+        return max(self._count)
 
     @cached_property
     def _class_metrics(self) -> dict[int, str]:
@@ -101,6 +111,11 @@ class BasicEvaluation(Runner):
     def _sums(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Loss and correct samples, altogether or of each class, in float64 on the device."""
         logits = model(x.clone())  # a model may work in place
+        if logits.shape[-1] <= self._largest_label:
+            raise ValueError(
+                f"the candidate scores {logits.shape[-1]} classes, and there are samples of class "
+                f"{self._largest_label}; give it as many outputs as the data set has classes"
+            )
         exact = logits if logits.dtype == torch.float64 else logits.float()
         # cross entropy, in half the time that torch's takes for a few classes
         chosen = exact.gather(1, y.unsqueeze(1)).squeeze(1)

@@ -1,4 +1,4 @@
-"""What pruning attaches to layers, as a saved graph carries it: masks, and pruned inputs."""
+"""What pruning attaches to layers, as a saved graph carries it: masks, pruned inputs, movement."""
 
 from __future__ import annotations
 
@@ -56,5 +56,23 @@ def attach_activation_pruning(module: nn.Module, options: Mapping[str, Any]) -> 
         module._modules[home.NAME] = loaded
 
 
+def read_movement(module: nn.Module) -> dict[str, Any]:
+    """Whether a layer adds up the movement of its weight; the sums are a buffer of it."""
+    home = _home("movement")
+    return {"followed": True} if home is not None and home.follows_movement(module) else {}
+
+
+def resume_movement(module: nn.Module, options: Mapping[str, Any]) -> None:
+    """Let a layer go on adding up the movement of its weight."""
+    home = _needed("movement")
+    scores, weight = module._buffers.get(home.MOVEMENT), module._parameters.get("weight")
+    if scores is None or weight is None or scores.shape != weight.shape:
+        raise ValueError(f"a layer is followed without a {home.MOVEMENT!r} like its weight")
+    home.resume_movement(module)
+
+
 EXTRAS["masks"] = Extra(read_masks, attach_masks)
-EXTRAS["activation_pruning"] = Extra(read_activation_pruning, attach_activation_pruning)
+EXTRAS["activation_pruning"] = Extra(
+    read_activation_pruning, attach_activation_pruning, hooks=("sparsify_input",)
+)
+EXTRAS["movement"] = Extra(read_movement, resume_movement, hooks=("follow_movement",))

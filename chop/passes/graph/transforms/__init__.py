@@ -18,6 +18,11 @@ from chop.passes.graph.transforms.quantize import (
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
+from chop.passes.graph.transforms.redefine import (
+    redefine_conv_transform_pass,
+    redefine_linear_transform_pass,
+    redefine_transform_pass,
+)
 from chop.passes.graph.transforms.remove import (
     remove_dropout_transform_pass,
     remove_identity_transform_pass,
@@ -35,6 +40,9 @@ __all__ = [
     "prune_transform_pass",
     "quantize_transform_pass",
     "raise_granularity_transform_pass",
+    "redefine_conv_transform_pass",
+    "redefine_linear_transform_pass",
+    "redefine_transform_pass",
     "remove_dropout_transform_pass",
     "remove_identity_transform_pass",
     "replace_transform_pass",

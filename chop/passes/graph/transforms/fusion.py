@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -16,6 +18,7 @@ from torch.nn.utils import parametrize
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import graph_pass
+from chop.passes.graph.analysis.utils import fetch_attr
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.transforms.upkeep import (
     bypass,
@@ -40,6 +43,10 @@ CONVOLUTIONS = (
 FORWARDS = {cls.forward for cls in (*CONVOLUTIONS, nn.Linear)}
 NORM_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
 
+NORM_SIGNATURE = inspect.signature(F.batch_norm)
+TENSORS = ("running_mean", "running_var", "weight", "bias")
+IN_CACHE = 2**15  # numbers of eight bytes
+
 Pairs = list[tuple[fx.Node, fx.Node]]  # a layer's node, and that of the norm after it
 
 
@@ -59,23 +66,72 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> dict[str, Any]:
         if not pairs:
             continue
         reason = _why_not(graph, layer, nodes, pairs, read)
-        new = None if reason else _fused(layer, _module(graph, pairs[0][1]))
+        new = None if reason else _fused(layer, _norm(graph, pairs[0][1]))
         if new is None:
             skipped[nodes[0].name] = f"{reason or 'Weights cannot be set'}. Skipped!"
             logger.warning("%s (node %r)", skipped[nodes[0].name], nodes[0].name)
             continue
         exchange(graph, nodes, new)
         fused += pairs
-    norms = [str(norm.target) for _, norm in fused]
+    unused: list[str] = []
     for node, norm in fused:
+        read_by_norm = [source for source in norm.all_input_nodes if source is not node]
         take_results(node, norm)
         bypass(graph, norm, node)
-    finish(graph, unused=norms)
+        unused += [str(norm.target)] if norm.op == "call_module" else _dropped(graph, read_by_norm)
+    finish(graph, unused=unused)
     return {"fused": len(fused), "skipped": skipped}
 
 
-def _module(graph: MaseGraph, node: fx.Node) -> nn.Module:
-    return graph.modules[str(node.target)]
+def _dropped(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
+    """Erase what a function read and nobody else does; the modules that this came from."""
+    owners = []
+    for source in sources:
+        if source.users:
+            continue
+        graph.fx_graph.erase_node(source)
+        owner, _, name = str(source.target).rpartition(".")
+        still_read = any(node.target == source.target for node in graph.nodes)
+        if source.op == "call_module":  # which says whether the model trains
+            owners.append(str(source.target))
+        elif owner:
+            owners.append(owner)
+        elif source.op == "get_attr" and not still_read:
+            delattr(graph.model, name)
+    return owners
+
+
+def _norm(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
+    """The batch norm that a node computes, None if its numbers are not known beforehand."""
+    called = node.op == "call_module"
+    return graph.modules[str(node.target)] if called else _as_layer(graph, node)
+
+
+def _as_layer(graph: MaseGraph, node: fx.Node) -> _BatchNorm | None:
+    """The norm that a call of F.batch_norm is in eval mode, if its tensors are the model's."""
+    given = NORM_SIGNATURE.bind(*node.args, **node.kwargs).arguments
+    tensors: dict[str, Any] = {name: given.get(name) for name in TENSORS}
+    read = [t for t in tensors.values() if t is not None]
+    if not all(isinstance(t, fx.Node) and t.op == "get_attr" for t in read):
+        return None
+    values = {name: t and fetch_attr(graph.model, str(t.target)) for name, t in tensors.items()}
+    if given.get("training") is True or values["running_mean"] is None:
+        return None  # the statistics are those of each batch
+    norm = nn.BatchNorm1d(len(values["running_mean"]), eps=given.get("eps", 1e-5), affine=False)
+    norm.running_mean, norm.running_var = values["running_mean"], values["running_var"]
+    norm.register_parameter("weight", _parameter(values["weight"]))
+    norm.register_parameter("bias", _parameter(values["bias"]))
+    return norm
+
+
+def _parameter(value: Tensor | None) -> nn.Parameter | None:
+    return None if value is None else nn.Parameter(value.detach(), requires_grad=False)
+
+
+def _is_norm(graph: MaseGraph, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(graph.modules[str(node.target)], _BatchNorm)
+    return node.op == "call_function" and node.target is F.batch_norm
 
 
 def _pairs(
@@ -86,7 +142,7 @@ def _pairs(
         return
     for node in nodes:
         for user in node.users:
-            if user.op == "call_module" and isinstance(_module(graph, user), _BatchNorm):
+            if _is_norm(graph, user):
                 yield node, user
 
 
@@ -95,12 +151,14 @@ def _why_not(
 ) -> str | None:
     """Why a layer and the norms after it cannot be one layer, if they cannot."""
     kind = "Linear" if isinstance(layer, nn.Linear) else "Conv"
-    norms = {_module(graph, norm) for _, norm in pairs}
+    norms = {_norm(graph, norm) for _, norm in pairs}
     if any(len(node.users) > 1 for node, _ in pairs):
         return f"{kind} output used by other nodes"
     if len(pairs) < len(nodes) or len(norms) > 1:
         return f"{kind} called again without the same batch norm after it"
     (norm,) = norms
+    if norm is None:
+        return "F.batch_norm by the statistics of a batch, or by tensors that are not the model's"
     assert isinstance(norm, _BatchNorm)
     if norm.running_mean is None or norm.running_var is None:
         return "Batchnorm not tracking stats"
@@ -124,7 +182,7 @@ def _by_channel(node: fx.Node, layer: nn.Module, norm: _BatchNorm) -> bool:
     return len(shape) == rank and shape[1] == norm.num_features
 
 
-def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
+def _fused(layer: nn.Module, norm: nn.Module | None) -> nn.Module | None:
     """A layer that does both; None if its weight is computed from others that cannot be set."""
     assert isinstance(layer, _ConvNd | nn.Linear)
     assert isinstance(norm, _BatchNorm)
@@ -167,7 +225,19 @@ def fused_parameters(layer: _ConvNd | nn.Linear, norm: _BatchNorm) -> tuple[Tens
     bias = shift * scale
     if norm.bias is not None:
         bias = bias + norm.bias.detach().double()
-    return (layer.weight.detach().double() * _along(layer, scale)).to(dtype), bias.to(dtype)
+    return scaled(layer.weight.detach(), _along(layer, scale)), bias.to(dtype)
+
+
+def scaled(weight: Tensor, scale: Tensor) -> Tensor:
+    """weight · scale, computed in float64 a few rows at a time, which stay in the cache."""
+    result = torch.empty_like(weight)
+    rows = max(1, IN_CACHE // max(1, weight[:1].numel()))
+    buffer = weight.new_empty((min(rows, len(weight)), *weight.shape[1:]), dtype=torch.float64)
+    for start in range(0, len(weight), rows):
+        some = slice(start, start + rows)
+        part = buffer[: len(weight[some])].copy_(weight[some]).mul_(scale[some])
+        result[some].copy_(part)
+    return result
 
 
 def _along(layer: _ConvNd | nn.Linear, scale: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.tracer import Leaf
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.adapters import ADAPTED_OP
 from chop.passes.graph.transforms.upkeep import calls, exchange, finish, own_copy, read_modules
 from chop.passes.options import Choice, Problem, choices
 from chop.passes.select import select
@@ -28,6 +29,8 @@ class LoRALinear(Leaf, nn.Module):
 
     B starts at zero: a new adapter changes nothing.
     """
+
+    mase_op = ADAPTED_OP
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from chop.registry import UnknownName
 
 MAX_K = 8  # inputs of one table
 MAX_ENTRIES = 2**24  # of all tables of a layer, which are all trained
+AT_A_TIME = 2**22  # entries that are in work at once
 
 _COMMON = ("width", "frac_width", "k", "input_expanded", "binarization_level")
 KEYS = (
@@ -142,20 +143,29 @@ class LUTNet(Neurons):
         return torch.cartesian_prod(*[signs] * self.k).view(-1, self.k)
 
     def forward(self, input: Tensor) -> Tensor:
-        rows = self.rows(input)
+        tables = self.table_values().view(self.levels, -1, 2**self.k)
+        parts = torch.split(self.rows(input), self._rows_at_a_time())
+        total = torch.cat([self._sums(rows, tables) for rows in parts]) * self.gamma.abs()
+        if self.bias is not None:
+            total = total + self.bias
+        return self.from_rows(total, input)
+
+    def _rows_at_a_time(self) -> int:
+        """So many that what their tables give fits; a picture has a row for each of its places."""
+        entries = self.num_neurons * self.num_inputs * int(2 ** (self.k - 1))
+        return max(1, AT_A_TIME // entries)
+
+    def _sums(self, rows: Tensor, tables: Tensor) -> Tensor:
+        """[rows, out]: what the tables of each neuron give, added up."""
         levels = residual_signs(rows, self.means, _bipolar)
         signs = [_bipolar(level) for level in levels]
-        tables = self.table_values().view(self.levels, -1, 2**self.k)
         look = self._computed if self.training or not self.is_lut_inference else self._looked_up
         columns = self.seen_inputs().unbind(1)
         total: Any = 0
         for sign, mean, table in zip(signs, self.means, tables, strict=True):
             products = look(sign, columns, table).view(-1, self.num_neurons, self.num_inputs)
             total = total + (products * self.pruning_masks).sum(-1) * mean.abs()
-        total = total * self.gamma.abs()
-        if self.bias is not None:
-            total = total + self.bias
-        return self.from_rows(total, input)
+        return torch.as_tensor(total)
 
     def seen_inputs(self) -> Tensor:
         """[out · in, k]: where in a row the inputs that a table sees are."""

@@ -53,10 +53,14 @@ def own_copy(layer: nn.Module) -> nn.Module:
 def exchange(graph: MaseGraph, nodes: Iterable[fx.Node], new: nn.Module) -> None:
     """Let `nodes`, which are all that call some module, call `new` in its place."""
     for node in nodes:
+        rounded = bool(node_formats(node))
         old = graph.modules[str(node.target)]
         if old is not new:
             deepsetattr(graph.model, str(node.target), new)
         note_module(graph, node)
+        if rounded and not node_formats(node):
+            note_formats(node)  # what it takes is no longer rounded
+            renote_hardware(graph, node)
 
 
 def note_module(graph: MaseGraph, node: fx.Node) -> None:

@@ -216,6 +216,23 @@ def test_other_axes_redraw_the_chart_and_join_only_what_has_a_direction(show):
     assert "memory_density" in page.locator("#scatter").get_attribute("aria-label")
 
 
+def test_a_search_for_one_number_opens_on_its_metrics_and_calls_the_best_so(show):
+    page = show(120, summed="maximize")
+    axes = [page.locator(f"#{side}-axis").input_value() for side in "xy"]
+    assert axes == ["average_bitwidth", "accuracy"]
+    assert page.locator("[data-kind=front]").inner_text() == "best (1)"
+    assert page.locator("#pareto").inner_text() == "All designs"
+    assert page.locator("#curves h3").all_inner_texts() == ["sum of scaled metrics"]
+
+
+def test_numbers_are_grouped_and_signed_as_in_the_tables(show, search):
+    content = search(20)
+    for trial in content["trials"]:
+        trial["hardware_metrics"] = {"average_bitwidth": 4.0, "bitops": -1234567.5}
+    text = show(content=content).locator("#design-body").inner_text()
+    assert "−1,234,568" in text
+
+
 def test_shapes_tell_the_kinds_apart(show):
     page = show(300)
     for kind in ("infeasible", "pruned", "baseline"):
@@ -324,6 +341,9 @@ def test_a_phone_never_scrolls_sideways(show, trials):
         details.evaluate("each => { each.open = true; }")
     settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    for cell in page.locator("#layers-body td").all():
+        place, text = cell.bounding_box(), cell.locator(".n").bounding_box()
+        assert text["x"] + text["width"] <= place["x"] + place["width"] <= PHONE["width"]
     assert colours(page.screenshot()).total() == PHONE["width"] * PHONE["height"]
 
 

@@ -178,12 +178,26 @@ def test_simulated_data_are_called_so_and_real_ones_are_not(page):
     assert "Simulated data." not in page(5, simulated=False)
 
 
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (18, "18 designs"),
+        (None, "not countable"),
+        (15**20, "3.3 × 10<sup>23</sup> designs"),
+        (7**500, "3.5 × 10<sup>422</sup> designs"),
+    ],
+)
+def test_the_size_of_a_space_is_readable_however_large(page, size, text):
+    assert f"<dd>{text}</dd>" in page(2, space={"name": "s", "size": size})
+
+
 def test_test_scores_stand_beside_those_of_validation(page):
     scores = {"validation": {"accuracy": 0.75}, "test": {"accuracy": 0.7375, "loss": None}}
     text = page(10, test={"8": scores, "baseline": scores})
     assert "trial 8" in text
     assert "−0.0125" in text
     assert "Test and validation" not in page(10)
+    assert "0.6543" in page(10, test={"baseline": {"accuracy": 0.6543}})  # of one split alone
 
 
 def test_columns_that_say_the_same_are_kept_once():
@@ -252,7 +266,10 @@ def test_numbers_are_written_for_people():
     assert (difference(0.5, 1), difference(-0.5, 1)) == ("+0.5", "−0.5")
     times = [None, 0.0123, 4.21, 125.4, 3725]
     assert list(map(duration, times)) == ["–", "12 ms", "4.2 s", "2 min 05 s", "1 h 02 min"]
-    assert [compact(v) for v in (0.123456789, 4.0, None)] == [0.123457, 4, None]
+    exact = {0.123456789: 0.123457, 4.0: 4, 1234567.0: 1234567, -1234567.8: -1234568, 0.0: 0}
+    assert {value: compact(value) for value in exact} == exact
+    assert compact(1.23456789e-12) == 1.23457e-12
+    assert compact(None) is None
 
 
 def test_a_tag_escapes_all_but_what_is_html_already():

@@ -159,3 +159,15 @@ def test_labels_that_are_no_classes_are_refused(jets, trial, monkeypatch):
 def test_wrong_options_are_refused_with_their_path(given, said):
     with pytest.raises(ValueError, match=f"sw_runner.basic_evaluation.*{said}"):
         check_options(Evaluation, given, "sw_runner.basic_evaluation")
+
+
+def test_a_candidate_with_too_few_classes_is_refused(jets):
+    trial = make_trial(graph_of(nn.Linear(16, 3), torch.ones(2, 16)))
+    with pytest.raises(ValueError, match="scores 3 classes, and there are samples of class 4"):
+        Evaluation(jets, num_samples=100)(trial)
+
+
+def test_metrics_of_classes_are_expected_before_there_are_data():
+    assert Evaluation.direction_of("accuracy_top", {"per_class": True}) == "maximize"
+    assert Evaluation.direction_of("accuracy_top", {}) is None
+    assert Evaluation.direction_of("loss", {}) == "minimize"

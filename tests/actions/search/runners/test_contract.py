@@ -82,6 +82,8 @@ def test_a_runner_gives_exactly_its_metrics_as_numbers(name, setting):
     assert found.keys() == set(runner.available())
     assert all(type(value) in (int, float) and math.isfinite(value) for value in found.values())
     assert set(runner.metrics.values()) <= {"maximize", "minimize"}
+    options = EXAMPLES.get(name, {})
+    assert {m: runner.direction_of(m, options) for m in found} == runner.metrics
 
 
 def test_a_runner_leaves_no_traces(name, setting):

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -355,3 +356,62 @@ def test_a_copy_of_a_fused_graph_is_its_equal():
     assert torch.equal(graph.clone().model(x), graph.model(x))
     names = itertools.chain(graph.model.state_dict())
     assert set(names) == {"layers.0.weight", "layers.0.bias"}
+
+
+class Functional(nn.Module):
+    """A batch norm as a function, of tensors of its own or of a layer that is never called."""
+
+    def __init__(self, own, training=False, affine=True):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, eps=0.01)
+        self.own, self.mode, self.affine = own, training, affine
+        if own:
+            self.bn = None
+            self.register_buffer("mean", torch.randn(6))
+            self.register_buffer("var", torch.rand(6) + 0.5)
+            self.scale, self.shift = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        bn = self.bn
+        if self.own:
+            tensors = [self.mean, self.var, self.scale, self.shift]
+        else:
+            tensors = [bn.running_mean, bn.running_var, bn.weight, bn.bias]
+        training = self.training if self.mode == "own" else self.mode
+        given = tensors if self.affine else tensors[:2]
+        return F.relu(F.batch_norm(self.conv(x), *given, training=training, eps=0.01))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("training", [False, "own"])
+def test_a_batch_norm_as_a_function_is_folded(own, affine, training):
+    x = torch.randn(2, 3, 8, 8)
+    model = lived_in(Functional(own, training, affine))
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    graph = ready(model, x)
+    _, info = conv_bn_fusion_transform_pass(graph)
+    assert info == {"fused": 1, "skipped": {}}
+    torch.testing.assert_close(graph.model(x), model(x), rtol=1e-4, atol=1e-5)
+    assert not any("batch_norm" in node.name for node in graph.nodes)
+    assert verify_metadata_analysis_pass(graph)[1] == {}
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_what_a_folded_function_read_is_gone():
+    model = lived_in(Functional(True))
+    graph = ready(model, torch.randn(2, 3, 8, 8))
+    conv_bn_fusion_transform_pass(graph)
+    assert set(graph.model.state_dict()) == {"conv.weight", "conv.bias"}
+    graph = ready(lived_in(Functional(False, "own")), torch.randn(2, 3, 8, 8))
+    conv_bn_fusion_transform_pass(graph)
+    assert [name for name, _ in graph.model.named_children()] == ["conv"]
+
+
+def test_a_function_that_normalises_by_the_batch_stays():
+    x = torch.randn(2, 3, 8, 8)
+    graph = ready(lived_in(Functional(False, training=True)), x)
+    _, info = conv_bn_fusion_transform_pass(graph)
+    assert info["fused"] == 0
+    assert info["skipped"]["conv"].startswith("F.batch_norm by the statistics of a batch, or by")
+    assert any("batch_norm" in node.name for node in graph.nodes)

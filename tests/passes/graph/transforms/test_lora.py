@@ -13,10 +13,12 @@ from chop.nn.modules import Identity, LoRALinear
 from chop.passes import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
+    prune_channels_transform_pass,
     prune_transform_pass,
     quantize_transform_pass,
     verify_metadata_analysis_pass,
 )
+from chop.passes.graph.analysis.cost import MacCounter, cost_of
 from chop.passes.module import report_trainable_parameters_analysis_pass
 
 INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
@@ -222,3 +224,86 @@ class TestReport:
 def test_our_identity_takes_anything_and_gives_the_first():
     layer = Identity(3, out_features=4)
     assert layer(1, 2, mask=3) == 1
+
+
+def test_base_and_adapter_are_counted_until_they_are_one(ready, row):
+    x = torch.randn(5, 4)
+    graph = ready(net(row), x)
+    insert_lora_adapter_transform_pass(graph, rank=2)
+    cost = cost_of(graph)
+    first = cost["nodes"]["layers_0"]
+    assert not cost["unknown"]
+    assert first["macs"] == 5 * (4 * 8 + 4 * 2 + 2 * 8)
+    assert first["parameters"] == 4 * 8 + 8 + 4 * 2 + 2 * 8
+    assert first["flops"] == 2 * first["macs"] + 5 * (8 + 8 + 8)  # bias, scale, sum
+    with torch.no_grad(), MacCounter() as counter:
+        graph.model(x)
+    assert (cost["total"]["macs"], cost["total"]["flops"]) == (counter.macs, counter.flops)
+    fuse_lora_weights_transform_pass(graph)
+    assert cost_of(graph)["nodes"]["layers_0"]["macs"] == 5 * 4 * 8
+
+
+def test_a_quantized_base_counts_its_own_bits(ready, row):
+    graph = ready(net(row), torch.randn(5, 4))
+    quantize_transform_pass(graph, by="type", linear={"config": INTEGER})
+    insert_lora_adapter_transform_pass(graph, rank=2)
+    first = cost_of(graph)["nodes"]["layers_0"]
+    assert first["weight_bits"] == 8 * (4 * 8 + 8) + 32 * (4 * 2 + 2 * 8)
+    base, adapter = 5 * 4 * 8, 5 * (4 * 2 + 2 * 8)
+    assert first["bit_ops_multiply"] == base * 8 * 8 + adapter * 32 * 32
+
+
+def test_a_masked_base_counts_what_is_left(ready, row):
+    graph = ready(net(row), torch.randn(5, 4))
+    prune_transform_pass(graph, weight={"sparsity": 0.75})
+    insert_lora_adapter_transform_pass(graph, rank=2)
+    torch.nn.init.ones_(graph.modules["layers.0"].lora_b.weight)
+    first = cost_of(graph, sparse=True)["nodes"]["layers_0"]
+    assert first["macs"] == 5 * (4 * 8 // 4 + 4 * 2 + 2 * 8)
+
+
+ADAPTED = r"pass '{}': node 'layers_0' has a LoRA adapter.*{} before insert_lora_adapter, or fuse_"
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        {"sparsity": 0.5},
+        {"sparsity": {"linear": 0.5}, "by": "type"},
+        {"sparsity": {"layers_0": 0.5}},
+        {"sparsity": {"layers.0": 0.5}},
+        {"sparsity": {"default": 0.5}},
+        {"sparsity": {"layers_.*": 0.5}, "by": "regex_name"},
+    ],
+)
+def test_pruning_does_not_pass_over_a_layer_with_an_adapter(ready, row, weight):
+    graph = ready(net(row))
+    insert_lora_adapter_transform_pass(graph, rank=2)
+    with pytest.raises(ValueError, match=ADAPTED.format("prune", "prune")):
+        prune_transform_pass(graph, weight=weight)
+    with pytest.raises(ValueError, match=ADAPTED.format("prune_channels", "prune_channels")):
+        prune_channels_transform_pass(graph, weight)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"by": "type", "default": {"config": INTEGER}},
+        {"by": "type", "linear": {"config": INTEGER}},
+        {"by": "name", "layers_0": {"config": INTEGER}},
+        {"by": "regex_name", "layers_.*": {"config": INTEGER}},
+    ],
+)
+def test_quantizing_does_not_pass_over_a_layer_with_an_adapter(ready, row, options):
+    graph = ready(net(row))
+    insert_lora_adapter_transform_pass(graph, rank=2)
+    with pytest.raises(ValueError, match=ADAPTED.format("quantize", "quantize")):
+        quantize_transform_pass(graph, options)
+
+
+def test_a_layer_with_an_adapter_may_be_left_out(ready, row):
+    graph = ready(net(row), torch.randn(5, 4))
+    insert_lora_adapter_transform_pass(graph, rank=2, nodes=["layers_0"])
+    prune_transform_pass(graph, weight={"sparsity": {"layers_2": 0.5}})
+    options = {"linear": {"config": {"name": None}}, "default": {"config": INTEGER}}
+    assert quantize_transform_pass(graph, by="type", **options)[1] == {"quantized": ["layers_1"]}

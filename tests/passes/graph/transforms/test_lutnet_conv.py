@@ -7,6 +7,7 @@ from torch import nn
 from chop.nn.quantized.modules.conv2d import Conv2dLUT
 from chop.nn.quantized.modules.linear import LinearLUT
 from chop.passes import quantize_transform_pass, verify_metadata_analysis_pass
+from chop.passes.graph.transforms import lutnet
 
 
 def config(k=2, levels=2, binarized=1, **others):
@@ -122,3 +123,28 @@ def test_what_cannot_be_is_refused(layer, given, message):
         Conv2dLUT(3, 4, 1)
     with pytest.raises(ValueError, match=r"takes \[batch, 2, height, width\], not \[3, 4\]"):
         Conv2dLUT(2, 4, 1, config=config())(torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("looked_up", [False, True])
+@pytest.mark.parametrize("at_a_time", [1, 1000, 5000])
+def test_rows_that_are_taken_bit_by_bit_give_the_same_bits(monkeypatch, looked_up, at_a_time):
+    layer = Conv2dLUT.from_float(nn.Conv2d(3, 4, 3, padding=1), config(k=3)).eval()
+    layer.is_lut_inference = looked_up
+    x = torch.randn(3, 3, 6, 5)
+    whole = layer(x)
+    monkeypatch.setattr(lutnet, "AT_A_TIME", at_a_time)
+    assert torch.equal(layer(x), whole)
+    assert layer(x[:0]).shape == (0, 4, 6, 5)
+
+
+def test_no_more_is_in_work_at_once_than_may_be(monkeypatch):
+    layer = Conv2dLUT.from_float(nn.Conv2d(2, 4, 3), config()).eval()
+    monkeypatch.setattr(lutnet, "AT_A_TIME", 2000)
+    seen = []
+    look = layer._looked_up
+    monkeypatch.setattr(
+        layer, "_looked_up", lambda *args: seen.append(found := look(*args)) or found
+    )
+    layer(torch.randn(2, 2, 9, 9))
+    assert len(seen) > 2
+    assert max(found.numel() for found in seen) <= 2000

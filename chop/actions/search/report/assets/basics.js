@@ -25,8 +25,8 @@ function choose(design) {
 const absent = "–";
 function number(value, decimals) {
   if (value === null || value === undefined) return absent;
-  const text = Math.abs(value).toFixed(decimals).replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ",");
-  return (value < 0 ? "−" : "") + text;
+  const [whole, ...rest] = Math.abs(value).toFixed(decimals).split(".");
+  return (value < 0 ? "−" : "") + [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...rest].join(".");
 }
 function plain(value) {
   if (value === null || value === undefined) return absent;
@@ -120,7 +120,7 @@ function ticks({ low, high }, wanted, whole = false) {
   return found.map((value) => ({ value, text: tickText(value, step) }));
 }
 function axes(svg, x, y, area, names, whole = {}) {
-  for (const { value, text } of ticks(y, Math.max(3, (area.bottom - area.top) / 55), whole.y)) {
+  for (const { value, text } of ticks(y, Math.max(4, (area.bottom - area.top) / 55), whole.y)) {
     const at = y.place(value);
     svg.append(drawn("line", { class: "grid", x1: area.left, x2: area.right, y1: at, y2: at }));
     svg.append(drawn("text", { x: area.left - 8, y: at + 4, "text-anchor": "end" }, text));
@@ -147,7 +147,7 @@ const kindOf = (i) => {
   if (!isFeasible[i]) return "infeasible";
   return onFront.has(i) ? "front" : "dominated";
 };
-const kindText = { front: "on the front", dominated: "dominated", infeasible: "infeasible", pruned: "pruned" };
+const kindText = { front: data.goals > 1 ? "on the front" : "best", dominated: "dominated", infeasible: "infeasible", pruned: "pruned" };
 const shortKey = (key) => key.replace("/config/", " ").replaceAll("/", " ");
 
 const params = Object.entries(data.params).map(([name, number]) => ({ name, values: column(number) }));

@@ -2,7 +2,7 @@
 
 function drawCurve(box, curve, decimals) {
   const { width, height, svg } = stage(box, 230);
-  const area = { left: 52, right: width - 10, top: 16, bottom: height - 46 };
+  const area = { left: 52, right: width - 10, top: 24, bottom: height - 46 };
   const values = curve.points.map(([, value]) => value);
   const x = { low: 0, high: Math.max(1, data.trials - 1) };
   x.place = (value) => area.left + (value / x.high) * (area.right - area.left);
@@ -11,7 +11,7 @@ function drawCurve(box, curve, decimals) {
   if (y.sees(curve.baseline)) {
     const at = y.place(curve.baseline);
     svg.append(drawn("line", { class: "baseline", x1: area.left, x2: area.right, y1: at, y2: at }));
-    const above = at - area.top > 16 && y.place(values[values.length - 1]) >= at;
+    const above = y.place(values[values.length - 1]) >= at; // the line ends below it
     svg.append(haloed({ x: area.right, y: above ? at - 6 : at + 15, "text-anchor": "end" },
       `baseline ${number(curve.baseline, decimals)}`));
   }

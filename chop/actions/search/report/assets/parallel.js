@@ -36,6 +36,7 @@ function spread(values) {
 
 function drawParallel() {
   const rows = parallelRows();
+  byId("parallel-all").parentElement.hidden = varying.length <= parallel.mostChoices;
   const { box } = parallel;
   const row = parallel.row = box.clientWidth > 640 ? 48 : 58;
   if (rows.length < 2 || !data.number.length) {
@@ -44,24 +45,22 @@ function drawParallel() {
   }
   const { width, pen, svg } = stage(box, rows.length * row + 14);
   const beside = width > 640; // where names have room of their own
-  const [left, right] = [beside ? Math.min(300, 24 + 7 * Math.max(...rows.map(({ name }) => name.length))) : 16, width - 16];
+  const [left, right] = [beside ? Math.min(310, 40 + 7 * Math.max(...rows.map(({ name }) => name.length))) : 24, width - 28];
   const heights = rows.map((_, k) => 30 + k * row);
-  parallel.lines = drawnDesigns().map((i) => ({
-    i, points: rows.map(({ values, scale }, k) => values[i] === null ? null
-      : [left + (scale.share(values[i]) + (scale.room ?? 0) * luck(i, k)) * (right - left), heights[k]]),
-  }));
+  parallel.pointsOf = (i) => rows.map(({ values, scale }, k) => values[i] === null ? null
+    : [left + (scale.share(values[i]) + (scale.room ?? 0) * luck(i, k)) * (right - left), heights[k]]);
+  parallel.lines = drawnDesigns().map((i) => ({ i, points: parallel.pointsOf(i) }));
   for (const kind of ["pruned", "infeasible", "dominated", "front"]) strokeKind(pen, kind);
   rows.forEach(({ name, scale }, k) => {
     svg.append(drawn("line", { class: "axis", x1: left, x2: right, y1: heights[k], y2: heights[k] }));
-    const place = beside ? { x: left - 16, y: heights[k] + 4, "text-anchor": "end" } : { x: left, y: heights[k] - 8 };
+    const place = beside ? { x: left - 30, y: heights[k] + 4, "text-anchor": "end" } : { x: left, y: heights[k] - 8 };
     svg.append(haloed({ class: "label", ...place }, beside && name.length > 40 ? `…${name.slice(-39)}` : name));
     for (const label of scale.labels) rowTick(svg, left + label.share * (right - left), heights[k], label, width);
   });
   svg.append(drawn("path", { class: "line", id: "parallel-hover" }), drawn("path", { class: "chosen-mark", id: "parallel-chosen" }));
   const hidden = data.number.length - parallel.lines.length;
   box.setAttribute("aria-label", `Parallel coordinates of ${rows.length} rows and ${parallel.lines.length} designs` +
-    (hidden ? `; ${hidden} dominated designs are left out` : ""));
-  byId("parallel-all").parentElement.hidden = varying.length <= parallel.mostChoices;
+    (hidden ? `; ${hidden} more are left out` : ""));
   highlight(byId("parallel-chosen"), shown.design);
 }
 
@@ -73,11 +72,14 @@ function rowTick(svg, at, top, { text, share }, width) {
   svg.append(haloed({ x, y: top + 15, "text-anchor": anchor }, text.length > most ? `${text.slice(0, most)}…` : text));
 }
 
-// All of the front, and of the others every n-th, so that ten thousand stay quick.
+// Of very many designs every n-th, so that ten thousand stay quick; the front is thinned by itself.
 function drawnDesigns() {
   const others = data.number.map((_, i) => i).filter((i) => !onFront.has(i));
-  const every = Math.ceil(others.length / parallel.mostLines);
-  return [...others.filter((_, k) => k % every === 0), ...data.front];
+  return [...thinned(others), ...thinned(data.front)];
+}
+function thinned(designs) {
+  const every = Math.ceil(designs.length / parallel.mostLines);
+  return designs.filter((_, k) => k % every === 0);
 }
 
 function strokeKind(pen, kind) {
@@ -115,11 +117,11 @@ function nearestLine(event) {
   return found;
 }
 function highlight(path, i) {
-  const line = i === null ? null : parallel.lines.find((each) => each.i === i);
-  path?.setAttribute("d", line ? pathOf(line.points) : "");
+  path?.setAttribute("d", i === null ? "" : pathOf(parallel.pointsOf(i)));
 }
 
 function parallelTable() {
+  if (!data.front.length) return;
   const metrics = data.metrics.filter(({ direction }) => direction);
   const rows = data.front.slice(0, 100).map((i) => [String(data.number[i]),
     ...varying.map(({ values }) => right(plain(values[i]))), ...metrics.map((m) => right(number(m.values[i], m.decimals)))]);

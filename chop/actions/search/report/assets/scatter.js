@@ -13,7 +13,7 @@ const scatter = { box: byId("scatter"), at: [], marks: new Map(), focus: null };
 
 function selectors() {
   const usable = data.metrics.filter(({ values }) => values.some((value) => value !== null));
-  const goals = usable.filter(({ goal, direction }) => goal || direction);
+  const goals = usable.filter(({ objective }) => objective);
   const start = { x: goals[goals.length > 1 ? 1 : 0] ?? usable[0], y: goals[0] ?? usable[0] };
   if (start.x === start.y) start.x = usable.find((metric) => metric !== start.y) ?? start.y;
   for (const side of ["x", "y"]) {
@@ -27,11 +27,12 @@ function selectors() {
 function drawScatter() {
   const [mx, my] = ["x-axis", "y-axis"].map((id) => metricNamed(byId(id).value));
   const { box } = scatter;
+  box.parentElement.querySelector(".controls").hidden = byId("scatter-help").hidden = !mx || !my;
   if (!mx || !my) {
     box.replaceChildren(element("p", {}, "No trial has been completed, so there is nothing to draw."));
     return;
   }
-  const drawing = stage(box, box.clientWidth < 480 ? 320 : 440);
+  const drawing = stage(box, box.clientWidth < 480 ? 320 : 480);
   const { width, height, pen, svg } = drawing;
   const area = { left: 58, right: width - 12, top: 30, bottom: height - 46 };
   const x = axis(mx.values, area.left, area.right, mx.baseline);
@@ -54,9 +55,10 @@ function drawOthers(pen) {
   for (const kind of ordered) {
     pen.fillStyle = pen.strokeStyle = colour(kind);
     pen.lineWidth = 1.5;
-    pen.globalAlpha = kind === "dominated" ? Math.max(0.35, Math.min(0.8, 600 / data.number.length)) : 0.9;
+    const members = scatter.at.filter((at, i) => at && kindOf(i) === kind);
+    pen.globalAlpha = Math.max(0.35, Math.min(0.85, (kind === "dominated" ? 600 : 100) / members.length));
     const shape = new Path2D(shapes[kind](sizes[kind]));
-    scatter.at.forEach((at, i) => at && kindOf(i) === kind && stamp(pen, shape, at, kind));
+    for (const at of members) stamp(pen, shape, at, kind);
   }
   pen.globalAlpha = 1;
 }
@@ -159,7 +161,7 @@ function nearestDesign(event, reach = 14) {
 function legend(baseline) {
   const counts = { front: 0, dominated: 0, infeasible: 0, pruned: 0 };
   scatter.at.forEach((at, i) => at && counts[kindOf(i)]++);
-  const texts = { front: "Pareto front", dominated: "dominated", infeasible: "infeasible", pruned: "pruned" };
+  const texts = { front: data.goals > 1 ? "Pareto front" : "best", dominated: "dominated", infeasible: "infeasible", pruned: "pruned" };
   const key = (kind, text) => {
     const lined = kind === "infeasible" || kind === "pruned";
     const paint = lined ? { fill: "none", stroke: `var(--${kind})`, "stroke-width": 1.5 } : { fill: `var(--${kind})` };
@@ -167,7 +169,7 @@ function legend(baseline) {
     return element("li", { "data-kind": kind }, drawn("svg", { "aria-hidden": "true" }, shape), text);
   };
   const rows = Object.entries(counts).filter(([, count]) => count)
-    .map(([kind, count]) => key(kind, `${texts[kind]} (${count})`));
+    .map(([kind, count]) => key(kind, `${texts[kind]} (${number(count, 0)})`));
   if (baseline) rows.push(key("baseline", baseline));
   byId("scatter-legend").replaceChildren(...rows);
 }

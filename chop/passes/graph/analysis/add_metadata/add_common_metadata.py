@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
@@ -15,6 +17,11 @@ from chop.ir.ops import OPS, OpSpec, identify
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.run import RunError, Runner, input_name, input_values
 from chop.passes.graph.analysis.utils import first_computing, last_computing, outer_nodes
+
+logger = logging.getLogger(__name__)
+
+# multiplications that take less time than to run without computing, which loads torch's compiler
+LITTLE_WORK = 10**8
 
 
 @graph_pass("add_common_metadata", "analysis", needs=("metadata",))
@@ -134,6 +141,46 @@ class _Annotate(Runner):
             for leaf in leaves
         )
         return Operands({f"data_out_{i}": entry for i, entry in enumerate(entries)})
+
+
+def describe_anew(graph: MaseGraph) -> None:
+    """After shapes changed: run the network on inputs like those of before, for those inside it.
+
+    Where nobody kept values, nothing of a network with much to compute is computed, unless a
+    layer has no way without.
+    """
+    given: dict[str, Any] = {}
+    values_kept = False
+    parameters = list(graph.model.parameters())
+    device = parameters[0].device if parameters else None
+    for node in graph.inputs:
+        result = mase(node).common.results["data_out_0"]
+        values_kept |= "torch_dtype" in result and "value" in result
+        if "value" in result:
+            given[input_name(node)] = result["value"]
+        else:
+            zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
+            given[input_name(node)] = zeros
+    # no weight is used more often than there are numbers that come in
+    work = sum(p.numel() for p in parameters) * sum(
+        x.numel() for x in given.values() if isinstance(x, Tensor)
+    )
+    if not values_kept and work > LITTLE_WORK and not _knows_its_device(graph):
+        try:
+            add_common_metadata_analysis_pass(
+                graph, dummy_in=given, add_value=False, force_device_meta=True
+            )
+        except PassArgsError:
+            logger.debug("a layer cannot run on the meta device; computing instead")
+        else:
+            return
+    add_common_metadata_analysis_pass(graph, dummy_in=given, add_value=values_kept)
+
+
+def _knows_its_device(graph: MaseGraph) -> bool:
+    """Whether a node gives a device, which would be another if nothing was computed."""
+    results = (mase(node).common.results["data_out_0"] for node in graph.nodes)
+    return any(result.get("type") is torch.device for result in results)
 
 
 def annotate_graph(graph: MaseGraph) -> None:

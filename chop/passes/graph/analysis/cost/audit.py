@@ -1,4 +1,4 @@
-"""Count what really runs: the multiply-accumulates that reach torch's kernels, one by one."""
+"""Count what really runs: the arithmetic that reaches torch's kernels, one by one."""
 
 from __future__ import annotations
 
@@ -13,29 +13,38 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from chop.passes.graph.analysis.cost.kernels import operations
+
 aten = torch.ops.aten
 
 
 class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the multiply-accumulates of everything that runs inside, by aten op.
+    """Counts the multiply-accumulates and all other operations of what runs inside, by aten op.
 
-    Nothing is computed from shapes: each product is run again on ones, where every sum gives the
-    number of its terms. `uncounted` are the kernels that multiply and are not known here.
+    Products are not computed from shapes: each is run again on ones, where every sum gives the
+    number of its terms. `others` are the operations beside them, `uncounted` the kernels that are
+    not known here.
 
     >>> with MacCounter() as counter:
-    ...     _ = torch.ones(2, 3) @ torch.ones(3, 5)
-    >>> counter.macs
-    30
+    ...     _ = torch.relu(torch.ones(2, 3) @ torch.ones(3, 5))
+    >>> counter.macs, counter.flops
+    (30, 70)
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.by_op: Counter[str] = Counter()
+        self.others: Counter[str] = Counter()
         self.uncounted: set[str] = set()
 
     @property
     def macs(self) -> int:
         return self.by_op.total()
+
+    @property
+    def flops(self) -> int:
+        """By the conventions of the cost pass: a multiply-accumulate is two."""
+        return 2 * self.macs + self.others.total()
 
     def __enter__(self) -> MacCounter:
         self._plain = ExitStack()
@@ -55,12 +64,12 @@ class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         if terms is not None:
             self.by_op[name] += round(terms(*args).sum(dtype=torch.float64).item())
-        elif any(word in name for word in SUSPECT):
+        others = operations(func, args, result)
+        if others is None:
             self.uncounted.add(name)
+        else:
+            self.others[name] += others
         return result
-
-
-SUSPECT = ("mm", "conv", "attention", "lstm", "gru", "rnn", "linear", "einsum", "dot", "addmv")
 
 
 @contextmanager

@@ -75,6 +75,7 @@ class Call:
     module: nn.Module | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""  # of the parameters' names, inside a module made of modules
+    function: str = ""  # which of an op's functions is called, as upsample_bilinear2d
 
     @property
     def out(self) -> Shape:

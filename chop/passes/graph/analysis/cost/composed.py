@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from chop.ir.ops import module_op
@@ -118,6 +119,28 @@ def _layer(call: Call, part: str, given: Shape, result: Shape | None = None) -> 
     spec = module_op(cls)
     assert spec is not None, f"{type(module).__name__} is no op of the table"
     return count(call.inside(part, spec.name, [given], result or given)) or NOTHING
+
+
+@rule("lora_linear")
+def adapted_linear(call: Call) -> Count:
+    """The layer and, beside it, down to the rank and up again; the two are scaled and added up."""
+    module: Any = call.module
+    x, rows = call.required("data_in_0"), call.required("data_in_0")[:-1]
+    base = _layer(call, "linear", x, call.out)
+    down = _layer(call, "lora_a", x, (*rows, module.rank))
+    up = _layer(call, "lora_b", (*rows, module.rank), call.out)
+    return (
+        _rounded_by(base, f"{call.prefix}linear")
+        + down
+        + Count(tuple(replace(p, left=None) for p in up.products), up.other, up.other_backward)
+        + plain(2 * size(call.out), size(call.out))
+    )
+
+
+def _rounded_by(count: Count, part: str) -> Count:
+    """Products whose input a part of the module takes, perhaps in a format of its own."""
+    products = tuple(replace(p, left=f"{part}.{p.left}") for p in count.products)
+    return Count(products, count.other, count.other_backward)
 
 
 def _attend(call: Call, part: str, query: Shape, key: Shape) -> Count:

@@ -18,11 +18,13 @@ from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_mem
 from chop.passes.graph.analysis.cost.report import report
 from chop.passes.graph.analysis.cost.rules import Call, Count, Product, count
 from chop.passes.graph.analysis.cost.tensors import (
+    Place,
     element_width,
     format_of,
     nonzero,
     operand_format,
     parameters_of,
+    place_of,
     real_tensors,
     result_bits,
     result_tensors,
@@ -75,7 +77,7 @@ cost_analysis_pass.law(check_picture)
 def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False) -> Row:
     """The numbers of `cost_analysis_pass`, without a report."""
     unknown: dict[str, list[str]] = defaultdict(list)
-    counted: set[int] = set()
+    counted: set[Place] = set()
     rows: dict[str, Row] = {}
     sizes: dict[fx.Node, int] = {}
     for node in graph.nodes:
@@ -111,10 +113,11 @@ def call_of(node: fx.Node) -> Call:
     inputs = {name: tuple(tensor.shape) for name, tensor in real_tensors(common.args)}
     outputs = [tuple(tensor.shape) for tensor in result_tensors(node)]
     arguments = {k: v for k, v in common.args.items() if not isinstance(v, TensorMeta)}
-    return Call(common.mase_op, inputs, outputs, mase(node).module, arguments)
+    function = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+    return Call(common.mase_op, inputs, outputs, mase(node).module, arguments, function=function)
 
 
-def _row(node: fx.Node, found: Count, kept: int, sparse: bool, counted: set[int]) -> Row:
+def _row(node: fx.Node, found: Count, kept: int, sparse: bool, counted: set[Place]) -> Row:
     if sparse:
         found = _without_zeros(node, found)
     multiply, accumulate = _bit_ops(node, found)
@@ -161,10 +164,16 @@ def guard_bits(product: Product) -> int:
 
 
 def _width(node: fx.Node, name: str | None) -> float:
-    if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
+    if name is not None and _is_known(node, name):
         return element_width(operand_format(node, name))
     results = result_tensors(node)  # what an op computes inside is as wide as what it gives
     return element_width(format_of(results[0])) if results else 32.0
+
+
+def _is_known(node: fx.Node, name: str) -> bool:
+    """Whether an operand comes from outside; of a part inside, as linear.data_in_0, too."""
+    given = mase(node).common.args
+    return name in given or name.rpartition(".")[2] in given or name in parameters_of(node)
 
 
 def _without_zeros(node: fx.Node, found: Count) -> Count:
@@ -185,10 +194,10 @@ def _without_zeros(node: fx.Node, found: Count) -> Count:
     return Count(tuple(products), found.other, found.other_backward)
 
 
-def _parameters(node: fx.Node, sparse: bool, counted: set[int]) -> tuple[int, int]:
-    """How many, and their bits; a layer that is called twice has them once."""
-    found = {n: p for n, p in parameters_of(node).items() if id(p) not in counted}
-    counted.update(id(p) for p in found.values())
+def _parameters(node: fx.Node, sparse: bool, counted: set[Place]) -> tuple[int, int]:
+    """How many, and their bits; what is called twice, or shared, is there once."""
+    found = {n: p for n, p in parameters_of(node).items() if place_of(p) not in counted}
+    counted.update(place_of(p) for p in found.values())
     number = bits = 0
     for name, parameter in found.items():
         kept = parameter.numel()

@@ -258,14 +258,15 @@ for _rank in (1, 2, 3):
 RULES["fractional_max_pool2d"] = _pool(2, 1, False)
 RULES["fractional_max_pool3d"] = _pool(3, 1, False)
 
-TAPS: Mapping[str, int] = {"linear": 2, "bilinear": 4, "trilinear": 8, "bicubic": 16}
+TAPS: Mapping[str, int] = {"trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
 
 
 @rule("interpolate", "upsample", "grid_sample")
 def resample(call: Call) -> Count:
     """A weighted sum of neighbours; the nearest alone costs nothing."""
     default = "bilinear" if call.op == "grid_sample" else "nearest"
-    mode = call.option("mode", default)
+    named = next((mode for mode in TAPS if mode in call.function), default)
+    mode = call.option("mode", named)
     if mode == "area":
         return _adaptive_pool(len(call.out) - 2, True)(call)
     taps = TAPS.get(str(mode), 0)

@@ -16,7 +16,9 @@ from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.passes.base import PassArgsError
 from chop.passes.graph.analysis.utils import fetch_attr
 from chop.passes.graph.transforms.quantize.quantize import node_formats
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
+Place = tuple[int, int, int]
 OPERANDS = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
 
 
@@ -55,12 +57,24 @@ def format_of(tensor: TensorMeta) -> NumberFormat:
 
 def operand_format(node: fx.Node, name: str) -> NumberFormat:
     """In which format a node takes an operand."""
+    part, _, operand = name.rpartition(".")
     # a quantized layer knows more than its metadata: options beside the precision may cost bits
-    own = node_formats(node).get(OPERANDS.get(name, "")) if node.op == "call_module" else None
+    own = _formats_inside(node, part).get(OPERANDS.get(operand, ""))
     args = mase(node).common.args
+    if own is None and operand in args:  # what a part takes as it is given
+        return format_of(args.tensor(name if name in args else operand))
     if own is None and name not in args:  # a parameter that is stored in another form
         return from_dtype(parameters_of(node)[name].dtype)
     return own or format_of(args.tensor(name))
+
+
+def _formats_inside(node: fx.Node, part: str) -> dict[str, NumberFormat]:
+    """The formats of a node's module, or of the part of it of that name."""
+    module = mase(node).module
+    if module is None:
+        return {}
+    inside = module.get_submodule(part)
+    return inside.formats if isinstance(inside, Quantized) else {}
 
 
 def stored_bits(fmt: NumberFormat, shape: list[int]) -> int:
@@ -97,6 +111,11 @@ def _read_bits(user: fx.Node, source: fx.Node, tensor: TensorMeta) -> int | None
         if origin is source
     ]
     return max(found, default=None)
+
+
+def place_of(tensor: Tensor) -> Place:
+    """Where the numbers of a tensor lie: the same for all that share them."""
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel()
 
 
 def parameters_of(node: fx.Node) -> dict[str, Tensor]:

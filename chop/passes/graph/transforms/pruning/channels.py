@@ -64,6 +64,18 @@ class Obstacle:
     why: str
 
 
+@dataclass(frozen=True)
+class Split:
+    """A tensor that is cut into parts, and the axis of each of them."""
+
+    dim: int
+    parts: list[Axis]
+
+    def cuts(self) -> bool:
+        """Whether it is the channels that are divided."""
+        return any(part.dim == self.dim for part in self.parts)
+
+
 class Atoms:
     """Atoms that are tied to each other are one; a frozen one cannot go."""
 
@@ -109,7 +121,8 @@ class ChannelGraph:
         self.ins: dict[str, list[int] | None] = {}
         self.producers: dict[str, fx.Node] = {}  # layers whose channels are atoms of their own
         self.resized: dict[fx.Node, tuple[int, int]] = {}  # view and reshape: argument, dimension
-        self.not_followed: dict[str, Obstacle] = {}
+        self.splits: dict[fx.Node, Split] = {}
+        self.attributes: dict[str, list[int]] = {}  # tensors with a number for each channel
         self._shared = _shared_parameters(graph)
         for node in graph.nodes:
             self.axes[node] = self._follow(node)
@@ -204,15 +217,38 @@ def _layer(channels: ChannelGraph, node: fx.Node) -> Axis | None:
 
 
 def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> Axis | None:
-    """Depthwise, each channel goes its own way; groups of several are left as they are."""
+    """Groups stay alike: what goes in one of them, goes at the same place in all."""
     target = str(node.target)
     source = node.args[0] if node.args else node.kwargs.get("input")
     axis = channels.axis(source)
-    depthwise = module.groups == module.in_channels and not module.transposed
-    if not depthwise or axis is None:
-        why = f"convolves in {module.groups} groups"
-        channels.not_followed[target] = Obstacle(node, why)
-        return channels.block(node, node.all_input_nodes, why)
+    if module.groups == module.in_channels and axis is not None:
+        return _depthwise(channels, node, module, axis, dim)
+    if channels.take(node, target, axis, dim):
+        assert axis is not None
+        first, *others = _chunks(axis.atoms, module.groups)
+        for other in others:
+            channels.atoms.tie(first, other)
+    if target not in channels.outs:
+        each = module.out_channels // module.groups
+        channels.outs[target] = channels.atoms.fresh(each) * module.groups
+        channels.producers[target] = node
+        if each == 1 or (module.transposed and module.groups == module.in_channels):
+            why = f"convolves in {module.groups} groups of one channel"
+            channels.atoms.freeze(channels.outs[target], Obstacle(node, why))
+    channels.check_shared(node, module, target)
+    return Axis(dim, channels.outs[target])
+
+
+def _chunks(atoms: list[int], count: int) -> list[list[int]]:
+    size = len(atoms) // count
+    return [atoms[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _depthwise(
+    channels: ChannelGraph, node: fx.Node, module: Any, axis: Axis, dim: int
+) -> Axis | None:
+    """Each channel goes its own way."""
+    target = str(node.target)
     if not channels.take(node, target, axis, dim):
         return None
     each = module.out_channels // module.in_channels
@@ -236,6 +272,87 @@ def _features(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     channels.give(node, str(node.target), axis.atoms)
     channels.check_shared(node, module, str(node.target))
     return axis
+
+
+def _norm_of_groups(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """The channels of a group share their statistics, and so go together."""
+    module: Any = mase(node).module
+    axis = channels.axis(node.all_input_nodes[0])
+    if axis is None:
+        return None
+    if module is None or axis.dim != 1:
+        return channels.block(node, node.all_input_nodes, "normalises over them")
+    if module.num_groups == 1:
+        return channels.block(node, node.all_input_nodes, "normalises over all of them")
+    for group in _chunks(axis.atoms, module.num_groups):
+        channels.atoms.tie(group[:1] * len(group), group)
+    channels.give(node, str(node.target), axis.atoms)
+    channels.check_shared(node, module, str(node.target))
+    return axis
+
+
+def _norm_of_last(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """Layer norms change nothing about channels that lie before what they normalise."""
+    source = node.all_input_nodes[0]
+    axis = channels.axis(source)
+    if axis is None:
+        return None
+    module: Any = mase(node).module
+    given = node.args[1] if len(node.args) > 1 else node.kwargs.get("normalized_shape")
+    sizes = module.normalized_shape if module is not None else given
+    if not isinstance(sizes, list | tuple) or axis.dim >= len(_shape(source)) - len(sizes):
+        return channels.block(node, node.all_input_nodes, "normalises over them")
+    return axis
+
+
+def _functional_norm(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """A batch norm whose tensors, one number a channel, are the model's own and read here only."""
+    source, *tensors = node.all_input_nodes
+    axis = channels.axis(source)
+    if axis is None:
+        return None
+    if axis.dim != 1 or source is not (node.args[0] if node.args else node.kwargs.get("input")):
+        return channels.block(node, node.all_input_nodes, "counts channels along another dimension")
+    for tensor in tensors:
+        alone = sum(other.target == tensor.target for other in channels.graph.nodes) == 1
+        if tensor.op != "get_attr" or len(tensor.users) > 1 or not alone:
+            why = f"normalises them by {tensor.name!r}, which others read or make"
+            return channels.block(node, [source], why)
+    channels.attributes |= {str(tensor.target): axis.atoms for tensor in tensors}
+    return axis
+
+
+def _split(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    """Parts of the channels, or of something else; each is taken by an index."""
+    source = node.all_input_nodes[0]
+    axis = channels.axis(source)
+    if axis is None:
+        return None
+    dim = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else 0)
+    if not isinstance(dim, int) or any(_part(user) is None for user in node.users):
+        return channels.block(node, [source], "cuts them into parts that are not taken one by one")
+    dim %= len(_shape(source))
+    shapes = [tensor.shape for _, tensor in mase(node).common.results.tensors()]
+    atoms, parts = iter(axis.atoms), []
+    for shape in shapes:
+        mine = [next(atoms) for _ in range(shape[dim])] if axis.dim == dim else axis.atoms
+        parts.append(Axis(axis.dim, mine))
+    channels.splits[node] = Split(dim, parts)
+    return None
+
+
+def _part(node: fx.Node) -> int | None:
+    """Which part of a split a node takes."""
+    index = node.args[1] if node.target is operator.getitem else None
+    return index if isinstance(index, int) else None
+
+
+def _item(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+    source = node.all_input_nodes[0]
+    split, part = channels.splits.get(source), _part(node)
+    if split is not None and part is not None:
+        return split.parts[part]
+    return channels.block(node, node.all_input_nodes, _why(node))
 
 
 def _elementwise(channels: ChannelGraph, node: fx.Node) -> Axis | None:
@@ -411,6 +528,11 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys((f"batch_norm{d}d" for d in (1, 2, 3)), _features),
     **dict.fromkeys((f"instance_norm{d}d" for d in (1, 2, 3)), _features),
     **dict.fromkeys(("sync_batch_norm", "prelu"), _features),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _norm_of_last),
+    **dict.fromkeys(("split", "chunk"), _split),
+    "group_norm": _norm_of_groups,
+    "batch_norm": _functional_norm,
+    "getitem": _item,
     **dict.fromkeys(("cat", "concat"), _concatenation),
     **dict.fromkeys(("pad", "interpolate", "upsample"), _spatial),
     **dict.fromkeys(("permute", "transpose", "swapaxes", "swapdims"), _permutation),

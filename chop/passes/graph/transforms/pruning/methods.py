@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.pruning.movement import MOVEMENT
+from chop.passes.graph.transforms.pruning.movement import MOVEMENT, follows_movement
 from chop.registry import Registry
 
 # The score of each row of a matrix; rows are what is pruned as one: elements, channels
@@ -48,8 +48,9 @@ def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
 
 def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
     """What a method judges a layer by: its weight, as masked, or where that has moved."""
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    _check_finite(weight.detach(), "weights", target)
     if method != "movement":
-        weight: Tensor = layer.weight  # type: ignore[assignment]
         return weight.detach()
     found = layer._buffers.get(MOVEMENT)
     if found is None:
@@ -57,12 +58,27 @@ def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
             f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
             f"train before pruning with the method 'movement'"
         )
+    if not follows_movement(layer):
+        raise PassArgsError(
+            f"the movement of layer {target!r} is no longer added up, as the hook that did so is "
+            f"gone; run add_movement_metadata_analysis_pass and train again"
+        )
+    _check_finite(found, "movements", target)
     if not found.any():
         raise PassArgsError(
             f"the weights of layer {target!r} have not moved; train after "
-            f"add_movement_metadata_analysis_pass, in the same process"
+            f"add_movement_metadata_analysis_pass"
         )
     return found
+
+
+def _check_finite(numbers: Tensor, what: str, target: str) -> None:
+    """What cannot be compared cannot be ranked; a finite sum, which is quick, says that all are."""
+    if not bool(numbers.sum().isfinite()) and not bool(numbers.isfinite().all()):
+        raise PassArgsError(
+            f"layer {target!r} has {what} that are NaN or infinite; load or train finite ones "
+            f"before pruning"
+        )
 
 
 def generator_for(seed: int, target: str) -> Generator:
@@ -97,9 +113,23 @@ def smallest(scores: Tensor, count: int) -> Tensor:
     return below | (equal & (equal.cumsum(-1) <= missing))
 
 
+def smallest_in_size(numbers: Tensor, count: int) -> Tensor:
+    """Marks `count` of the smallest absolute values, as `smallest` does, but without a copy.
+
+    >>> smallest_in_size(torch.tensor([3, -1, 1, 1]), 2)
+    tensor([False,  True,  True, False])
+    """
+    if count and len(numbers) >= MANY and numbers.is_cpu:
+        found = _smallest_by_sample(numbers, count, np.abs)
+        if found is not None:
+            return found
+    return smallest(numbers.abs(), count)
+
+
 FEW = 16  # so many are compared one with one
 MANY = 1 << 15  # of so many a sample tells where to look
 SAMPLE = 1 << 13
+IN_CACHE = 1 << 18  # so many are compared at a time
 MARGIN = SAMPLE // 64  # about three standard deviations of a rank in the middle
 
 
@@ -118,25 +148,33 @@ def _smallest_by_limit(scores: Tensor, count: int) -> Tensor:
     return removed
 
 
-def _smallest_by_sample(scores: Tensor, count: int) -> Tensor | None:
+def _smallest_by_sample(
+    scores: Tensor, count: int, measure: np.ufunc = np.positive
+) -> Tensor | None:
     """Decides at once except near the limit, which a sample tells; None if it tells wrong.
 
-    By numpy, which compares and counts on a CPU several times as fast as torch.
+    By numpy, which compares and counts on a CPU several times as fast as torch; `measure` is
+    taken of a few at a time, as memory that was never used costs more than the arithmetic.
     """
     wide = scores.float() if scores.dtype.itemsize < 4 else scores
     numbers = wide.numpy()
-    sample = numbers[:: len(numbers) // SAMPLE].copy()
+    sample = measure(numbers[:: len(numbers) // SAMPLE])
     place = count * len(sample) // len(numbers)
     ends = max(0, place - MARGIN), min(len(sample) - 1, place + MARGIN)
     sample.partition(ends)
     low, high = sample[list(ends)]
-    with np.errstate(invalid="ignore"):  # NaNs, which are neither below nor near
-        removed = numbers < low
-        near = np.flatnonzero((numbers <= high) ^ removed)
+    removed = np.empty(len(numbers), dtype=bool)
+    found = []
+    for start in range(0, len(numbers), IN_CACHE):
+        part, below = measure(numbers[start : start + IN_CACHE]), removed[start : start + IN_CACHE]
+        with np.errstate(invalid="ignore"):  # NaNs, which are neither below nor near
+            np.less(part, low, out=below)
+            found.append(start + np.flatnonzero((part <= high) ^ below))
+    near = np.concatenate(found)
     missing = count - int(np.count_nonzero(removed))
     if not 0 < missing <= len(near):
         return None
-    last = _smallest_by_limit(torch.from_numpy(numbers[near]), missing)
+    last = _smallest_by_limit(torch.from_numpy(measure(numbers[near])), missing)
     removed[near[last.numpy()]] = True
     return torch.from_numpy(removed)
 

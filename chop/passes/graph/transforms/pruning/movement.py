@@ -50,9 +50,14 @@ def attach_movement(module: nn.Module) -> None:
     """Let a layer add up the movement of its weight from now on, beginning with zero."""
     weight = module._parameters["weight"]
     assert weight is not None
+    resume_movement(module)
+    module.register_buffer(MOVEMENT, torch.zeros_like(weight))
+
+
+def resume_movement(module: nn.Module) -> None:
+    """Let a layer go on adding up its movement, as after it was loaded."""
     if not follows_movement(module):
         module.register_forward_pre_hook(follow_movement)
-    module.register_buffer(MOVEMENT, torch.zeros_like(weight))
 
 
 def follows_movement(module: nn.Module) -> bool:

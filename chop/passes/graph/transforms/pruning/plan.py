@@ -13,6 +13,7 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
+from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.passes.options import Choice, Problem
 from chop.passes.select import By, select
@@ -108,13 +109,28 @@ class Wish:
                 place = f"{where}sparsity.{key}"
                 yield Choice(place, by, key, ops=PRUNABLE_OP, done="pruned", or_module=True)
 
-    def per_node(self, graph: MaseGraph) -> dict[fx.Node, float]:
+    def per_node(self, graph: MaseGraph, pass_name: str = "prune") -> dict[fx.Node, float]:
         """How sparse each layer is to become, in graph order; one node for each module."""
+        refuse_adapters(pass_name, self._adapted(graph))
         if isinstance(self.sparsity, Mapping):
             asked = self._chosen(graph, self.sparsity)
         else:
             asked = {node: self.sparsity for node in graph.nodes if is_prunable(node)}
         return _once_per_module(asked)
+
+    def _adapted(self, graph: MaseGraph) -> list[fx.Node]:
+        """Layers beside an adapter that are meant, too."""
+        nodes = [node for node in graph.nodes if has_adapter(node)]
+        if not isinstance(self.sparsity, Mapping):
+            return nodes if self.sparsity else []
+        wanted = {key for key, value in self.sparsity.items() if value}
+        if "default" in wanted:
+            return nodes
+        if self.by == "type":
+            return nodes if "linear" in wanted else []
+        if self.by == "regex_name":
+            return [n for n in nodes if any(re.fullmatch(key, n.name) for key in wanted)]
+        return [node for node in nodes if wanted & {node.name, str(node.target)}]
 
     def _chosen(self, graph: MaseGraph, wanted: Mapping[str, float]) -> dict[fx.Node, float]:
         by_key = {key: value for key, value in wanted.items() if key != "default"}

@@ -19,9 +19,12 @@ from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of, re
 from chop.passes.graph.transforms.pruning.methods import (
     METHODS,
     generator_for,
+    l1_scores,
+    l2_scores,
     looked_at,
     share,
     smallest,
+    smallest_in_size,
 )
 from chop.passes.graph.transforms.pruning.plan import Pattern, Wish
 from chop.passes.options import Choice, Problem
@@ -94,12 +97,11 @@ def _prune_weights(
     layers = {node: graph.modules[str(node.target)] for node in asked}
     if not layers:
         logger.warning("There is no linear or convolutional layer to prune in this graph.")
-    # one layer after the other, so that all can use the same memory for their scores
-    scores = ((n, _scores(layer, wish, str(n.target), seed)) for n, layer in layers.items())
     if wish.scope == "global" and not isinstance(wish.granularity, Pattern):
-        removed = _removed_globally(dict(scores), asked)
+        scores = {n: _scores(layer, wish, str(n.target), seed) for n, layer in layers.items()}
+        removed = _removed_globally(scores, asked)
     else:
-        removed = {node: _removed(values, asked[node], wish) for node, values in scores}
+        removed = {n: _removed(layer, n, wish, seed, asked[n]) for n, layer in layers.items()}
     for node, layer in layers.items():
         marks = removed.pop(node)
         if not torch.count_nonzero(marks):  # several times as fast as any()
@@ -145,7 +147,14 @@ def _grouped(values: Tensor, size: int) -> Tensor:
     return padded.reshape(*padded.shape[:-1], -1, size)
 
 
-def _removed(scores: Tensor, sparsity: float, wish: Wish) -> Tensor:
+def _removed(layer: nn.Module, node: fx.Node, wish: Wish, seed: int, sparsity: float) -> Tensor:
+    """What goes of one layer, which is ranked by itself."""
+    target = str(node.target)
+    by_size = METHODS[wish.method] in (l1_scores, l2_scores) and wish.granularity == "elementwise"
+    if by_size and not masks_of(layer):
+        weight = looked_at(layer, wish.method, target).reshape(-1)
+        return smallest_in_size(weight, share(sparsity, len(weight)))
+    scores = _scores(layer, wish, target, seed)
     if isinstance(wish.granularity, Pattern):
         pattern = wish.granularity
         return smallest(scores, pattern.of - pattern.keep if sparsity else 0)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.add_metadata import add_common_metadata_analysis_pass
-from chop.passes.graph.analysis.run import input_name
-from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
+from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle, Split
+from chop.passes.graph.transforms.pruning.masks import renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
 from chop.passes.graph.transforms.pruning.plan import Wish
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
-from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of
+from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of, with_less
 from chop.passes.options import Choice, Problem
 
 logger = logging.getLogger(__name__)
@@ -45,16 +44,17 @@ def prune_channels_transform_pass(
     """
     given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
     wish = Wish.read("", given)
-    asked = {str(node.target): value for node, value in wish.per_node(graph).items()}
+    per_node = wish.per_node(graph, "prune_channels")
+    asked = {str(node.target): value for node, value in per_node.items()}
     channels = ChannelGraph(graph)
     _check_named(graph, channels, wish)
     families = _families(channels, asked)
-    scores = _scores(graph, channels, wish, seed)
+    scores = channel_scores(graph, channels, method, seed)
     if scope == "global":
         families = [[target for family in families for target in family]]
     gone: set[int] = set()
     for family in families:
-        gone |= _weakest(channels, family, _budget(channels, family, asked), scores)
+        gone |= _weakest(channels, family, _budget(channels, family, asked), scores, gone)
     removed = _shrink(graph, channels, gone) if gone else {}
     rows = _rows(channels, asked, removed)
     logger.info("Removed channels:\n%s", sparsity_table(rows))
@@ -88,7 +88,7 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
         node = nodes.get(key) or targets.get(key)
         if node is None or not value:
             continue
-        obstacle = _obstacle(channels, str(node.target))
+        obstacle = obstacle_to(channels, str(node.target))
         if obstacle is not None:
             raise PassArgsError(
                 f"channels of node {node.name!r} cannot be removed, as node "
@@ -96,12 +96,11 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
             )
 
 
-def _obstacle(channels: ChannelGraph, target: str) -> Obstacle | None:
+def obstacle_to(channels: ChannelGraph, target: str) -> Obstacle | None:
     """Why none of a layer's channels can go, if so."""
     if target not in channels.producers:
         node = next(n for n in channels.graph.nodes if str(n.target) == target)
-        follows = Obstacle(node, "gives the channels that it takes; name the layer before it")
-        return channels.not_followed.get(target, follows)
+        return Obstacle(node, "gives the channels that it takes; name the layer before it")
     obstacles = [channels.atoms.obstacle(atom) for atom in channels.outs[target]]
     return obstacles[0] if all(obstacles) else None
 
@@ -145,18 +144,19 @@ def _check_same(channels: ChannelGraph, targets: list[str], asked: Mapping[str, 
             )
 
 
-def _scores(graph: MaseGraph, channels: ChannelGraph, wish: Wish, seed: int) -> dict[int, float]:
+def channel_scores(
+    graph: MaseGraph, channels: ChannelGraph, method: str, seed: int
+) -> dict[int, float]:
     """What a channel is worth: in all layers that give it, together."""
     scores: dict[int, float] = defaultdict(float)
     for target in channels.producers:
         layer = graph.modules[target]
         rows = (
-            looked_at(layer, wish.method, target)
-            .movedim(sides_of(layer).outs["weight"], 0)
-            .flatten(1)
+            looked_at(layer, method, target).movedim(sides_of(layer).outs["weight"], 0).flatten(1)
         )
-        values = METHODS[wish.method](rows, generator_for(seed, target)).tolist()
-        for atom, value in zip(channels.outs[target], values, strict=True):
+        values = METHODS[method](rows, generator_for(seed, target)).tolist()
+        # rows of a transposed convolution in groups are those of all groups
+        for atom, value in zip(channels.outs[target], values, strict=False):
             scores[channels.atoms.root(atom)] += value
     return scores
 
@@ -173,10 +173,18 @@ def _budget(channels: ChannelGraph, family: list[str], asked: Mapping[str, float
 
 
 def _weakest(
-    channels: ChannelGraph, family: list[str], count: int, scores: Mapping[int, float]
+    channels: ChannelGraph,
+    family: list[str],
+    count: int,
+    scores: Mapping[int, float],
+    before: set[int],
 ) -> set[int]:
-    """Up to `count` of the channels that may go; no layer loses its last one."""
-    left = {t: Counter(channels.atoms.root(a) for a in channels.outs[t]) for t in family}
+    """Up to `count` of the channels that may go; no layer, and no part, loses its last one."""
+    groups = {target: channels.outs[target] for target in family} | _parts(channels)
+    left = {
+        name: Counter(root for a in atoms if (root := channels.atoms.root(a)) not in before)
+        for name, atoms in groups.items()
+    }
     sizes = {target: sum(members.values()) for target, members in left.items()}
     givers: dict[int, list[str]] = defaultdict(list)
     for target, members in left.items():
@@ -195,6 +203,15 @@ def _weakest(
     return gone
 
 
+def _parts(channels: ChannelGraph) -> dict[str, list[int]]:
+    """The parts that channels are split into."""
+    return {
+        f"{node.name} [{i}]": part.atoms
+        for node, split in channels.splits.items()
+        for i, part in enumerate(split.parts)
+    }
+
+
 def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[str, list[int]]:
     """Give every module the size that it now has; what each has lost of its outputs."""
 
@@ -204,22 +221,48 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         stay = [i for i, atom in enumerate(atoms) if channels.atoms.root(atom) not in gone]
         return stay if len(stay) < len(atoms) else None
 
-    removed: dict[str, list[int]] = {}
+    resize(graph, channels, kept, lambda target, *given: shrunk(*given))
+    describe_anew(graph)
+    stays = {target: (atoms, kept(atoms)) for target, atoms in channels.outs.items()}
+    return {
+        target: sorted(set(range(len(atoms))) - set(stay))
+        for target, (atoms, stay) in stays.items()
+        if stay is not None
+    }
+
+
+Places = list[int] | None  # the old place that each new place along a dimension is of; None: all
+
+
+def resize(
+    graph: MaseGraph,
+    channels: ChannelGraph,
+    places: Callable[[list[int] | None], Places],
+    make: Callable[[str, nn.Module, Places, Places], nn.Module],
+) -> list[str]:
+    """Let `make` give every module its new size, and write it into the code; who has changed."""
+    changed: list[str] = []
     for target in dict.fromkeys((*channels.outs, *channels.ins)):
-        outs, ins = kept(channels.outs.get(target)), kept(channels.ins.get(target))
-        if outs is not None:
-            removed[target] = sorted(set(range(len(channels.outs[target]))) - set(outs))
+        outs, ins = places(channels.outs.get(target)), places(channels.ins.get(target))
         if outs is not None or ins is not None:
-            replace_module(graph, target, shrunk(graph.modules[target], outs, ins))
+            replace_module(graph, target, make(target, graph.modules[target], outs, ins))
+            changed.append(target)
     for node, (dim, size) in channels.resized.items():
         axis = channels.axes[node]
         assert axis is not None
-        stay = kept(axis.atoms)
+        stay = places(axis.atoms)
         if stay is not None:
             _write_size(node, dim, size, len(stay))
+    for node, split in channels.splits.items():
+        stays = [places(part.atoms) for part in split.parts]
+        if split.cuts() and any(stay is not None for stay in stays):
+            _write_parts(node, split, stays)
+    for name, atoms in channels.attributes.items():
+        stay = places(atoms)
+        if stay is not None:
+            _cut_attribute(graph, name, stay)
     graph.model.recompile()
-    _describe_anew(graph)
-    return removed
+    return changed
 
 
 def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
@@ -231,20 +274,21 @@ def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
     node.args = (node.args[0], sizes) if listed else (node.args[0], *sizes)
 
 
-def _describe_anew(graph: MaseGraph) -> None:
-    """Run the smaller network on inputs like those of before, for the shapes inside it."""
-    device = next((p.device for p in graph.model.parameters()), None)
-    given: dict[str, Any] = {}
-    values_kept = False
-    for node in graph.inputs:
-        result = mase(node).common.results["data_out_0"]
-        values_kept |= "torch_dtype" in result and "value" in result
-        if "value" in result:
-            given[input_name(node)] = result["value"]
-        else:
-            zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
-            given[input_name(node)] = zeros
-    add_common_metadata_analysis_pass(graph, dummy_in=given, add_value=values_kept)
+def _write_parts(node: fx.Node, split: Split, stays: list[list[int] | None]) -> None:
+    """The sizes of the parts, in numbers: they may differ now."""
+    pairs = zip(split.parts, stays, strict=True)
+    sizes = [len(part.atoms if stay is None else stay) for part, stay in pairs]
+    node.target = "split" if node.op == "call_method" else torch.split
+    node.args, node.kwargs = (node.all_input_nodes[0], sizes), {"dim": split.dim}
+
+
+def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
+    """A tensor that a function reads; its owner, which another model may hold, is another then."""
+    parent, _, last = name.rpartition(".")
+    owner = graph.model if not parent else renewed(graph.modules[parent])
+    with_less(owner, last, kept)
+    if parent:
+        replace_module(graph, parent, owner)
 
 
 def _rows(
@@ -262,7 +306,7 @@ def _kept(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
     """Why layers that were asked for keep all their channels."""
     reasons = {}
     for target, value in asked.items():
-        obstacle = _obstacle(channels, target) if value else None
+        obstacle = obstacle_to(channels, target) if value else None
         if obstacle is not None:
             reasons[target] = f"node {obstacle.node.name!r} {obstacle.why}"
     return reasons

@@ -28,22 +28,27 @@ class Sides:
 CONV = Sides({"weight": 0, "bias": 0}, {"weight": 1}, ("out_channels",), ("in_channels",))
 # each filter of a depthwise convolution reads one channel
 DEPTHWISE = Sides({"weight": 0, "bias": 0}, {}, ("out_channels",), ("in_channels", "groups"))
+DEPTHWISE_TRANSPOSED = Sides(
+    {"bias": 0}, {"weight": 0}, ("out_channels",), ("in_channels", "groups")
+)
 TRANSPOSED = Sides({"weight": 1, "bias": 0}, {"weight": 0}, ("out_channels",), ("in_channels",))
 LINEAR = Sides({"weight": 0, "bias": 0}, {"weight": 1}, ("out_features",), ("in_features",))
 STATISTICS = ("weight", "bias", "running_mean", "running_var")
 NORM = Sides(dict.fromkeys(STATISTICS, 0), out_counts=("num_features",))
+GROUP_NORM = Sides({"weight": 0, "bias": 0}, out_counts=("num_channels",))
 PRELU = Sides({"weight": 0}, out_counts=("num_parameters",))
 
 
 def sides_of(layer: nn.Module) -> Sides:
     """How a layer counts its channels."""
-    if isinstance(layer, _ConvNd) and layer.groups > 1:
-        return DEPTHWISE
+    if isinstance(layer, _ConvNd) and layer.groups == layer.in_channels > 1:
+        return DEPTHWISE_TRANSPOSED if layer.transposed else DEPTHWISE
     kinds: tuple[tuple[Any, Sides], ...] = (
         (_ConvTransposeNd, TRANSPOSED),
         (_ConvNd, CONV),
         (nn.Linear, LINEAR),
         (_NormBase, NORM),
+        (nn.GroupNorm, GROUP_NORM),
         (nn.PReLU, PRELU),
     )
     return next(sides for cls, sides in kinds if isinstance(layer, cls))
@@ -57,6 +62,9 @@ def shrunk(
     Parameters are new tensors, masks are cut with them, and the layer given stays as it is.
     """
     new, sides = renewed(layer), sides_of(layer)
+    if isinstance(layer, nn.GroupNorm) and outs is not None:  # which loses whole groups
+        size = layer.num_channels // layer.num_groups
+        vars(new)["num_groups"] = len(outs) // size
     for kept, places, counts in (
         (outs, sides.outs, sides.out_counts),
         (ins, sides.ins, sides.in_counts),
@@ -82,6 +90,13 @@ def _cut(layer: nn.Module, name: str, dim: int, kept: Sequence[int]) -> None:
         layer._buffers[name] = _selected(buffer, dim, kept)
 
 
+def with_less(owner: nn.Module, name: str, kept: Sequence[int]) -> None:
+    """Cut a tensor of a module that functions read, along its only dimension."""
+    _cut(owner, name, 0, kept)
+
+
 def _selected(tensor: Tensor, dim: int, kept: Sequence[int]) -> Tensor:
-    index = torch.tensor(kept, dtype=torch.long, device=tensor.device)
+    # the weight of a convolution in groups has the channels of one group, and all groups are alike
+    places = [place for place in kept if place < tensor.shape[dim]]
+    index = torch.tensor(places, dtype=torch.long, device=tensor.device)
     return tensor.detach().index_select(dim, index)

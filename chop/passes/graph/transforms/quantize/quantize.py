@@ -19,6 +19,7 @@ from chop.ir.ops import OPS, module_op
 from chop.numerics import FORMATS, NumberFormat, from_dtype
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.quantize.config import OPERANDS, layer_formats, without_na
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
@@ -145,9 +146,11 @@ def _plan(
                 raise PassArgsError(f"pass 'quantize': {unknown('node matching', key, names)}")
     plan: Plan = {}
     for node in graph.nodes:
-        config = configs[chosen[node]] if node in chosen else rest
+        adapted = by == "type" and has_adapter(node)
+        config = configs.get("linear" if adapted else chosen.get(node, ""), rest)
         if config is None or config["name"] is None:
             continue
+        refuse_adapters("quantize", [node])
         reason = why_not_quantized(node)
         if reason is None:
             plan[node] = config

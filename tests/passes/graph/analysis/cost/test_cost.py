@@ -256,3 +256,33 @@ def test_zeros_of_weights_that_are_not_there_cannot_be_counted(make):
 def test_a_folder_is_no_file(make, tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder"):
         run_pass("cost", make.graph(mlp(), torch.randn(2, 10)), {"file_name": tmp_path})
+
+
+class Tied(nn.Module):
+    """A language model: what it reads with, it writes with."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.write = nn.Embedding(7, 4), nn.Linear(4, 7)
+        self.write.weight = self.read.weight
+
+    def forward(self, x):
+        return self.write(self.read(x))
+
+
+def test_tied_weights_are_there_once(make):
+    graph = make.graph(Tied(), torch.tensor([[1, 2, 3]]))
+    for _ in range(2):
+        total = cost_of(graph)["total"]
+        assert total["parameters"] == 7 * 4 + 7
+        assert total["weight_bits"] == 32 * (7 * 4 + 7)
+        numbers = run_pass("calculate_flops", graph)[1]
+        assert numbers["total_parameters"] == 7 * 4 + 7
+        assert numbers["model_size_bits"] == 32 * (7 * 4 + 7)
+        graph = graph.clone()
+
+
+def test_tied_weights_are_there_once_beside_an_adapter(make):
+    graph = make.graph(Tied(), torch.tensor([[1, 2, 3]]))
+    run_pass("insert_lora_adapter", graph, {"rank": 1})
+    assert cost_of(graph)["total"]["parameters"] == 7 * 4 + 7 + (4 + 7)

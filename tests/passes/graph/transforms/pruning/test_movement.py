@@ -1,7 +1,10 @@
 """Movement: what training moves towards zero goes first."""
 
 import copy
+import logging
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -113,3 +116,57 @@ def test_without_movement_there_is_nothing_to_prune_by():
 def test_weights_that_have_not_moved_are_not_pruned_by_chance(graph):
     with pytest.raises(ValueError, match=r"weights of layer '0' have not moved; train after"):
         prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
+
+
+IN_ANOTHER_PROCESS = """
+import sys
+import torch
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph import prune_transform_pass
+
+graph = MaseGraph.from_checkpoint(sys.argv[1])
+before = graph.modules["0"].weight_movement.clone()
+graph.model(torch.ones(8, 4)).square().mean().backward()
+assert before.any() and not torch.equal(before, graph.modules["0"].weight_movement)
+prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
+graph.export(sys.argv[2])
+"""
+
+
+def test_a_saved_graph_goes_on_following_in_another_process(graph, tmp_path, caplog):
+    logging.getLogger("chop").propagate = True
+    backward(graph.model)
+    graph.export(tmp_path / "before")
+    assert "hooks" not in caplog.text
+    files = [str(tmp_path / name) for name in ("before", "after")]
+    subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS, *files], check=True)
+    graph.model(torch.ones(8, 4)).square().mean().backward()
+    prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
+    after = MaseGraph.from_checkpoint(tmp_path / "after")
+    for name in ("0", "2"):
+        here, there = graph.modules[name], after.modules[name]
+        assert torch.equal(here.weight_movement, there.weight_movement)
+        assert torch.equal(masks_of(here)["weight"], masks_of(there)["weight"])
+
+
+def test_hooks_of_others_are_said_not_to_be_saved(graph, tmp_path, caplog):
+    logging.getLogger("chop").propagate = True
+    graph.modules["0"].register_forward_hook(lambda *_: None)
+    graph.export(tmp_path / "saved")
+    assert "the hooks of module '0' are not saved" in caplog.text
+
+
+def test_scores_that_are_no_longer_added_up_are_refused(graph):
+    backward(graph.model)
+    graph.modules["0"]._forward_pre_hooks.clear()
+    with pytest.raises(ValueError, match=r"movement of layer '0' is no longer added up.*train aga"):
+        prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
+
+
+def test_a_file_with_a_follower_and_no_scores_is_refused(graph, tmp_path):
+    graph.export(tmp_path / "saved")
+    file = tmp_path / "saved" / "graph.json"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('"weight_movement": {', '"weight_moved": {'), encoding="utf-8")
+    with pytest.raises(ValueError, match="followed without a 'weight_movement' like its weight"):
+        MaseGraph.from_checkpoint(tmp_path / "saved")

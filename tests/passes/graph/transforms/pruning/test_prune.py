@@ -15,12 +15,13 @@ from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     hook_inspection_analysis_pass,
     init_metadata_analysis_pass,
+    prune_channels_transform_pass,
     prune_detach_hook_transform_pass,
     prune_transform_pass,
     quantize_transform_pass,
 )
 from chop.passes.graph.transforms.pruning import activation_pruning_of, masks_of
-from chop.passes.graph.transforms.pruning.methods import smallest
+from chop.passes.graph.transforms.pruning.methods import smallest, smallest_in_size
 from chop.training.devices import Place
 from chop.training.loop import Training
 from chop.training.options import TrainOptions
@@ -423,3 +424,36 @@ def test_a_graph_without_layers_to_prune_is_remarked(caplog):
     mg = ready(nn.Sequential(nn.ReLU()), "input")
     prune_transform_pass(mg, weight={"sparsity": 0.5})
     assert "no linear or convolutional layer to prune" in caplog.text
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("method", ["random", "l1-norm"])
+def test_weights_that_cannot_be_ranked_are_refused_by_the_name_of_their_layer(bad, method):
+    mg = ready(
+        nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)), "input", torch.ones(2, 16)
+    )
+    mg.modules["2"].weight.data[1, 2] = bad
+    before = mg.modules["0"]
+    message = r"layer '2' has weights that are NaN or infinite; load or train finite ones"
+    with pytest.raises(ValueError, match=message):
+        prune_transform_pass(mg, weight={"sparsity": 0.5, "method": method})
+    assert mg.modules["0"] is before
+    with pytest.raises(ValueError, match=message):
+        prune_channels_transform_pass(mg, sparsity=0.5, method=method)
+
+
+def test_large_weights_whose_sum_overflows_are_finite():
+    mg = ready(nn.Sequential(nn.Linear(16, 8)), "input", torch.ones(2, 16))
+    mg.modules["0"].weight.data.fill_(3e38)
+    prune_transform_pass(mg, weight={"sparsity": 0.5, "method": "l1-norm"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999, 1.0])
+def test_the_smallest_in_size_are_those_of_a_copy_of_absolute_values(dtype, share):
+    numbers = torch.randn(200_003, generator=torch.Generator().manual_seed(0)).to(dtype)
+    numbers[::7] = numbers[3]  # many are equal
+    count = round(share * len(numbers))
+    found = smallest_in_size(numbers, count)
+    assert torch.equal(found, smallest(numbers.abs(), count))
+    assert int(found.sum()) == count

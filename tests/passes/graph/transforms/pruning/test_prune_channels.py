@@ -47,9 +47,13 @@ def silenced(model, removed):
     model = copy.deepcopy(model)
     for target, gone in removed.items():
         module = model.get_submodule(target)
-        transposed = isinstance(module, nn.ConvTranspose2d)
-        if module.weight is not None:
-            (module.weight.data.transpose(0, 1) if transposed else module.weight.data)[gone] = 0
+        if isinstance(module, nn.ConvTranspose2d):
+            rows = module.weight.data.unflatten(0, (module.groups, -1))  # group, in, out, …
+            for channel in gone:
+                group, place = divmod(channel, rows.shape[2])
+                rows[group, :, place] = 0
+        elif module.weight is not None:
+            module.weight.data[gone] = 0
         if getattr(module, "bias", None) is not None:
             module.bias.data[gone] = 0
     return model
@@ -151,7 +155,51 @@ def upwards(self, x):
     return self.head(F.relu(self.up(torch.tanh(self.a(x)))).flatten(2).sum(-1))
 
 
+def in_groups(self, x):
+    return self.head(F.relu(self.b(F.relu(self.bn(self.a(x))))))
+
+
+def split_up(self, x):
+    one, other = torch.split(F.relu(self.a(x)), 4, 1)
+    return self.head(torch.cat([self.b(one), other], 1))
+
+
+def gated(self, x):
+    value, gate = self.a(x).chunk(2, dim=1)
+    return self.head(value * gate.sigmoid())
+
+
+def split_elsewhere(self, x):
+    top, bottom = self.a(x).split([3, 5], dim=2)
+    return self.head(torch.cat([bottom, top], 2))
+
+
+def normed_in_groups(self, x):
+    return self.head(F.relu(self.norm(self.a(x))))
+
+
 NETS = {
+    "in groups": (in_groups, {"a": conv(3, 8), "b": conv(8, 12, groups=2)}, conv(12, 2)),
+    "upwards in groups": (
+        in_groups,
+        {"a": conv(3, 8), "b": nn.ConvTranspose2d(8, 12, 2, groups=2)},
+        conv(12, 2),
+    ),
+    "upwards by channel": (
+        in_groups,
+        {"a": conv(3, 8), "b": nn.ConvTranspose2d(8, 16, 2, groups=8)},
+        conv(16, 2),
+    ),
+    "groups of the input": (
+        lambda self, x: self.head(F.relu(self.a(x))),
+        {"a": conv(3, 12, groups=3)},
+        conv(12, 2, groups=2),
+    ),
+    "split up": (split_up, {"a": conv(3, 8), "b": conv(4, 6)}, conv(10, 2)),
+    "gated": (gated, {"a": conv(3, 16)}, conv(8, 2)),
+    "split elsewhere": (split_elsewhere, {"a": conv(3, 8)}, conv(8, 2)),
+    "normed in groups": (normed_in_groups, {"a": conv(3, 8)}, conv(8, 2)),
+    "normed behind": (normed_in_groups, {"a": conv(3, 8)}, conv(8, 2)),
     "residual": (residual, {"a": conv(3, 8), "b": conv(8, 5), "c": conv(5, 8)}, conv(8, 2)),
     "concatenation": (concatenation, {"a": conv(3, 4), "b": conv(3, 6)}, conv(13, 2)),
     "mobile": (
@@ -169,7 +217,15 @@ NETS = {
         nn.Linear(6, 2),
     ),
 }
-EXTRA = {"residual": {"bn": nn.BatchNorm2d(8)}, "mobile": {"prelu": nn.PReLU(6)}}
+EXTRA = {
+    "residual": {"bn": nn.BatchNorm2d(8)},
+    "mobile": {"prelu": nn.PReLU(6)},
+    "in groups": {"bn": nn.BatchNorm2d(8)},
+    "upwards in groups": {"bn": nn.BatchNorm2d(8)},
+    "upwards by channel": {"bn": nn.BatchNorm2d(8)},
+    "normed in groups": {"norm": nn.GroupNorm(4, 8)},
+    "normed behind": {"norm": nn.LayerNorm([8, 8])},
+}
 
 
 def net(name):
@@ -188,6 +244,49 @@ def test_shapes_shrink_through(name, scope, method):
     if scope == "local":
         asked = [row for key, row in info["channels"].items() if key in NETS[name][1]]
         assert all(row["reached"] == pytest.approx(0.5, abs=0.11) for row in asked)
+
+
+def test_groups_lose_the_same_places():
+    mg, info = check(net("in groups"))
+    grouped = mg.modules["b"]
+    assert (grouped.in_channels, grouped.out_channels, grouped.groups) == (4, 6, 2)
+    assert grouped.weight.shape == (6, 2, 3, 3)
+    lost = info["removed"]["b"]
+    assert [place + 6 for place in lost[:3]] == lost[3:]
+
+
+def test_a_norm_of_groups_loses_whole_groups():
+    mg, info = check(net("normed in groups"))
+    assert (mg.modules["norm"].num_groups, mg.modules["norm"].num_channels) == (2, 4)
+    lost = info["removed"]["a"]
+    assert [a // 2 for a in lost[::2]] == [b // 2 for b in lost[1::2]]
+
+
+def test_parts_may_differ_and_none_is_empty():
+    model = net("split up")
+    with torch.no_grad():
+        model.a.weight[:4] *= 100
+    mg, info = check(model, sparsity={"a": 0.9}, method="l1-norm")
+    sizes = next(node.args[1] for node in mg.nodes if "split" in node.name)
+    assert sizes == [1, 1]
+    assert info["channels"]["a"]["pruned"] == 6
+
+
+def test_a_batch_norm_as_a_function_shrinks_with_its_tensors():
+    def normed(self, x):
+        bn = self.bn
+        y = F.batch_norm(self.a(x), bn.running_mean, bn.running_var, bn.weight, bn.bias)
+        return self.head(F.relu(y))
+
+    model = trained_like(Calls(normed, a=conv(3, 8), bn=nn.BatchNorm2d(8), head=conv(8, 2)))
+    mg, info = prune_channels_transform_pass(ready(model), sparsity=0.5)
+    gone = info["removed"]["a"]
+    assert len(gone) == 4
+    expected = silenced(model, {"a": gone, "bn": gone})(X)
+    torch.testing.assert_close(mg.model(X), expected, rtol=1e-9, atol=1e-9)
+    assert mg.modules["bn"].running_var.shape == (4,)
+    assert model.bn.weight.shape == (8,)
+    verify_metadata_analysis_pass(mg, strict=True)
 
 
 @pytest.mark.parametrize("name", ["concatenation", "flattened", "sized", "twice"])
@@ -350,10 +449,6 @@ def normed(self, x):
     return self.head(self.norm(self.a(x)))
 
 
-def grouped(self, x):
-    return self.head(self.b(self.a(x)))
-
-
 def added_input(self, x):
     return self.head(self.a(x) + x.repeat(1, 2, 1, 1))
 
@@ -367,9 +462,34 @@ def counted(self, x):
     return self.head(y / y.shape[1])
 
 
+class Own(nn.Module):
+    """Numbers of a batch norm that something else reads as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(6)), nn.Parameter(torch.zeros(6))
+
+    def m(self):
+        return self.bias.sum()
+
+
 REFUSED = {
-    "group norm": (normed, {"norm": nn.GroupNorm(2, 6)}, "node 'norm' \\(group_norm\\)"),
-    "groups": (grouped, {"b": conv(6, 6, groups=2)}, "node 'b' convolves in 2 groups"),
+    "one group": (normed, {"norm": nn.GroupNorm(1, 6)}, "node 'norm' normalises over all of them"),
+    "layer norm": (
+        normed,
+        {"norm": nn.LayerNorm([6, 8, 8])},
+        "node 'norm' normalises over them",
+    ),
+    "tensors of others": (
+        lambda self, x: self.head(F.batch_norm(self.a(x), self.n.bias, self.n.weight) + self.n.m()),
+        {"n": Own()},
+        "node 'batch_norm' normalises them by 'n_bias', which others read or make",
+    ),
+    "unpacked parts": (
+        lambda self, x: self.head(torch.cat(self.a(x).chunk(2, 1), 1)),
+        {},
+        "node 'chunk' cuts them into parts that are not taken one by one",
+    ),
     "input": (added_input, {}, "node 'add' combines them with 'repeat'"),
     "softmax": (softmaxed, {}, "node 'softmax' \\(softmax\\) has no rule"),
     "count": (counted, {}, "node 'getattr_1' reads how many there are"),
@@ -394,6 +514,13 @@ def test_the_last_layer_and_a_depthwise_one_are_refused_by_name():
         prune_channels_transform_pass(mg, sparsity={"head": 0.5})
     with pytest.raises(ValueError, match="'b' gives the channels that it takes; name the layer"):
         prune_channels_transform_pass(mg, sparsity={"b": 0.5})
+
+
+@pytest.mark.parametrize("layer", [conv(3, 3, groups=3), nn.ConvTranspose2d(3, 6, 1, groups=3)])
+def test_single_channels_of_the_input_stay(layer):
+    model = Calls(lambda self, x: self.head(self.a(x)), a=layer, head=conv(layer.out_channels, 2))
+    with pytest.raises(ValueError, match="node 'a' convolves in 3 groups of one channel; leave"):
+        prune_channels_transform_pass(ready(model), sparsity={"a": 0.5})
 
 
 def test_shared_parameters_keep_their_shape():

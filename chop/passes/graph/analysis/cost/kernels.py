@@ -1,0 +1,248 @@
+"""Operations of torch's kernels beside their products, found from formulas and from what ran.
+
+Nothing here is shared with the rules of the pass, which it audits: a kernel that works on single
+elements is written as its formula, which is run once on a number that counts what is done to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from chop.passes.graph.analysis.cost.call import spelt
+
+Kernel = Callable[[Sequence[Any], Any], int]  # arguments and result of a call -> operations
+
+
+class Number:
+    """A number without a value, which counts the operations that are done to it."""
+
+    def __init__(self) -> None:
+        self.operations = 0
+
+    def did(self, *_: Any) -> Number:
+        self.operations += 1
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = did
+    __truediv__ = __rtruediv__ = __pow__ = __neg__ = did
+
+
+Formula = Callable[[Number], Any]
+
+
+def root(x: Number) -> Number:
+    """A root, and as well an elementary function, an absolute value, or a rounding."""
+    return x.did()
+
+
+exp = log = tanh = erf = larger = root
+
+
+def clipped(x: Number) -> Number:
+    """Compared with what it may at least and at most be."""
+    return larger(larger(x))
+
+
+def sigmoid(x: Number) -> Number:
+    return 1 / (1 + exp(-x))
+
+
+def times(count: int) -> Formula:
+    """So many operations of which none needs a name."""
+    return lambda x: [x.did() for _ in range(count)]
+
+
+def weighted(count: int) -> Formula:
+    """A sum of so many products."""
+
+    def formula(x: Number) -> Number:
+        total = x * 1
+        for _ in range(count - 1):
+            total = total + x * 1
+        return total
+
+    return formula
+
+
+# for each element of the result
+FORMULAS: Mapping[str, Formula] = {
+    **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "pow", "neg"), times(1)),
+    **dict.fromkeys(("maximum", "minimum", "clamp_min", "clamp_max", "relu", "threshold"), larger),
+    **dict.fromkeys(("gt", "lt", "ge", "le", "eq", "ne"), larger),
+    **dict.fromkeys(("abs", "exp", "log", "sqrt", "erf", "tanh", "sin", "cos"), root),
+    **dict.fromkeys(("floor", "ceil", "round", "trunc", "sign", "reciprocal"), root),
+    "rsqrt": lambda x: 1 / root(x),
+    "clamp": clipped,
+    "hardtanh": clipped,
+    "leaky_relu": lambda x: larger(x) * 1,
+    "_prelu_kernel": lambda x: larger(x) * 1,
+    "sigmoid": sigmoid,
+    "silu": lambda x: x * sigmoid(x),
+    "glu": lambda x: x * sigmoid(x),
+    "gelu": lambda x: 0.5 * x * (1 + erf(x / 2)),
+    "mish": lambda x: x * tanh(log(1 + exp(x))),
+    "softplus": lambda x: log(1 + exp(x)),
+    "log_sigmoid_forward": lambda x: x - log(1 + exp(x)),
+    "hardsigmoid": lambda x: clipped(x + 3) / 6,
+    "hardswish": lambda x: x * clipped(x + 3) / 6,
+    "hardshrink": clipped,
+    "softshrink": lambda x: clipped(x) - 1,
+    "addcmul": lambda x: x + 1 * (x * x),
+    "addcdiv": lambda x: x + 1 * (x / x),
+    # the largest, the difference to it, its exponential, the sum of these; what is done once a row,
+    # as the logarithm of the sum, is not counted
+    **dict.fromkeys(("_softmax", "_safe_softmax"), lambda x: (exp(larger(x) - 1) + 1) / 1),
+    "_log_softmax": lambda x: exp(larger(x) - 1) + 1 - 1,
+    "upsample_linear1d": weighted(2),
+    "upsample_bilinear2d": weighted(4),
+    "upsample_bicubic2d": weighted(16),
+    "upsample_trilinear3d": weighted(8),
+}
+
+# for each element of the first argument
+TERMS: Mapping[str, Formula] = {
+    **dict.fromkeys(("sum", "mean", "prod", "max", "min", "amax", "amin"), times(1)),
+    **dict.fromkeys(("argmax", "argmin", "any", "all"), times(1)),
+    "linalg_vector_norm": lambda x: x * x + 1,
+    **dict.fromkeys(("var", "std"), lambda x: (x + 1 - 1) * x + 1),  # the sum, the squares' sum
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), times(1)),
+    "mse_loss": lambda x: (x - 1) * x + 1,
+}
+
+# moves and makes numbers; views are free, too, and known to torch as such
+FREE = spelt(
+    "empty empty_like zeros zeros_like ones ones_like full full_like fill zero rand randn randint "
+    "uniform normal arange scalar_tensor eye new_zeros new_ones new_full new_empty "
+    "new_empty_strided empty_strided cat stack clone copy _to_copy lift_fresh contiguous "
+    "_unsafe_view repeat index gather embedding where masked_fill scatter constant_pad_nd "
+    "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
+    "replication_pad3d index_select index_put select_scatter slice_scatter flip roll tril triu "
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _reshape_alias _reshape_copy resize "
+    "unsafe_split unsafe_chunk pixel_shuffle im2col native_dropout _local_scalar_dense"
+)
+
+
+def _operations(formula: Formula) -> int:
+    number = Number()
+    formula(number)
+    return number.operations
+
+
+def _elements(things: Any) -> int:
+    """Of the first tensor among them."""
+    return next((x.numel() for x in tree_leaves(things) if isinstance(x, Tensor)), 0)
+
+
+def _per_result(formula: Formula) -> Kernel:
+    each = _operations(formula)
+    return lambda args, result: each * _elements(result)
+
+
+def _per_term(formula: Formula) -> Kernel:
+    each = _operations(formula)
+    return lambda args, result: each * _elements(args)
+
+
+def _added(args: Sequence[Any], result: Any) -> int:
+    """What is added to a product of matrices."""
+    return _elements(result)
+
+
+def _bias(args: Sequence[Any], result: Any) -> int:
+    return 0 if args[2] is None else _elements(result)
+
+
+def _grid_sampler(bilinear: int) -> Kernel:
+    def kernel(args: Sequence[Any], result: Any) -> int:
+        taps = (bilinear, 0, 16)[args[2]]  # torch numbers the modes: bilinear, nearest, bicubic
+        return _operations(weighted(taps)) * _elements(result) if taps else 0
+
+    return kernel
+
+
+def _elu(args: Sequence[Any], result: Any) -> int:
+    """Compared, and a·(exp(x) - 1); scaled before and after, where the scales are not 1."""
+    scales = sum(bool(scale != 1) for scale in args[2:4])
+    return (_operations(lambda x: 1 * (exp(larger(x)) - 1)) + scales) * _elements(result)
+
+
+def _celu(args: Sequence[Any], result: Any) -> int:
+    return _operations(lambda x: 1 * (exp(larger(x) / 1) - 1)) * _elements(result)
+
+
+def _norm(statistics: bool, first: int) -> Kernel:
+    """The mean off, times the deviation, times weight, plus bias; own statistics are one more.
+
+    `first` is the place of the weight among the arguments; the bias follows.
+    """
+
+    def kernel(args: Sequence[Any], result: Any) -> int:
+        given = sum(x is not None for x in args[first : first + 2])
+        return (2 + statistics + given) * _elements(result)
+
+    return kernel
+
+
+def _batch_norm(args: Sequence[Any], result: Any) -> int:
+    return _norm(bool(args[5]), 1)(args, result)
+
+
+def _pool(rank: int) -> Kernel:
+    """Each result looks at a whole window, the padding in it, too."""
+
+    def kernel(args: Sequence[Any], result: Any) -> int:
+        window: list[int] = list(args[1]) * (rank if len(args[1]) == 1 else 1)
+        return math.prod(window) * _elements(result)
+
+    return kernel
+
+
+def _adaptive_pool(rank: int) -> Kernel:
+    """Single ones are sent through each dimension's pooling, to see which windows have them."""
+
+    def kernel(args: Sequence[Any], result: Any) -> int:
+        given, got = args[0], next(x for x in tree_leaves(result) if isinstance(x, Tensor))
+        looked_at = math.prod(got.shape[:-rank])
+        for before, after in zip(given.shape[-rank:], got.shape[-rank:], strict=True):
+            ones = torch.eye(before)[:, None]
+            looked_at *= int(torch.count_nonzero(F.adaptive_avg_pool1d(ones, after)))
+        return looked_at
+
+    return kernel
+
+
+KERNELS: Mapping[str, Kernel] = {
+    **{name: _per_result(formula) for name, formula in FORMULAS.items()},
+    **{name: _per_term(formula) for name, formula in TERMS.items()},
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), lambda args, result: 0),
+    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _added),
+    **dict.fromkeys(("convolution", "_convolution"), _bias),
+    "grid_sampler_2d": _grid_sampler(4),
+    "grid_sampler_3d": _grid_sampler(8),
+    "elu": _elu,
+    "celu": _celu,
+    "native_batch_norm": _batch_norm,
+    "native_layer_norm": _norm(True, 2),
+    "native_group_norm": _norm(True, 1),
+    **{f"avg_pool{rank}d": _pool(rank) for rank in (1, 2, 3)},
+    **{f"max_pool{rank}d_with_indices": _pool(rank) for rank in (2, 3)},
+    **{f"_adaptive_avg_pool{rank}d": _adaptive_pool(rank) for rank in (2, 3)},
+    **{f"adaptive_max_pool{rank}d": _adaptive_pool(rank) for rank in (2, 3)},
+}
+
+
+def operations(kernel: Any, args: Sequence[Any], result: Any) -> int | None:
+    """What a call of an aten op did beside its products; None for one that is not known."""
+    name = kernel.overloadpacket.__name__
+    plain = name if name.endswith("__") else name.removesuffix("_")  # the same, in place
+    if plain in FREE or kernel.is_view:
+        return 0
+    found = KERNELS.get(plain)
+    return None if found is None else found(args, result)

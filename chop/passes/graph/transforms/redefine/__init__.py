@@ -1,0 +1,18 @@
+"""Networks with other widths and depths."""
+
+from chop.passes.graph.transforms.redefine.batch_norm import reestimate_batch_norm
+from chop.passes.graph.transforms.redefine.redefine import (
+    redefine_conv_transform_pass,
+    redefine_linear_transform_pass,
+    redefine_transform_pass,
+)
+from chop.passes.graph.transforms.redefine.space import repeatable_blocks, width_groups
+
+__all__ = [
+    "redefine_conv_transform_pass",
+    "redefine_linear_transform_pass",
+    "redefine_transform_pass",
+    "reestimate_batch_norm",
+    "repeatable_blocks",
+    "width_groups",
+]

@@ -1,0 +1,66 @@
+"""Batch norms that know what goes through them now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph.analysis.run import evaluation_mode
+
+
+def reestimate_batch_norm(model: MaseGraph | nn.Module, batches: Iterable[Any]) -> int:
+    """Count the statistics of all batch norms anew, as means over `batches`; how many these were.
+
+    A batch is a tensor, a dict of inputs by name, or a list whose first item is one of these.
+    Nothing else of the model changes: no weight, no mode, no momentum.
+    """
+    net: nn.Module = model.model if isinstance(model, MaseGraph) else model
+    norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not norms:
+        return 0
+    before = [{key: value.clone() for key, value in norm.named_buffers()} for norm in norms]
+    count = 0
+    try:
+        count = _estimate(net, norms, batches)
+    finally:
+        if count == 0:  # nothing came, or something failed
+            for norm, buffers in zip(norms, before, strict=True):
+                for key, value in buffers.items():
+                    getattr(norm, key).copy_(value)
+    if count == 0:
+        raise ValueError("there was no batch to count statistics of; give at least one")
+    return count
+
+
+def _estimate(net: nn.Module, norms: list[_BatchNorm], batches: Iterable[Any]) -> int:
+    momenta, count = [norm.momentum for norm in norms], 0
+    with torch.no_grad(), evaluation_mode(net):
+        try:
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum, norm.training = None, True
+            for batch in batches:
+                _run(net, batch)
+                count += 1
+        finally:
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+    return count
+
+
+def _run(net: nn.Module, batch: Any) -> None:
+    inputs = batch[0] if isinstance(batch, list | tuple) else batch
+    device = next((p.device for p in net.parameters()), None)
+    if isinstance(inputs, Mapping):
+        net(**{key: _on(device, value) for key, value in inputs.items()})
+    else:
+        net(_on(device, inputs))
+
+
+def _on(device: torch.device | None, value: Any) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value

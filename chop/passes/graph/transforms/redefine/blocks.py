@@ -1,0 +1,269 @@
+"""Depth: a block of layers that gives what it takes can be there several times, or not at all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError
+from chop.passes.graph.analysis.cost.liveness import writes_in_place
+from chop.passes.graph.transforms.redefine.layers import can_pass_on, pass_on, reset, silence
+from chop.passes.graph.transforms.redefine.original import Original
+from chop.passes.graph.transforms.upkeep import finish, outer_names
+from chop.passes.graph.utils import vf
+
+if TYPE_CHECKING:
+    from chop.passes.graph.transforms.redefine.wishes import Plan
+
+Weights = Literal["fresh", "inherit"]
+# done twice, they give what they give once; dropout does so in eval mode
+IDEMPOTENT = ("relu", "relu6", "identity", "dropout")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Nodes in a row, of which one takes what comes in and one gives what goes out."""
+
+    name: str
+    nodes: list[fx.Node]
+    entry: fx.Node
+    exit: fx.Node
+
+
+def containers(graph: MaseGraph) -> dict[str, str]:
+    """Modules that layers lie in, by dotted name and as nodes are named -> dotted name."""
+    targets = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    found = dict.fromkeys(outer for target in targets for outer in outer_names(target))
+    return {vf(name): name for name in found} | {name: name for name in found}
+
+
+def find_block(graph: MaseGraph, name: str) -> Block:
+    """The nodes of a layer or of a module with several, and the addition around them if any."""
+    nodes = list(graph.nodes)
+    inside = [i for i, node in enumerate(nodes) if _lies_in(node, name)]
+    if not inside:
+        raise PassArgsError(f"block {name!r} lies in one that is skipped; leave one of them out")
+    members = nodes[inside[0] : inside[-1] + 1]
+    entries, exits = _ends(members)
+    while len(entries) == len(exits) == 1 and _closes(members, entries[0]):
+        members = nodes[inside[0] : inside[0] + len(members) + 1]
+        entries, exits = _ends(members)
+    if len(entries) != 1 or len(exits) != 1:
+        raise PassArgsError(
+            f"block {name!r} has {len(entries)} inputs and {len(exits)} results; only one with a "
+            f"single input and a single result can be repeated or skipped"
+        )
+    block = Block(name, members, entries[0], exits[0])
+    _check_shapes(block)
+    return block
+
+
+def _lies_in(node: fx.Node, name: str) -> bool:
+    target = str(node.target)
+    return node.op == "call_module" and (target == name or target.startswith(f"{name}."))
+
+
+def _ends(members: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+    inside = set(members)
+    taken = dict.fromkeys(n for node in members for n in node.all_input_nodes)
+    entries = [node for node in taken if node not in inside and node.op != "get_attr"]
+    return entries, [node for node in members if any(user not in inside for user in node.users)]
+
+
+def _closes(members: list[fx.Node], entry: fx.Node) -> bool:
+    """Whether the next node adds what went into the block to what came out of it."""
+    last = members[-1]
+    following: fx.Node = last.next
+    return (
+        following.op in ("call_function", "call_method")
+        and set(following.all_input_nodes) == {entry, last}
+        and list(last.users) == [following]
+    )
+
+
+def _check_shapes(block: Block) -> None:
+    before, after = (
+        mase(node).common.results["data_out_0"]["shape"] for node in (block.entry, block.exit)
+    )
+    if before != after:
+        raise PassArgsError(
+            f"block {block.name!r} takes {before} and gives {after}; only one that keeps its shape "
+            f"can be repeated or skipped"
+        )
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What to remember of depths that changed, nodes without training, and blocks that stay."""
+
+    original: Original
+    untrained: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+def change_depth(
+    graph: MaseGraph, plan: Plan, original: Original, weights: Weights, seed: int
+) -> Depth:
+    """Let every block be there as often as asked; who names one wants to know why it cannot."""
+    untrained: list[str] = []
+    kept: dict[str, str] = {}
+    for name, wanted in plan.repeats.items():
+        count = original.repeats.get(name, 1)
+        try:
+            for index in range(count, wanted, -1):
+                _skip(graph, find_block(graph, _called(name, index - 1)))
+            for index in range(count, wanted):
+                block = find_block(graph, _called(name, index - 1))
+                new, renamed = _repeated(graph, block, name, index)
+                original = original.with_copies(renamed)
+                untrained += _initialise(new, weights, seed)
+        except PassArgsError as error:
+            if plan.by_name:
+                raise
+            kept[vf(name)] = str(error)
+        else:
+            original = original.with_repeat(name, wanted)
+    if plan.repeats:
+        finish(graph)
+    return Depth(original, untrained, kept)
+
+
+def _called(name: str, index: int) -> str:
+    """The dotted name of a copy; 0 is the block itself.
+
+    >>> _called("layer1.1", 0), _called("layer1.1", 2)
+    ('layer1.1', 'layer1.1_repeat2')
+    """
+    return f"{name}_repeat{index}" if index else name
+
+
+def _skip(graph: MaseGraph, block: Block) -> None:
+    _check_overwriting(block)
+    targets = [str(node.target) for node in block.nodes if node.op == "call_module"]
+    block.exit.replace_all_uses_with(block.entry)
+    for node in reversed(block.nodes):
+        graph.fx_graph.erase_node(node)
+    finish(graph, unused=[*targets, block.name])
+
+
+def _check_overwriting(block: Block) -> None:
+    """What others read too must not be what an in-place node after the block works on."""
+    inside = set(block.nodes)
+    readers = [node for node in block.entry.users if node not in inside]
+    for user in block.exit.users:
+        if user not in inside and readers and writes_in_place(user):
+            raise PassArgsError(
+                f"block {block.name!r} cannot be skipped, as node {user.name!r} works in place and "
+                f"would overwrite what node {readers[0].name!r} reads; set its inplace to False"
+            )
+
+
+def _repeated(
+    graph: MaseGraph, block: Block, name: str, index: int
+) -> tuple[Block, dict[str, str]]:
+    """A copy of a block behind it; and which module of it is a copy of which."""
+    users = [user for user in block.exit.users if user not in set(block.nodes)]
+    env: dict[fx.Node, fx.Node] = {block.entry: block.exit}
+    renamed: dict[str, str] = {}
+    anchor = block.nodes[-1].next
+    with graph.fx_graph.inserting_before(anchor):
+        for node in block.nodes:
+            target = node.target
+            if node.op == "call_module":
+                target = _copied_module(graph, block, str(target), _called(name, index), renamed)
+            env[node] = _copied_node(graph, node, target, env)
+    nodes = [env[node] for node in block.nodes]
+    for user in users:
+        user.replace_input_with(block.exit, env[block.exit])
+    return Block(_called(name, index), nodes, block.exit, env[block.exit]), renamed
+
+
+def _copied_node(
+    graph: MaseGraph, node: fx.Node, target: Any, env: Mapping[fx.Node, fx.Node]
+) -> fx.Node:
+    args, kwargs = (
+        fx.node.map_arg(part, lambda n: env.get(n, n)) for part in (node.args, node.kwargs)
+    )
+    name = vf(target) if node.op == "call_module" else node.name
+    new = graph.fx_graph.create_node(node.op, target, args, kwargs, name, node.type)  # type: ignore[arg-type]
+    new.meta = {**node.meta, "mase": mase(node).clone_for(new)}
+    return new
+
+
+def _copied_module(
+    graph: MaseGraph, block: Block, target: str, called: str, renamed: dict[str, str]
+) -> str:
+    inside = target == block.name or target.startswith(f"{block.name}.")
+    new = called + target[len(block.name) :] if inside else f"{target}_{vf(called)}"
+    if new in renamed:
+        return new
+    module = graph.modules[target]
+    graph.model.add_submodule(new, copy.deepcopy(module))
+    for outer in outer_names(new):
+        if outer.startswith(called):
+            graph.modules[outer].training = module.training
+    renamed[new] = target
+    return new
+
+
+def _initialise(block: Block, weights: Weights, seed: int) -> list[str]:
+    """Weights for a copy of a block: new, or such that the network computes what it did.
+
+    Returned are the nodes whose weights nothing was trained for.
+    """
+    learnt = [n for n in block.nodes if (m := mase(n).module) is not None and [*m.parameters()]]
+    if weights == "inherit" and (_silent_branch(block) or _chain(block)):
+        return []
+    for node in learnt if weights == "fresh" else ():
+        reset(_module(node), seed, str(node.target))
+    return [node.name for node in learnt]
+
+
+def _module(node: fx.Node) -> nn.Module:
+    module = mase(node).module
+    assert module is not None
+    return module
+
+
+def _silent_branch(block: Block) -> bool:
+    """Let what a residual block adds be 0, if it is one."""
+    for position, node in enumerate(block.nodes):
+        if mase(node).common.mase_op != "add" or block.entry not in node.all_input_nodes:
+            continue
+        others = [n for n in node.all_input_nodes if n is not block.entry]
+        if len(others) != 1 or not _only_idempotent(block.nodes[position + 1 :]):
+            return False
+        module = mase(others[0]).module
+        if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | _BatchNorm):
+            return False
+        if module.weight is None:
+            return False
+        silence(module)
+        return True
+    return False
+
+
+def _chain(block: Block) -> bool:
+    """Let a layer, its norm and its activation give what they take, if they can."""
+    first, *rest = block.nodes
+    norms = [n for n in rest[:1] if isinstance(mase(n).module, _BatchNorm)]
+    layer = mase(first).module
+    straight = all(n.all_input_nodes == [m] for m, n in zip(block.nodes, rest, strict=False))
+    plain = straight and _only_idempotent(rest[len(norms) :])
+    tracked = all(getattr(mase(n).module, "track_running_stats", False) for n in norms)
+    if not (plain and tracked and can_pass_on(layer)):
+        return False
+    for module in (layer, *(mase(n).module for n in norms)):
+        pass_on(module)
+    return True
+
+
+def _only_idempotent(nodes: Iterable[fx.Node]) -> bool:
+    return all(mase(node).common.mase_op in IDEMPOTENT for node in nodes)

@@ -1,0 +1,129 @@
+"""Layers with other numbers of channels: newly initialised, or with what they had learnt."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chop.passes.graph.transforms.pruning.masks import unmasked_class
+from chop.passes.graph.transforms.pruning.methods import generator_for
+from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of
+
+Places = Sequence[int] | None
+
+
+def inherited(layer: nn.Module, outs: Places, ins: Places, seed: int, target: str) -> nn.Module:
+    """The layer with copies of its channels; what reads copies adds them up to the same sum.
+
+    The copies of a channel share its weights unevenly, so that they learn different things.
+    """
+    new = _own(shrunk(layer, outs, ins), layer)
+    dim = sides_of(layer).ins.get("weight")
+    weight, old = new._parameters.get("weight"), layer._parameters.get("weight")
+    if ins is None or dim is None or weight is None or old is None:
+        return new
+    # the weight of a convolution in groups has the channels of one group, and all groups are alike
+    read = [place for place in ins if place < old.shape[dim]]
+    shape = [-1 if d == dim else 1 for d in range(weight.dim())]
+    scale = _shares(read, generator_for(seed, target)).reshape(shape)
+    weight.data.mul_(scale.to(weight.device, weight.dtype))
+    return new
+
+
+def _shares(ins: Sequence[int], generator: torch.Generator) -> Tensor:
+    """A positive share for each copy; those of one channel sum up to 1."""
+    index = torch.tensor(ins)
+    raw = 0.5 + torch.rand(len(ins), dtype=torch.double, generator=generator)
+    totals = torch.zeros(int(index.max()) + 1, dtype=torch.double).index_add_(0, index, raw)
+    return raw / totals[index]
+
+
+def fresh(layer: nn.Module, outs: Places, ins: Places, seed: int, target: str) -> nn.Module:
+    """The layer with other shapes and new weights, the same on any device."""
+    new = _own(shrunk(layer, outs, ins), layer)
+    reset(new, seed, target)
+    return new
+
+
+def reset(layer: nn.Module, seed: int, target: str) -> None:
+    """Initialise a layer as its class does; masks stay, and so does the random state.
+
+    A norm without parameters has statistics to forget, which takes no random numbers.
+    """
+    if not [*layer.parameters()]:
+        layer.reset_parameters()  # type: ignore[operator]
+        return
+    masked, device = type(layer), next(layer.parameters()).device
+    layer.__class__ = unmasked_class(masked)
+    try:
+        with _seeded(zlib.crc32(f"{seed} {target}".encode())):
+            layer.to("cpu")
+            layer.reset_parameters()  # type: ignore[operator]
+    finally:
+        layer.__class__ = masked
+    layer.to(device)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Random numbers of the CPU from a seed; those of users go on as if nothing was drawn."""
+    state = torch.get_rng_state()
+    try:
+        torch.default_generator.manual_seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def _own(new: nn.Module, old: nn.Module) -> nn.Module:
+    """With copies of the tensors that it still shares with the layer that it was made from."""
+    for name, parameter in new._parameters.items():
+        if parameter is not None and parameter is old._parameters.get(name):
+            copy = parameter.detach().clone()
+            new._parameters[name] = nn.Parameter(copy, parameter.requires_grad)
+    for name, buffer in new._buffers.items():
+        if buffer is not None and buffer is old._buffers.get(name):
+            new._buffers[name] = buffer.detach().clone()
+    return new
+
+
+def silence(layer: Any) -> None:
+    """Let a layer or a norm give 0."""
+    with torch.no_grad():
+        for parameter in (layer.weight, layer.bias):
+            if parameter is not None:
+                parameter.zero_()
+
+
+def can_pass_on(layer: Any) -> bool:
+    """Whether weights exist with which a layer gives what it takes."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features == layer.out_features
+    if not isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) or layer.groups != 1:
+        return False
+    same = layer.padding == "same" or all(
+        isinstance(p, int) and 2 * p == d * (k - 1)
+        for p, d, k in zip(layer.padding, layer.dilation, layer.kernel_size, strict=True)
+    )
+    odd = all(k % 2 for k in layer.kernel_size) and set(layer.stride) == {1}
+    return same and odd and layer.in_channels == layer.out_channels
+
+
+def pass_on(layer: Any) -> None:
+    """Let a layer, or a norm in eval mode, give what it takes."""
+    with torch.no_grad():
+        if isinstance(layer, nn.Linear):
+            nn.init.eye_(layer.weight)
+        elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            nn.init.dirac_(layer.weight)
+        else:
+            layer.reset_parameters()
+            if layer.weight is not None:
+                layer.weight.fill_((1 + layer.eps) ** 0.5)
+        if layer.bias is not None:
+            layer.bias.zero_()

@@ -1,0 +1,55 @@
+"""What a network was before it was redefined, which all widths are counted from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from chop.ir.graph.mase_graph import MaseGraph, set_model_attributes
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph
+
+ATTRIBUTE = "original_architecture"
+
+
+@dataclass(frozen=True)
+class Original:
+    """Outputs and inputs of layers, and how often blocks are there now, by dotted name.
+
+    It lies on the model as a plain dict, so that copies and files of the graph have it.
+    """
+
+    outs: Mapping[str, int] = field(default_factory=dict)
+    ins: Mapping[str, int] = field(default_factory=dict)
+    repeats: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)  # new layer -> that of the original
+
+    @classmethod
+    def of(cls, graph: MaseGraph) -> Original:
+        """What `graph` remembers; nothing before it is redefined for the first time."""
+        return cls(**getattr(graph.model, ATTRIBUTE, {}))
+
+    def keep(self, graph: MaseGraph) -> None:
+        set_model_attributes(graph.model, {ATTRIBUTE: asdict(self)})
+
+    def with_widths(self, channels: ChannelGraph) -> Original:
+        """Also the widths of layers that it does not know yet."""
+        outs = {target: len(channels.outs[target]) for target in channels.producers}
+        ins = {t: len(atoms) for t in outs if (atoms := channels.ins.get(t)) is not None}
+        return replace(self, outs={**outs, **self.outs}, ins={**ins, **self.ins})
+
+    def with_copies(self, renamed: Mapping[str, str]) -> Original:
+        """Also layers that are copies, new name -> old: their widths are those of the old."""
+        outs, ins = (
+            {new: known[old] for new, old in renamed.items() if old in known}
+            for known in (self.outs, self.ins)
+        )
+        copies = {new: self.copies.get(old, old) for new, old in renamed.items()}
+        return replace(
+            self,
+            outs={**self.outs, **outs},
+            ins={**self.ins, **ins},
+            copies={**self.copies, **copies},
+        )
+
+    def with_repeat(self, name: str, count: int) -> Original:
+        return replace(self, repeats={**self.repeats, name: count})

@@ -1,0 +1,284 @@
+"""Redefine a network: other widths and depths, from which any choice gives one that runs."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError, graph_pass, has_metadata
+from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
+from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph
+from chop.passes.graph.transforms.pruning.prune_channels import (
+    Places,
+    channel_scores,
+    obstacle_to,
+    resize,
+)
+from chop.passes.graph.transforms.redefine.blocks import Depth, Weights, change_depth
+from chop.passes.graph.transforms.redefine.layers import fresh, inherited
+from chop.passes.graph.transforms.redefine.original import Original
+from chop.passes.graph.transforms.redefine.sizes import (
+    Segment,
+    Wish,
+    copies,
+    places,
+    segments,
+    settle,
+)
+from chop.passes.graph.transforms.redefine.wishes import IGNORED, Choice, Plan, read_plan
+from chop.passes.options import Choice as NodeChoice
+from chop.passes.options import Problem
+from chop.passes.select import By
+from chop.registry import unknown
+
+logger = logging.getLogger(__name__)
+
+LINEAR = ("linear",)
+CONV = (
+    *("conv1d", "conv2d", "conv3d"),
+    *("convtranspose1d", "convtranspose2d", "convtranspose3d"),
+)
+KINDS = (*LINEAR, *CONV)
+
+
+@graph_pass("redefine", "transform", needs=("common",))
+def redefine_transform_pass(
+    graph: MaseGraph,
+    *,
+    by: Literal["type", "name", "regex_name"] = "name",
+    default: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: Literal["fresh", "inherit"] = "fresh",
+    seed: int = 0,
+    **per_key: Any,
+) -> dict[str, Any]:
+    """Give linear and convolutional layers other widths, and blocks other depths.
+
+    Each key has a table `{"config": {"name": …, "channel_multiplier": 2}}`. "output_only" and
+    "both" set how many outputs a layer has, as a multiple of the original network's, or as
+    `width`; "input_only" keeps them. Norms, additions and all consumers follow. `repeat` says how
+    often a layer, or a named module with several, is there. `weights` are "fresh" (layers whose
+    shape changed are initialised from `seed`) or "inherit" (channels are copied so that the
+    function stays, or the least important ones go). `config` may hold all of it, as in the labs.
+    """
+    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
+    return _redefine(graph, KINDS, given | dict(config or {}))
+
+
+@graph_pass("redefine_linear", "transform", needs=("common",))
+def redefine_linear_transform_pass(
+    graph: MaseGraph,
+    *,
+    by: Literal["type", "name", "regex_name"] = "name",
+    default: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: Literal["fresh", "inherit"] = "fresh",
+    seed: int = 0,
+    **per_key: Any,
+) -> dict[str, Any]:
+    """Give linear layers other widths, as `redefine` does; all others follow."""
+    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
+    return _redefine(graph, LINEAR, given | dict(config or {}))
+
+
+@graph_pass("redefine_conv", "transform", needs=("common",))
+def redefine_conv_transform_pass(
+    graph: MaseGraph,
+    *,
+    by: Literal["type", "name", "regex_name"] = "name",
+    default: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: Literal["fresh", "inherit"] = "fresh",
+    seed: int = 0,
+    **per_key: Any,
+) -> dict[str, Any]:
+    """Give convolutional layers other widths, as `redefine` does; norms and all others follow."""
+    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
+    return _redefine(graph, CONV, given | dict(config or {}))
+
+
+def _tables(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options, the tables by op, name or expression; those inside `config` as well."""
+    given = {**options, **(options.get("config") or {})}
+    others = ("by", "config", "weights", "seed", *IGNORED)
+    return {k: v for k, v in given.items() if k not in others and v is not None}
+
+
+def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
+    for key, table in _tables(options).items():
+        try:
+            Choice.read(key, table)
+        except PassArgsError as error:
+            yield Problem(key, str(error))
+
+
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
+    by = {**options, **(options.get("config") or {})}.get("by", "name")
+    for key in _tables(options):
+        if key != "default" and by in ("type", "regex_name"):
+            yield NodeChoice(key, by, key)
+
+
+for _pass in (
+    redefine_transform_pass,
+    redefine_linear_transform_pass,
+    redefine_conv_transform_pass,
+):
+    _pass.law(_laws)
+    _pass.chooses(_chosen)
+
+
+def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -> dict[str, Any]:
+    by, default, weights, seed = (given.pop(key) for key in ("by", "default", "weights", "seed"))
+    _check_choice("by", by, get_args(By))
+    _check_choice("weights", weights, get_args(Weights))
+    plan = read_plan(graph, by, default, given, kinds)
+    channels = ChannelGraph(graph)
+    depth = Depth(Original.of(graph).with_widths(channels))
+    if plan.repeats:
+        trial = _shallow_copy(graph)  # what cannot be done is refused before anything is changed
+        tried = change_depth(trial, plan, depth.original, weights, seed)
+        _settled(ChannelGraph(trial), plan, tried.original)
+        depth = change_depth(graph, plan, depth.original, weights, seed)
+        channels = ChannelGraph(graph)
+    change = _settled(channels, plan, depth.original)
+    resized = _resize(graph, change, weights, seed)
+    depth.original.keep(graph)
+    if resized or plan.repeats:
+        describe_anew(graph)
+        _forget_statistics(graph)
+    fresh_modules = resized if weights == "fresh" else []
+    return _info(graph, change, depth, fresh_modules)
+
+
+def _check_choice(option: str, value: Any, known: Collection[str]) -> None:
+    if value not in known:
+        raise PassArgsError(unknown(option, str(value), list(known)))
+
+
+def _shallow_copy(graph: MaseGraph) -> MaseGraph:
+    """A graph of its own on the same layers, on which changes can be tried out."""
+    new = copy.copy(graph)
+    new.model = fx.GraphModule(graph.model, copy.deepcopy(graph.fx_graph))
+    new.meta = {"mase": graph.meta["mase"].clone_for(new)}
+    for node in new.nodes:
+        node.meta = {**node.meta, "mase": mase(node).clone_for(node)}
+    return new
+
+
+@dataclass(frozen=True)
+class Change:
+    """How often each channel of a network is to be there, and which layers stay as they are."""
+
+    channels: ChannelGraph
+    parts: list[Segment]
+    kept: dict[str, str]
+
+
+def _settled(channels: ChannelGraph, plan: Plan, original: Original) -> Change:
+    original = original.with_widths(channels)
+    wishes, kept = _wishes(channels, plan, original)
+    parts = segments(channels, [wish.side for wish in wishes])
+    return Change(channels, parts, kept | settle(parts, wishes))
+
+
+def _wishes(
+    channels: ChannelGraph, plan: Plan, original: Original
+) -> tuple[list[Wish], dict[str, str]]:
+    """The widths that choices mean in this graph, and why some layers cannot have one."""
+    wishes: list[Wish] = []
+    kept: dict[str, str] = {}
+    calls = {str(n.target): n for n in channels.graph.nodes if n.op == "call_module"}
+    for target, node in calls.items():
+        base = original.copies.get(target, target)
+        firm = plan.chosen.get(target) or plan.chosen.get(base)
+        choice = firm or plan.others.get(target) or plan.others.get(base) or Choice()
+        named = plan.by_name and firm is not None
+        if choice.changes_outputs and target not in channels.producers:
+            obstacle = obstacle_to(channels, target)
+            assert obstacle is not None
+            kept[node.name] = f"node {obstacle.node.name!r} {obstacle.why}"
+            if named:
+                raise PassArgsError(
+                    f"node {node.name!r} has no width of its own, as {kept[node.name]}; "
+                    f"leave it out"
+                )
+        elif target in channels.producers:
+            wishes += _wishes_of(node, choice, original, firm is not None, named)
+    return wishes, kept
+
+
+def _wishes_of(
+    node: fx.Node, choice: Choice, original: Original, firm: bool, named: bool
+) -> Iterator[Wish]:
+    target = str(node.target)
+    if choice.changes_outputs:
+        width = choice.of(original.outs[target])
+        yield Wish(node, ("out", target), width, choice.multiplier, firm, named)
+    elif choice.name == "input_only":
+        yield Wish(node, ("out", target), original.outs[target], None, firm, named)
+        known = original.ins.get(target)
+        if choice.multiplier is not None and (known is not None or choice.multiplier != 1):
+            width = choice.of(known or 0)
+            yield Wish(node, ("in", target), width, choice.multiplier, firm, named)
+
+
+def _resize(graph: MaseGraph, change: Change, weights: Weights, seed: int) -> list[str]:
+    """Give every module the size that it now has; the dotted names of those that changed."""
+    channels = change.channels
+    if all(part.size == len(part.roots) for part in change.parts):
+        return []
+    inherits = weights == "inherit"
+    scores = channel_scores(graph, channels, "l1-norm", seed) if inherits else {}
+    counts = copies(change.parts, scores)
+
+    def new_places(atoms: list[int] | None) -> list[int] | None:
+        return places(channels, atoms, counts)
+
+    def make(target: str, layer: nn.Module, outs: Places, ins: Places) -> nn.Module:
+        return (inherited if inherits else fresh)(layer, outs, ins, seed, target)
+
+    return resize(graph, channels, new_places, make)
+
+
+def _forget_statistics(graph: MaseGraph) -> None:
+    """What was measured on the network before is void; what it would be as hardware follows."""
+    for node in graph.nodes:
+        if has_metadata(node, "software"):
+            for part in ("args", "results"):
+                table = mase(node).software.get(part, {})
+                for name in table:
+                    table[name] = {"stat": {}}
+        renote_hardware(graph, node)
+
+
+def _info(
+    graph: MaseGraph, change: Change, depth: Depth, modules: Collection[str]
+) -> dict[str, Any]:
+    """What became of the network; `fresh` are the nodes whose weights nothing was trained for."""
+    new = [
+        node.name
+        for node in graph.nodes
+        if node.op == "call_module" and (node.target in modules or node.name in depth.untrained)
+    ]
+    widths = {}
+    for target, node in change.channels.producers.items():
+        size = sum(p.size * p.times.get(("out", target), 0) for p in change.parts)
+        widths[node.name] = {"original": depth.original.outs.get(target, size), "width": size}
+    changed = {n: w["width"] for n, w in widths.items() if w["original"] != w["width"]}
+    logger.info("Widths other than the original's: %s", changed or "none")
+    logger.info("Layers with new weights: %s", ", ".join(new) or "none")
+    return {
+        "widths": widths,
+        "repeats": dict(depth.original.repeats),
+        "fresh": new,
+        "kept": change.kept | depth.kept,
+    }

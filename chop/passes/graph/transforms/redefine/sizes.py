@@ -1,0 +1,227 @@
+"""From the widths that were asked for to how often each channel of the network is there.
+
+Channels that additions tie to each other are one (`pruning.channels`). Those that stand in the same
+layers form a segment, which has one size; the width of a layer is the sum of its segments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any, Literal
+
+from torch import fx
+
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
+
+Side = tuple[Literal["out", "in"], str]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A width for the outputs, or for the inputs, of a layer; `firm` ones are kept or refused."""
+
+    node: fx.Node
+    side: Side
+    width: int
+    multiplier: float | None
+    firm: bool
+    named: bool
+
+
+@dataclass(eq=False)
+class Segment:
+    """Channels that come and go together; `times` says how often each stands in a list."""
+
+    roots: list[int]
+    times: Mapping[Side, int]
+    obstacle: Obstacle | None
+    wish: Wish | None = None  # that gave it its size
+    size: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        self.size = len(self.roots)
+
+    @property
+    def free(self) -> bool:
+        return self.wish is None and self.obstacle is None
+
+
+def segments(channels: ChannelGraph, sides: Iterable[Side]) -> list[Segment]:
+    """The channels of a network, parted by the layers that give them and by these sides."""
+    _freeze_ambiguous(channels)
+    root = channels.atoms.root
+    times: dict[int, Counter[Side]] = defaultdict(Counter)
+    for side in dict.fromkeys([*(("out", t) for t in channels.producers), *sides]):
+        for atom in atoms_of(channels, side):
+            times[root(atom)][side] += 1
+    groups: dict[object, list[int]] = defaultdict(list)
+    for each, counts in times.items():
+        obstacle = channels.atoms.obstacle(each)
+        groups[frozenset(counts.items()), obstacle is None].append(each)
+    return [
+        Segment(roots, times[roots[0]], channels.atoms.obstacle(roots[0]))
+        for roots in groups.values()
+    ]
+
+
+def atoms_of(channels: ChannelGraph, side: Side) -> list[int]:
+    which, target = side
+    return channels.outs[target] if which == "out" else channels.ins.get(target) or []
+
+
+def _freeze_ambiguous(channels: ChannelGraph) -> None:
+    """Copies of a channel stand side by side, unless a concatenation has put another there."""
+    for node in channels.graph.nodes:
+        if mase(node).common.mase_op not in ("cat", "concat") or channels.axes[node] is None:
+            continue
+        listed: Any = node.args[0] if node.args else node.kwargs["tensors"]
+        sources = [axis for n in listed if (axis := channels.axis(n)) is not None]
+        for left, right in pairwise(sources):
+            ends = channels.atoms.root(left.atoms[-1]), channels.atoms.root(right.atoms[0])
+            if ends[0] == ends[1]:
+                why = "puts a single channel beside itself"
+                channels.atoms.freeze(left.atoms[-1:], Obstacle(node, why))
+
+
+def settle(parts: Sequence[Segment], wishes: Sequence[Wish]) -> dict[str, str]:
+    """Give every segment its size; why layers that were not named stay as they are.
+
+    Firm wishes go first, and among them those with the fewest segments, so that what is left of
+    a sum falls to the layers that nobody named.
+    """
+    by_side: dict[Side, list[Segment]] = defaultdict(list)
+    for part in parts:
+        for side in part.times:
+            by_side[side].append(part)
+    kept: dict[str, str] = {}
+
+    def rank(wish: Wish) -> tuple[bool, bool, int]:
+        return not wish.firm, wish.side[0] == "in", len(by_side[wish.side])
+
+    for wish in sorted(wishes, key=rank):
+        problem = _settle_one(wish, by_side[wish.side])
+        if problem is None:
+            continue
+        if wish.named:
+            raise PassArgsError(problem)
+        if wish.firm and not any(part.obstacle for part in by_side[wish.side]):
+            raise PassArgsError(problem)
+        kept[wish.node.name] = problem
+    return kept
+
+
+def _settle_one(wish: Wish, own: list[Segment]) -> str | None:
+    """Sizes for the segments that are still free; what stands against it."""
+    free = [part for part in own if part.free]
+    rest = wish.width - sum(part.size * part.times[wish.side] for part in own if not part.free)
+    before = [(len(part.roots), part.times[wish.side]) for part in free]
+    sizes = _distributed(rest, before)
+    if sizes is None and wish.multiplier is not None and own and free == own:
+        sizes = _nearest(rest, before)
+    if sizes is None:
+        return _problem(wish, own)
+    for part, size in zip(free, sizes, strict=True):
+        part.size, part.wish = size, wish
+    return None
+
+
+def _distributed(total: int, parts: list[tuple[int, int]]) -> list[int] | None:
+    """Sizes in proportion to what they were, which sum up to `total`; each counts `times` over.
+
+    >>> _distributed(12, [(4, 1), (4, 2)])
+    [4, 4]
+    """
+    if not parts:
+        return [] if total == 0 else None
+    before = sum(size * times for size, times in parts)
+    wanted = [total * size / before for size, _ in parts]
+    sizes = [max(1, math.floor(size)) for size in wanted]
+    missing = total - sum(n * times for n, (_, times) in zip(sizes, parts, strict=True))
+    while missing:
+        step = 1 if missing > 0 else -1
+        fits = [i for i, (_, t) in enumerate(parts) if t <= abs(missing) and sizes[i] + step > 0]
+        if not fits:
+            return None
+        chosen = max(fits, key=lambda i: step * (wanted[i] - sizes[i]))
+        sizes[chosen] += step
+        missing -= step * parts[chosen][1]
+    return sizes
+
+
+def _nearest(total: int, parts: list[tuple[int, int]]) -> list[int]:
+    """Sizes in proportion to what they were, whose sum is not quite `total`.
+
+    >>> _nearest(14, [(3, 4)])
+    [4]
+    """
+    before = sum(size * times for size, times in parts)
+    return [max(1, round(total * size / before)) for size, _ in parts]
+
+
+def _problem(wish: Wish, own: list[Segment]) -> str | None:
+    decided = [part.wish for part in own if part.wish is not None]
+    factors = {wish.multiplier, *(other.multiplier for other in decided)}
+    if len(decided) == len(own) > 0 and len(factors) == 1 and None not in factors:
+        return None  # all agree on the factor, and differ in how their own widths were rounded
+    other = decided[0] if decided else None
+    frozen = next((part.obstacle for part in own if part.obstacle is not None), None)
+    what = "inputs" if wish.side[0] == "in" else "channels"
+    name = repr(wish.node.name)
+    if other is not None:
+        theirs = "inputs" if other.side[0] == "in" else "channels"
+        return (
+            f"node {name} cannot have {wish.width} {what} while node {other.node.name!r} has "
+            f"{other.width} {theirs}, as these are the same or are added to each other; "
+            f"choose widths that agree"
+        )
+    if frozen is not None:
+        return (
+            f"the {what} of node {name} cannot become {wish.width}, as node "
+            f"{frozen.node.name!r} {frozen.why}; leave {name} out, or say 'input_only'"
+        )
+    if not own:
+        return (
+            f"the inputs of node {name} come from no layer that can change; "
+            f"leave its channel_multiplier out"
+        )
+    unit = max(part.times[wish.side] for part in own)
+    return (
+        f"node {name} cannot have {wish.width} {what}, as always {unit} of them go together; "
+        f"give a multiple of {unit}"
+    )
+
+
+def copies(parts: Iterable[Segment], scores: Mapping[int, float]) -> dict[int, int]:
+    """How often each channel is there in the new network; the important ones stay, or double."""
+    counts: dict[int, int] = {}
+    for part in parts:
+        if part.size == len(part.roots):
+            continue
+        whole, extra = divmod(part.size, len(part.roots))
+        ranked = sorted(part.roots, key=lambda root: -scores.get(root, 0.0))
+        counts |= {root: whole + (i < extra) for i, root in enumerate(ranked)}
+    return counts
+
+
+def places(
+    channels: ChannelGraph, atoms: list[int] | None, counts: Mapping[int, int]
+) -> list[int] | None:
+    """Which old place each new place along a dimension is a copy of; None if all stay.
+
+    A channel that was flattened is several places, which are copied as a whole.
+    """
+    if atoms is None:
+        return None
+    roots = [channels.atoms.root(atom) for atom in atoms]
+    if not any(counts.get(root, 1) != 1 for root in roots):
+        return None
+    found: list[int] = []
+    for root, run in groupby(range(len(roots)), key=roots.__getitem__):
+        found += [*run] * counts.get(root, 1)
+    return found

@@ -1,0 +1,231 @@
+"""What a user asks of layers and blocks, checked: how wide, how often."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.base import PassArgsError
+from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.redefine.blocks import containers
+from chop.passes.graph.transforms.redefine.original import Original
+from chop.passes.graph.utils import vf
+from chop.passes.select import By, select
+from chop.registry import unknown
+
+NAMES = ("output_only", "both", "input_only")
+WIDTHS = ("width", "out_features", "out_channels")
+KEYS = ("name", "channel_multiplier", *WIDTHS, "repeat")
+# what a sampled config of a search has beside the keys of nodes
+IGNORED = ("accelerator",)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one table says: a way to change, by how much or to what, and how often to run."""
+
+    name: str | None = None
+    multiplier: float | None = None
+    width: int | None = None
+    repeat: int | None = None
+
+    @classmethod
+    def read(cls, key: str, table: Any) -> Choice:
+        """The choice in a table `{"config": {…}}`; a plain dict of these keys counts as one."""
+        config = table.get("config", table) if isinstance(table, Mapping) else None
+        if not isinstance(config, Mapping):
+            raise PassArgsError(
+                f"{key!r} needs a table {{'config': {{'name': 'both', 'channel_multiplier': 2}}}}, "
+                f"not {table!r:.80}"
+            )
+        if config is not table and len(table) > 1:
+            other = next(given for given in table if given != "config")
+            raise PassArgsError(f"{key!r}: {other!r} stands beside 'config'; put it inside")
+        config = without_na(config)
+        for given in config:
+            if given not in KEYS:
+                raise PassArgsError(f"{key!r}: {unknown('key', given, KEYS)}")
+        return cls(
+            _name(key, config),
+            _number(key, config, "channel_multiplier"),
+            _width(key, config),
+            _repeat(key, config),
+        )._checked(key)
+
+    def _checked(self, key: str) -> Choice:
+        if self.multiplier is not None and self.width is not None:
+            raise PassArgsError(f"{key!r} has channel_multiplier and a width; give one of them")
+        missing = self.multiplier is None and self.width is None
+        if self.name in ("output_only", "both") and missing and self.repeat is None:
+            raise PassArgsError(f"{key!r} is {self.name!r} and needs channel_multiplier or width")
+        if self.name == "input_only" and self.width is not None:
+            raise PassArgsError(
+                f"{key!r} is 'input_only', so its outputs stay as many as they were; "
+                f"leave the width out, or say 'both'"
+            )
+        return self
+
+    @property
+    def changes_outputs(self) -> bool:
+        return self.name != "input_only" and not (self.multiplier is None and self.width is None)
+
+    @property
+    def idle(self) -> bool:
+        return self.name is None and not self.changes_outputs and self.repeat is None
+
+    def of(self, original: int) -> int:
+        """The width that a layer of so many outputs becomes; never none."""
+        if self.width is not None:
+            return self.width
+        return max(1, round(original * (1 if self.multiplier is None else self.multiplier)))
+
+
+def _name(key: str, config: Mapping[str, Any]) -> str | None:
+    name: str | None = config.get(
+        "name", "both" if config.keys() & {"channel_multiplier", *WIDTHS} else None
+    )
+    if name is not None and name not in NAMES:
+        raise PassArgsError(f"{key!r}: {unknown('name', str(name), NAMES)}")
+    return name
+
+
+def _number(key: str, config: Mapping[str, Any], which: str) -> float | None:
+    value = config.get(which)
+    if value is None or config.get("name", "both") is None:  # the labs' "not this layer"
+        return None
+    if isinstance(value, list | tuple):
+        raise PassArgsError(f"{key!r}: {which} is {value!r:.40}; a list of choices is for search")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        raise PassArgsError(f"{key!r}: {which} is {value!r:.40}; give a number above 0")
+    return value
+
+
+def _width(key: str, config: Mapping[str, Any]) -> int | None:
+    given = [which for which in WIDTHS if config.get(which) is not None]
+    if len(given) > 1:
+        raise PassArgsError(f"{key!r} has {given[0]} and {given[1]}; give one of them")
+    value = _number(key, config, given[0]) if given else None
+    if value is not None and not isinstance(value, int):
+        raise PassArgsError(f"{key!r}: {given[0]} is {value!r}; give a whole number")
+    return value
+
+
+def _repeat(key: str, config: Mapping[str, Any]) -> int | None:
+    value = config.get("repeat")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise PassArgsError(
+            f"{key!r}: repeat is {value!r:.40}; give a whole number, 0 to skip the block"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choices of a call by dotted name: of layers that were meant, of all others, of blocks."""
+
+    chosen: dict[str, Choice]
+    others: dict[str, Choice]
+    repeats: dict[str, int]
+    by_name: bool
+
+
+def read_plan(
+    graph: MaseGraph, by: By, default: Any, tables: Mapping[str, Any], kinds: Collection[str]
+) -> Plan:
+    """All choices, checked against the graph; nothing is changed yet."""
+    choices = {key: Choice.read(key, t) for key, t in tables.items() if key not in IGNORED}
+    rest = Choice.read("default", default) if default is not None else Choice()
+    blocks: dict[str, int] = {}
+    if by == "name":
+        choices = _without_blocks(graph, choices, blocks)
+    for key in choices if by == "type" else ():
+        if key not in kinds and not choices[key].idle:
+            raise PassArgsError(
+                f"op {key!r} cannot be redefined here; these can: {', '.join(kinds)}"
+            )
+    found = {node: choices[key] for node, key in select(graph, by, choices).items()}
+    if by == "name":
+        _check_kinds(found, kinds)
+    layers = [node for node in graph.nodes if is_layer(node, kinds)]
+    chosen = _by_module({node: found[node] for node in layers if node in found})
+    others = {str(n.target): rest for n in layers if str(n.target) not in chosen}
+    repeats = {t: c.repeat for t, c in {**others, **chosen}.items() if c.repeat is not None}
+    return Plan(chosen, others, {**repeats, **blocks}, by == "name")
+
+
+def _check_kinds(found: Mapping[fx.Node, Choice], kinds: Collection[str]) -> None:
+    """Whoever names a node wants to know that it cannot be done."""
+    for node, choice in found.items():
+        if not choice.idle and not is_layer(node, kinds):
+            raise PassArgsError(
+                f"node {node.name!r} {_why_not(node)}; these can be redefined here: "
+                f"{', '.join(kinds)}"
+            )
+
+
+def _by_module(chosen: Mapping[fx.Node, Choice]) -> dict[str, Choice]:
+    first: dict[str, fx.Node] = {}
+    for node, choice in chosen.items():
+        other = first.setdefault(str(node.target), node)
+        if chosen[other] != choice:
+            raise PassArgsError(
+                f"nodes {other.name!r} and {node.name!r} call the same module {node.target!r}; "
+                f"give them the same config"
+            )
+    return {target: chosen[node] for target, node in first.items()}
+
+
+def is_layer(node: fx.Node, kinds: Collection[str]) -> bool:
+    """Whether a node calls a layer of these ops that has a weight of its own."""
+    module = mase(node).module
+    named = module is not None and module._parameters.get("weight") is not None
+    return named and mase(node).common.mase_op in kinds
+
+
+def _why_not(node: fx.Node) -> str:
+    op = mase(node).common.mase_op
+    return f"is {op}" + ("" if node.op == "call_module" else ", which is not called as a layer")
+
+
+def _without_blocks(
+    graph: MaseGraph, choices: Mapping[str, Choice], repeats: dict[str, int]
+) -> dict[str, Choice]:
+    """Choices by the names of nodes; those of modules with several layers go to `repeats`."""
+    names = dict.fromkeys(node.name for node in graph.nodes)
+    targets = {str(node.target): node.name for node in graph.nodes if node.op == "call_module"}
+    blocks = containers(graph)
+    gone = {t for t, count in Original.of(graph).repeats.items() if count == 0}
+    skipped = {vf(name): name for name in gone} | {name: name for name in gone}
+    left: dict[str, Choice] = {}
+    for key, choice in choices.items():
+        if key in names or key in targets:
+            left[key if key in names else targets[key]] = choice
+        elif key in skipped:
+            _check_skipped(key, choice)
+        elif key in blocks:
+            _check_block(key, choice)
+            if choice.repeat is not None:
+                repeats[blocks[key]] = choice.repeat
+        else:
+            raise PassArgsError(unknown("node", key, [*names, *targets, *blocks]))
+    return left
+
+
+def _check_skipped(key: str, choice: Choice) -> None:
+    if not choice.idle and choice.repeat != 0:
+        raise PassArgsError(
+            f"block {key!r} was skipped before and is gone; start from a copy of the original"
+        )
+
+
+def _check_block(key: str, choice: Choice) -> None:
+    if choice.name is not None:
+        raise PassArgsError(
+            f"{key!r} is a block of several layers, which takes repeat alone; "
+            f"name its layers to change their widths"
+        )
