@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "hardware": {"registry", "log", "numerics", "ir", "passes"},
     "catalogue": {"numerics", "ir", "passes", "dataset", "models", "actions"},
 }
-MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue", "version"}
+MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__init__"] = {"version", "ir", "passes"}
 MAY_IMPORT["__main__"] = {"cli", "processes"}
