@@ -6,6 +6,8 @@ whose beat does not change for a while is gone, whatever the clocks of the machi
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import socket
@@ -15,6 +17,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from chop.actions.search.engines.base import Died, Engine, Task
@@ -30,17 +33,27 @@ GRACE = 5  # beats without which somebody is gone
 LOOK = 0.5  # seconds between two looks of a guest
 
 
+@functools.cache
+def _here() -> str:
+    """Where process numbers mean the same: hosts may share a name, and containers a host."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # not on Linux
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
+        parts.append(os.readlink("/proc/self/ns/pid").strip("pid:[]"))
+    return "/".join(parts)
+
+
 @dataclass(frozen=True)
 class Identity:
     """A process that takes part."""
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=_here)
     pid: int = field(default_factory=os.getpid)
 
     @property
     def name(self) -> str:
-        return f"{self.host}:{self.pid}:{self.id}"
+        return f"{socket.gethostname()}:{self.pid}:{self.id}"
 
     def sign(self, beat: int) -> dict[str, Any]:
         return {"id": self.id, "host": self.host, "pid": self.pid, "beat": beat}
@@ -62,8 +75,8 @@ class Pulse:
             number += 1
             try:
                 self._record.note(self._key, self._me.sign(number))
-            except (StorageError, ValueError):
-                return  # the search itself notices
+            except StorageError:  # a leader that fell silent here would soon have a rival
+                logger.debug("a beat could not be noted", exc_info=True)
 
     def silence(self) -> None:
         """Stop without a word."""
@@ -100,7 +113,7 @@ class Ear:
 
 def _is_dead_here(said: dict[str, Any]) -> bool:
     """Whether it was a process of this machine, and is no more."""
-    if said.get("host") != socket.gethostname():
+    if said.get("host") != _here():
         return False
     try:
         os.kill(int(said.get("pid", 0)), 0)
@@ -115,6 +128,9 @@ def is_led(record: Record, beat: float) -> bool:
     """Whether somebody leads the study now; that may take a few beats to find out."""
     ear, end = Ear(beat), time.monotonic() + GRACE * beat
     first = record.attributes().get(LEADER)
+    if first is None:  # whoever has just made the study is about to say so
+        time.sleep(LOOK)
+        first = record.attributes().get(LEADER)
     if not ear.alive(LEADER, first):
         return False
     while time.monotonic() < end:
@@ -154,8 +170,11 @@ class Lead:
     def __enter__(self) -> Lead:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._pulse.stop()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, StorageError):  # others who reach the storage can still go on
+            self._pulse.silence()
+        else:
+            self._pulse.stop()
 
 
 class Guests:

@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,17 @@ def conduct(
     logger.info("The study is '%s' in %s", place.study, without_password(place.url))
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
     described = _described(problem, settings, worker, about)
-    with _engine(problem, place, settings, worker, workers) as engine:
-        led = _take_part(record, engine, place, settings, described)
+    with ExitStack() as stack:
+        led = None if record.existed else _found(record, settings, described)
         if led is not None:
-            with led:
-                coordinator = _coordinator(strategy, engine, record, settings, worker, led)
-                _search(coordinator, settings, place, visualizer)
+            stack.enter_context(led)
+        engine = stack.enter_context(_engine(problem, place, settings, worker, workers))
+        if led is None:
+            led = _take_part(record, engine, place, settings, described)
+            stack.enter_context(led or nullcontext())
+        if led is not None:
+            coordinator = _coordinator(strategy, engine, record, settings, worker, led)
+            _search(coordinator, settings, place, visualizer)
     results = Results(record, settings.goals, worker.space.config_of)
     ended = datetime.datetime.now()
     page = {
@@ -230,6 +235,12 @@ def _ray_engine(problem: Problem, settings: Settings, worker: Worker, workers: i
     )
 
 
+def _found(record: Record, settings: Settings, about: Mapping[str, Any]) -> Lead | None:
+    """Lead a study of our own before anything that takes time, so that others can join at once."""
+    record.note("about", dict(about))
+    return Lead.taken(record, settings.heartbeat)
+
+
 def _take_part(
     record: Record, engine: Engine, place: Place, settings: Settings, about: Mapping[str, Any]
 ) -> Lead | None:
@@ -240,6 +251,7 @@ def _take_part(
     took_over = False
     while True:
         while record.existed and is_led(record, beat):
+            _check_same(record, about)  # which may be younger than our first look
             logger.info("Joined the study '%s' in %s", record.study, record.shown)
             if Guest(record, engine, beat, settings.retries).run():
                 return None
@@ -250,8 +262,6 @@ def _take_part(
                 f"the study {record.study!r} in {record.shown} exists; go on with it by --resume, "
                 f"or give the new search a name of its own by --study"
             )
-        if not record.existed:
-            record.note("about", dict(about))
         lead = Lead.taken(record, beat)
         if lead is not None:
             return lead

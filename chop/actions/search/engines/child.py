@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
+import threading
+import time
 from multiprocessing.connection import Connection
 
 
@@ -32,7 +35,15 @@ def _plain(error: Exception) -> Exception:
     return ValueError(f"a worker could not start: {error}")
 
 
+def _end_with(parent: int) -> None:
+    """A search that was killed cannot end its workers, which may be hours into a trial."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> None:
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search itself is told
     logging.getLogger("chop").setLevel(logging.ERROR)
     pipe = Connection(int(sys.argv[1]))

@@ -18,7 +18,7 @@ from typing import Any
 from chop.actions.search.engines.base import Died, Event, Task, overdue
 from chop.actions.search.outcome import Outcome
 
-START_SECONDS = 300.0  # for a process to load its model and data
+STARTS = 3  # processes in a row that may be killed before one of them is ready
 
 
 @dataclass
@@ -38,9 +38,12 @@ class Processes:
     def __init__(self, packed: bytes, slots: int, trial_timeout: float | None = None) -> None:
         self.slots, self._packed, self._timeout = slots, packed, trial_timeout
         self._threads = max(1, (os.cpu_count() or 1) // slots)
-        self._children = [self._start() for _ in range(slots)]
+        self._killed_starts = 0
+        self._children = [self._spawned() for _ in range(slots)]
+        for child in self._children:  # which all load their libraries meanwhile
+            self._send(child, packed)
 
-    def _start(self) -> _Child:
+    def _spawned(self) -> _Child:
         ours, theirs = Pipe()
         path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
         environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)}
@@ -51,9 +54,7 @@ class Processes:
             env=environment,
         )
         theirs.close()
-        child = _Child(process, ours, since=time.monotonic())
-        self._send(child, self._packed)
-        return child
+        return _Child(process, ours)
 
     def _send(self, child: _Child, what: Any) -> None:
         # one that has died is noticed by `wait`
@@ -94,7 +95,7 @@ class Processes:
             return [said]
         if isinstance(said, Exception):
             raise said
-        child.ready, child.since = True, time.monotonic()
+        child.ready, child.since, self._killed_starts = True, time.monotonic(), 0
         if child.task is not None:
             self._send(child, child.task)
         return []
@@ -104,14 +105,23 @@ class Processes:
         code = child.process.wait()
         child.pipe.close()
         if not child.ready:
-            raise RuntimeError(
-                f"a worker ended with exit code {code} before it was ready; its messages are above"
-            )
-        self._children[self._children.index(child)] = self._start()
+            self._count_lost_start(code)
+        following = self._children[self._children.index(child)] = self._spawned()
+        self._send(following, self._packed)
         if child.task is None:
             return []
-        reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return [Died(child.task.number, f"its process ended with {reason}")]
+        if not child.ready:  # the trial had not begun
+            following.task = child.task
+            return []
+        return [Died(child.task.number, f"its process ended with {_said(code)}")]
+
+    def _count_lost_start(self, code: int) -> None:
+        """What ends by itself would do so again; what was killed may have had bad luck."""
+        self._killed_starts += 1
+        if code >= 0 or self._killed_starts >= STARTS:
+            raise ChildProcessError(
+                f"a worker ended with {_said(code)} before it was ready; its messages are above"
+            )
 
     def _deadline(self, child: _Child) -> float:
         if child.task is None or self._timeout is None or not child.ready:
@@ -138,3 +148,7 @@ class Processes:
             child.process.send_signal(signal.SIGKILL)
         for child in self._children:
             child.process.wait()
+
+
+def _said(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

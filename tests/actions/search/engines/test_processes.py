@@ -1,0 +1,131 @@
+"""Processes that measure trials, and what becomes of them."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing import Pipe
+
+import pytest
+
+from chop.actions.search.engines import processes
+from chop.actions.search.engines.base import Died, Task
+from chop.actions.search.engines.processes import STARTS, Processes
+from chop.actions.search.outcome import Outcome
+
+KILLED = -signal.SIGKILL
+
+
+class Pretended:
+    """A process that is a thread: it says what it is told to, and then ends with that code."""
+
+    def __init__(self, pipe, answers, code):
+        self.pipe, self.answers, self.code = pipe, answers, code
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        with contextlib.suppress(EOFError, OSError), self.pipe:
+            for answer in self.answers:
+                self.pipe.recv()
+                self.pipe.send(answer)
+            if self.code is None:
+                self.pipe.recv()
+
+    def wait(self):
+        self.thread.join()
+        return self.code
+
+    def kill(self):
+        pass
+
+    def send_signal(self, number):
+        pass
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """`engine([answers, code], …)` has these processes one after the other."""
+    made = []
+
+    def make(*scripts, slots=1, trial_timeout=None):
+        left = list(scripts)
+
+        def spawned(self):
+            ours, theirs = Pipe()
+            return processes._Child(Pretended(theirs, *left.pop(0)), ours)
+
+        monkeypatch.setattr(Processes, "_spawned", spawned)
+        made.append(Processes(b"", slots, trial_timeout))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def done(number):
+    return Outcome(number, "COMPLETE", started=0.0)
+
+
+def events(engine, count=1, seconds=10):
+    found, end = [], time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < end:
+        found += engine.wait(0.05)
+    return found
+
+
+def test_a_process_that_dies_in_a_trial_gives_it_back(engine):
+    one = engine((["ready"], KILLED), (["ready", done(7)], None))
+    one.submit(Task(7, {}))
+    assert events(one) == [Died(7, "its process ended with signal 9")]
+    one.submit(Task(7, {}))
+    assert events(one) == [done(7)]
+
+
+def test_a_process_that_is_killed_before_it_is_ready_costs_its_trial_nothing(engine):
+    one = engine(([], KILLED), ([], KILLED), (["ready", done(3)], None))
+    one.submit(Task(3, {}))
+    assert events(one) == [done(3)]
+
+
+def test_processes_that_are_killed_again_and_again_before_they_are_ready_end_the_search(engine):
+    one = engine(*[([], KILLED)] * STARTS)
+    with pytest.raises(ChildProcessError, match="ended with signal 9 before it was ready"):
+        events(one)
+
+
+def test_a_process_that_ends_by_itself_before_it_is_ready_ends_the_search(engine):
+    one = engine(([], 1))
+    with pytest.raises(ChildProcessError, match="ended with exit code 1 before it was ready"):
+        events(one)
+
+
+def test_a_worker_ends_with_a_search_that_was_killed():
+    worker = (
+        "import os, threading, time\n"
+        "from chop.actions.search.engines.child import _end_with\n"
+        "threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()\n"
+        "print('busy', flush=True); time.sleep(600)"
+    )
+    search = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {worker!r}], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline(); print(child.pid, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", search], stdout=subprocess.PIPE, text=True)
+    with process:
+        child = int(process.stdout.readline())
+        process.kill()
+    end = time.monotonic() + 20
+    while runs(child) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not runs(child)
+
+
+def runs(number):
+    """Whether there is that process; one that nobody has buried does not run."""
+    listed = subprocess.run(["ps", "-o", "stat=", str(number)], capture_output=True, text=True)
+    return bool(listed.stdout.strip("Z+<Nsl \n"))

@@ -1,0 +1,97 @@
+"""Several processes on one study: who leads, who is there, who is gone."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from chop.actions.search import company
+from chop.actions.search.company import LEADER, Identity, Lead, Pulse, is_led
+from chop.actions.search.record import Record, StorageError
+
+from .conftest import CHOICES
+
+BEAT = 0.05
+
+
+def study(path):
+    return Record(str(path), "s", ("maximize",), CHOICES)
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
+
+
+def test_who_comes_before_the_founder_has_said_so_waits_for_that(tmp_path):
+    ours = study(tmp_path / "j")
+    theirs = study(tmp_path / "j")
+    assert (ours.existed, theirs.existed) == (False, True)
+    found = []
+    guest = threading.Thread(target=lambda: found.append(is_led(theirs, 1.0)))
+    guest.start()
+    time.sleep(0.1)
+    with Lead.taken(ours, BEAT):
+        guest.join()
+    assert found == [True]
+    assert not is_led(theirs, BEAT)
+
+
+class Flaky:
+    """A storage that cannot be written the first few times."""
+
+    def __init__(self, failures):
+        self.failures, self.noted = failures, []
+
+    def note(self, key, value):
+        if self.noted and self.failures:
+            self.failures -= 1
+            raise StorageError("the network is away")
+        self.noted.append(value)
+
+
+def test_a_beat_that_could_not_be_written_is_not_the_last():
+    record = Flaky(failures=3)
+    pulse = Pulse(record, LEADER, Identity(), 0.01)
+    until(lambda: len(record.noted) > 2)
+    pulse.stop()
+    assert record.noted[-1]["ended"]
+
+
+def test_a_leader_that_lost_the_storage_does_not_say_that_the_search_is_over(tmp_path):
+    record = study(tmp_path / "j")
+    with pytest.raises(StorageError), Lead.taken(record, BEAT):
+        raise StorageError("the disk is full")
+    assert "ended" not in record.attributes()[LEADER]
+
+
+def test_a_leader_that_failed_otherwise_says_so(tmp_path):
+    record = study(tmp_path / "j")
+    with pytest.raises(ValueError, match="broken"), Lead.taken(record, BEAT):
+        raise ValueError("broken")
+    assert record.attributes()[LEADER]["ended"]
+
+
+@pytest.mark.parametrize(("host", "dead"), [("", True), ("a clone of this machine", False)])
+def test_a_process_is_dead_only_if_its_number_is_one_of_this_machine(host, dead):
+    process = os.fork()
+    if process == 0:
+        os._exit(0)
+    os.waitpid(process, 0)
+    said = {"host": company._here() + host, "pid": process}
+    assert company._is_dead_here(said) is dead
+
+
+@pytest.mark.slow
+def test_two_processes_that_start_at_once_share_the_study(searches):
+    config = searches.config("n_trials = 40\nheartbeat = 0.2", odd="seconds = 0.3")
+    searches.run(config, out="alone", timeout=120)
+    flags = ["--storage", str(searches.folder / "shared.journal"), "--study", "both"]
+    both = {out: searches.start(config, *flags, "--workers", 2, out=out) for out in ("a", "b")}
+    said = {out: process.communicate(timeout=120)[0] for out, process in both.items()}
+    assert [process.returncode for process in both.values()] == [0, 0], "\n".join(said.values())
+    (leader,) = [out for out in both if (searches.results(out) / "log.json").exists()]
+    assert searches.table(leader) == searches.table("alone")
