@@ -193,17 +193,14 @@ class Record:
         self._ids |= {trial.number: trial._trial_id for trial in found}
         return sorted(found, key=lambda trial: trial.number)
 
-    def add(
-        self, chosen: Chosen, config: Mapping[str, Any], notes: Mapping[str, Any], out: Outcome
-    ) -> None:
+    def add(self, chosen: Chosen, notes: Mapping[str, Any], out: Outcome) -> None:
         """A finished trial, in one write."""
-        self._create(out.number, chosen, config, notes, out.state, out)
+        self._create(out.number, chosen, notes, out.state, out)
 
     def publish(
         self,
         number: int,
         chosen: Chosen,
-        config: Mapping[str, Any],
         notes: Mapping[str, Any],
         worker: str | None,
         front: tuple[Costs, ...] = (),
@@ -211,7 +208,7 @@ class Record:
         """A trial that somebody is to measure: `worker`, or the first who claims it."""
         about = {"worker": worker, "front": [list(costs) for costs in front]}
         state = "RUNNING" if worker else "WAITING"
-        self._create(number, chosen, config, notes, state, {k: v for k, v in about.items() if v})
+        self._create(number, chosen, notes, state, {k: v for k, v in about.items() if v})
 
     def claim(self, number: int, worker: str) -> bool:
         """Whether the trial is ours now, and nobody else's."""
@@ -250,7 +247,6 @@ class Record:
         self,
         number: int,
         chosen: Chosen,
-        config: Mapping[str, Any],
         notes: Mapping[str, Any],
         state: str,
         about: Outcome | dict[str, Any],
@@ -258,7 +254,7 @@ class Record:
         from optuna.trial import FrozenTrial, TrialState
 
         params, distributions = stored(self.choices, chosen)
-        attributes: dict[str, Any] = {"sampled_config": config}
+        attributes: dict[str, Any] = {}
         start, values, end = datetime.datetime.now(), None, None
         if isinstance(about, Outcome):
             attributes |= _attributes(about)
