@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,18 +138,20 @@ class Lead:
 
     def __init__(self, record: Record, beat: float) -> None:
         self.record, self.beat, self.me = record, beat, Identity()
-        self.guests = Guests(record, beat)
+        self.guests = Guests(record, beat, self.me.id)
+
+    @classmethod
+    def taken(cls, record: Record, beat: float) -> Lead | None:
+        """The lead, unless another process had the same idea at the same time and got it."""
+        lead = cls(record, beat)
+        lead._pulse = Pulse(record, LEADER, lead.me, beat)
+        time.sleep(2 * min(LOOK, beat) if record.existed else 0)
+        if record.attributes()[LEADER].get("id") == lead.me.id:
+            return lead
+        lead._pulse.silence()
+        return None
 
     def __enter__(self) -> Lead:
-        self._pulse = Pulse(self.record, LEADER, self.me, self.beat)
-        if self.record.existed:  # another may have had the same idea
-            time.sleep(2 * min(LOOK, self.beat))
-            if self.record.attributes()[LEADER].get("id") != self.me.id:
-                self._pulse.silence()
-                raise StorageError(
-                    f"another process took over the study {self.record.study!r} at the same time; "
-                    f"start this one again to join it"
-                )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -158,11 +161,12 @@ class Lead:
 class Guests:
     """The others, as the leader sees them."""
 
-    def __init__(self, record: Record, beat: float) -> None:
-        self._record = record
+    def __init__(self, record: Record, beat: float, leader: str) -> None:
+        self._record, self._leader = record, leader
         self._ear, self._looked = Ear(beat), -1.0
         self._alive: set[str] = set()
         self._trusted: set[str] = set()  # who has ever been there
+        self._orphans: dict[int, float] = {}  # trials of nobody, and since when
 
     def present(self) -> bool:
         """Whether somebody is there, or has left trials behind."""
@@ -174,24 +178,29 @@ class Guests:
             self._trusted |= self._alive
         return bool(self._trusted)
 
+    def has(self, worker: str) -> bool:
+        return worker in self._alive
+
     def lost(self) -> Iterable[int]:
-        """Trials of guests that are gone."""
-        gone = self._trusted - self._alive
-        if not gone:
-            return []
+        """Trials that run, and for a while now nobody who is there has had them."""
+        here, now = self._alive | {self._leader}, time.monotonic()
         held = [t for t in self._record.trials() if t.outcome is None and not t.waiting]
-        lost = [t.number for t in held if t.worker in gone]
-        self._trusted -= gone - {t.worker for t in held}
-        return lost
+        orphans = [t.number for t in held if t.worker not in here]
+        # who claims a trial signs it a moment later
+        self._orphans = {number: self._orphans.get(number, now) for number in orphans}
+        if not orphans:
+            self._trusted &= self._alive
+        return [number for number, since in self._orphans.items() if now - since >= LOOK]
 
 
 class Guest:
     """Takes trials that a leader offers, until there are no more."""
 
-    def __init__(self, record: Record, engine: Engine, beat: float) -> None:
-        self.record, self.engine, self.beat = record, engine, beat
+    def __init__(self, record: Record, engine: Engine, beat: float, retries: int = 0) -> None:
+        self.record, self.engine, self.beat, self.retries = record, engine, beat, retries
         self.me = Identity()
         self.done = 0
+        self._deaths: Counter[int] = Counter()
 
     def run(self) -> bool:
         """True when the search is over, False when its leader is gone and somebody has to lead."""
@@ -200,15 +209,23 @@ class Guest:
         try:
             while True:
                 leader = self.record.attributes().get(LEADER, {})
-                if leader.get("ended"):
-                    return True
-                if not ear.alive(LEADER, leader):
-                    return False
+                ended = bool(leader.get("ended"))
+                if ended or not ear.alive(LEADER, leader):
+                    self._bring_home()
+                    return ended
                 self._take()
-                for event in self.engine.wait(LOOK):
-                    self._handle(event)
+                self._hear(LOOK)
         finally:
             pulse.stop()
+
+    def _bring_home(self) -> None:
+        """Finish what was begun, which is then there for whoever goes on."""
+        while self.engine.free() < self.engine.slots:
+            self._hear(LOOK)
+
+    def _hear(self, seconds: float) -> None:
+        for event in self.engine.wait(seconds):
+            self._handle(event)
 
     def _take(self) -> None:
         if self.engine.free() == 0:
@@ -223,9 +240,12 @@ class Guest:
 
     def _handle(self, event: Outcome | Died) -> None:
         if isinstance(event, Died):
-            logger.warning("Trial %d: %s; it is offered again", event.number, event.reason)
-            self.record.requeue(event.number)
-            return
+            self._deaths[event.number] += 1
+            if self._deaths[event.number] <= self.retries:
+                logger.warning("Trial %d: %s; it is offered again", event.number, event.reason)
+                self.record.requeue(event.number)
+                return
+            event = Outcome(event.number, "FAIL", error=event.reason, worker=self.me.name)
         self.record.finish(event)
         self.done += 1
         logger.info("Trial %d is done (%d here)", event.number, self.done)

@@ -21,7 +21,7 @@ from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
-from chop.actions.search.record import Record
+from chop.actions.search.record import Record, without_password
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
@@ -33,7 +33,18 @@ logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
 # what a study cannot be resumed without
-FIXED = ("space", "objectives", "constraints", "summed", "sampler", "seed", "in_flight", "model")
+FIXED = (
+    "model",
+    "dataset",
+    "space",
+    "objectives",
+    "constraints",
+    "summed",
+    "sampler",
+    "sampler_options",
+    "seed",
+    "in_flight",
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def conduct(
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     place = _free_place(place)
-    logger.info("The study is '%s' in %s", place.study, place.url)
+    logger.info("The study is '%s' in %s", place.study, without_password(place.url))
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
     described = _described(problem, settings, worker, about)
     with _engine(problem, place, settings, worker, workers) as engine:
@@ -81,14 +92,14 @@ def conduct(
     ended = datetime.datetime.now()
     page = {
         **described,
-        "command": place.command,
+        "command": place.command.replace(place.url, without_password(place.url)),
         "started": began.isoformat(timespec="seconds"),
         "finished": ended.isoformat(timespec="seconds"),
         "seconds": (ended - began).total_seconds(),
         "versions": _versions(),
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "study": place.study,
-        "storage": place.url,
+        "storage": without_password(place.url),
         "workers": workers,
         "baseline": baseline,
         "test": None,
@@ -157,6 +168,7 @@ def _described(
             "fingerprints": {n: getattr(s, "fingerprint", None) for n, s in splits.items()},
             "seed": problem.seed,
             "sampler": settings.sampler,
+            "sampler_options": settings.sampler_options,
             "in_flight": settings.in_flight,
             "space": {
                 "name": worker.space.name,
@@ -209,20 +221,24 @@ def _take_part(
     beat = settings.heartbeat
     if record.existed:
         _check_same(record, about)
-    while record.existed and is_led(record, beat):
-        logger.info("Joined the study '%s' in %s", record.study, record.url)
-        if Guest(record, engine, beat).run():
-            return None
-        logger.warning("The process that led the search is gone; going on in its place")
-        place = dataclasses.replace(place, resume=True)
-    if record.existed and not place.resume:
-        raise ConfigError(
-            f"the study {record.study!r} in {record.url} exists; go on with it by --resume, "
-            f"or give the new search a name of its own by --study"
-        )
-    if not record.existed:
-        record.note("about", dict(about))
-    return Lead(record, beat)
+    took_over = False
+    while True:
+        while record.existed and is_led(record, beat):
+            logger.info("Joined the study '%s' in %s", record.study, record.shown)
+            if Guest(record, engine, beat, settings.retries).run():
+                return None
+            logger.warning("The process that led the search is gone; going on in its place")
+            took_over = True
+        if record.existed and not (place.resume or took_over):
+            raise ConfigError(
+                f"the study {record.study!r} in {record.shown} exists; go on with it by --resume, "
+                f"or give the new search a name of its own by --study"
+            )
+        if not record.existed:
+            record.note("about", dict(about))
+        lead = Lead.taken(record, beat)
+        if lead is not None:
+            return lead
 
 
 def _check_same(record: Record, about: Mapping[str, Any]) -> None:
@@ -231,7 +247,7 @@ def _check_same(record: Record, about: Mapping[str, Any]) -> None:
     if differ:
         key = differ[0]
         raise ConfigError(
-            f"the study {record.study!r} in {record.url} is about another search: its {key} is "
+            f"the study {record.study!r} in {record.shown} is about another search: its {key} is "
             f"{_shown(before[key])}, and here {_shown(about[key])}; "
             f"give the new search a name of its own by --study"
         )
@@ -276,6 +292,6 @@ def _search(coordinator: Coordinator, settings: Settings, place: Place, visualiz
     if interruption.received:
         interruption.stop(interruption.received)
     if not any(out.state == "COMPLETE" for out in coordinator.outcomes.values()):
-        errors = [out.error for out in coordinator.outcomes.values() if out.error]
+        errors = [out.error for _, out in sorted(coordinator.outcomes.items()) if out.error]
         last = errors[0].strip().splitlines()[-1] if errors else "nothing was tried"
         raise ValueError(f"no trial was completed; the first failed with: {last}")

@@ -36,6 +36,9 @@ class Others(Protocol):
     def present(self) -> bool:
         """Whether somebody waits for trials."""
 
+    def has(self, worker: str) -> bool:
+        """Whether that one is there."""
+
     def lost(self) -> Iterable[int]:
         """Trials whose workers have not been heard of for too long."""
 
@@ -44,6 +47,9 @@ class Nobody:
     """A search that nobody has joined."""
 
     def present(self) -> bool:
+        return False
+
+    def has(self, worker: str) -> bool:
         return False
 
     def lost(self) -> Iterable[int]:
@@ -90,7 +96,7 @@ class Coordinator:
         self.name, self.show = worker_name, show
         self.others: Others = others or Nobody()
         self.in_flight = settings.in_flight
-        if not strategy.looks_back:  # then nothing depends on it
+        if not strategy.looks_back and settings.early_stopping is None:  # nothing depends on it
             self.in_flight = max(self.in_flight, 2 * engine.slots)
         self.asked: dict[int, Asked] = {}
         self.outcomes: dict[int, Outcome] = {}
@@ -132,7 +138,7 @@ class Coordinator:
                 self.outcomes[number] = before.outcome
             else:
                 self._published.add(number)
-                self._waiting.append(number)
+                self._reclaim(before)
         else:
             chosen = self.strategy.ask(number)
             if chosen is None:
@@ -143,6 +149,14 @@ class Coordinator:
             self.asked[number] = Asked(chosen, self.strategy.notes(number), self._front())
             self._waiting.append(number)
         self._next += 1
+
+    def _reclaim(self, before: Stored) -> None:
+        """A trial that an earlier run did not finish, unless a guest is still at it."""
+        if not before.waiting:
+            if self.others.present() and self.others.has(before.worker):
+                return
+            self.record.requeue(before.number)
+        self._waiting.append(before.number)
 
     def _front(self) -> tuple[Costs, ...]:
         if self.settings.early_stopping is None:
@@ -201,10 +215,10 @@ class Coordinator:
         while self._waiting and self.engine.free() > 0:
             number = self._waiting.popleft()
             asked = self.asked[number]
-            if shared:
+            if number in self._published:
                 if not self.record.claim(number, self.name):
                     continue  # somebody else has it
-            elif not self.engine.in_order and number not in self._published:
+            elif not self.engine.in_order:
                 self._publish(number, self.name)
             self.engine.submit(Task(number, asked.chosen, asked.front))
 
@@ -237,7 +251,7 @@ class Coordinator:
             return Outcome(event.number, "FAIL", error=said, worker=self.name)
         logger.warning("Trial %d: %s; it is run again", event.number, event.reason)
         self._waiting.appendleft(event.number)
-        if self.others.present():
+        if event.number in self._published:  # a guest that comes later may have it
             self.record.requeue(event.number)
         return None
 
@@ -252,8 +266,9 @@ class Coordinator:
         self._take(out)
 
     def _take(self, out: Outcome) -> None:
-        self.outcomes[out.number] = out
-        self._count(out)
+        if out.number not in self.outcomes:
+            self.outcomes[out.number] = out
+            self._count(out)
 
     def _count(self, out: Outcome) -> None:
         self.progress.done += 1
@@ -264,16 +279,17 @@ class Coordinator:
         """What others have finished, and what they have dropped."""
         if not self.others.present():
             return
+        for number in self.others.lost():
+            if self.record.requeue(number):
+                logger.warning("Trial %d: its worker is gone; it is run again", number)
+                self._waiting.append(number)
+        # read after who is gone was found out, so that nobody's last outcome is missed
         for trial in self.record.trials():
             if trial.outcome is not None and trial.number not in self.outcomes:
                 self._published.discard(trial.number)
                 if trial.number in self._waiting:
                     self._waiting.remove(trial.number)
                 self._take(trial.outcome)
-        for number in self.others.lost():
-            logger.warning("Trial %d: its worker is gone; it is run again", number)
-            self.record.requeue(number)
-            self._waiting.append(number)
 
 
 def front_of(outcomes: Iterable[Outcome], goals: Goals) -> list[Outcome]:

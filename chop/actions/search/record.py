@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.goals import Costs
+from chop.actions.search.journal import open_journal
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.search_space.choices import Choices
 from chop.actions.search.strategies.base import Chosen
-from chop.actions.search.strategies.optuna import stored
+from chop.actions.search.strategies.optuna import quiet, stored
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -25,6 +27,11 @@ logger = logging.getLogger(__name__)
 
 OURS = "mase"  # the user attribute with what Optuna has no place for
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
+
+
+def without_password(url: str) -> str:
+    """A URL that may be shown and kept."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
 
 
 class StorageError(OSError):
@@ -47,37 +54,10 @@ class Stored:
 def open_storage(url: str) -> BaseStorage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
     if "://" not in url or url.startswith("journal://"):
-        return _journal(Path(url.removeprefix("journal://")))
+        with _told(url):
+            return open_journal(Path(url.removeprefix("journal://")))
     with _told(url):
         return _database(url)
-
-
-def _journal(path: Path) -> BaseStorage:
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    with _told(str(path)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _mend(path)
-        return JournalStorage(JournalFileBackend(str(path)))
-
-
-def _mend(path: Path) -> None:
-    """Take off a last line that a dying process left half written; it was told to nobody."""
-    if not path.exists() or not path.is_file() or path.stat().st_size == 0:
-        return
-    from optuna.storages.journal import JournalFileSymlinkLock
-
-    lock = JournalFileSymlinkLock(str(path))
-    lock.acquire()
-    try:
-        with path.open("rb+") as file:
-            content = file.read()
-            end = content.rfind(b"\n") + 1
-            if end < len(content):
-                file.truncate(end)
-    finally:
-        lock.release()
 
 
 def _database(url: str) -> BaseStorage:
@@ -92,7 +72,8 @@ def _database(url: str) -> BaseStorage:
         return RDBStorage(url, engine_kwargs=arguments)
     except ImportError as error:
         raise ValueError(
-            f'--storage {url}: its driver is not installed; pip install "mase[postgres]"'
+            f"--storage {without_password(url)}: its driver is not installed; "
+            f'pip install "mase[postgres]"'
         ) from error
 
 
@@ -111,8 +92,8 @@ def _told(url: str) -> Iterator[None]:
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise StorageError(
-            f"the study in {url} cannot be read or written: {reason}; what it has is kept, "
-            f"and --resume goes on with it"
+            f"the study in {without_password(url)} cannot be read or written: {reason}; "
+            f"what it has is kept, and --resume goes on with it"
         ) from error
 
 
@@ -134,13 +115,15 @@ class Record:
         self.url, self.study, self.choices = url, study, choices
         self._storage = open_storage(url)
         ways = [StudyDirection[d.upper()] for d in directions]
-        with _told(url):
+        with _told(url), quiet():
             try:
                 self._id = self._storage.get_study_id_from_name(study)
                 self.existed = True
             except KeyError:
                 if not create:
-                    raise ValueError(f"there is no study {study!r} in {url}") from None
+                    raise ValueError(
+                        f"there is no study {study!r} in {without_password(url)}"
+                    ) from None
                 try:
                     self._id = self._storage.create_new_study(ways, study)
                     self.existed = False
@@ -150,7 +133,7 @@ class Record:
             there = self._storage.get_study_directions(self._id)
         if there != ways:
             raise ValueError(
-                f"the study {study!r} in {url} has {len(there)} objectives "
+                f"the study {study!r} in {self.shown} has {len(there)} objectives "
                 f"({', '.join(d.name.lower() for d in there)}), unlike this file; "
                 f"give the new search another name by --study"
             )
@@ -171,6 +154,11 @@ class Record:
         return record
 
     # --- the search as a whole
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for people."""
+        return without_password(self.url)
 
     def attributes(self) -> dict[str, Any]:
         with _told(self.url):
@@ -212,20 +200,29 @@ class Record:
 
     def claim(self, number: int, worker: str) -> bool:
         """Whether the trial is ours now, and nobody else's."""
+        from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        with _told(self.url):
-            if not self._storage.set_trial_state_values(self._ids[number], TrialState.RUNNING):
-                return False
-            self._storage.set_trial_user_attr(self._ids[number], "worker", worker)
+        try:
+            with _told(self.url):
+                if not self._storage.set_trial_state_values(self._ids[number], TrialState.RUNNING):
+                    return False
+                self._storage.set_trial_user_attr(self._ids[number], "worker", worker)
+        except UpdateFinishedTrialError:  # somebody else has even finished it
+            return False
         return True
 
-    def requeue(self, number: int) -> None:
-        """Let somebody else measure a trial whose worker has died."""
+    def requeue(self, number: int) -> bool:
+        """Whether somebody else may now measure a trial whose worker has died."""
+        from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        with _told(self.url):
-            self._storage.set_trial_state_values(self._ids[number], TrialState.WAITING)
+        try:
+            with _told(self.url):
+                self._storage.set_trial_state_values(self._ids[number], TrialState.WAITING)
+        except UpdateFinishedTrialError:  # it was not dead, only slow
+            return False
+        return True
 
     def finish(self, out: Outcome) -> bool:
         """Whether the outcome was taken; another's may have come first."""
@@ -282,7 +279,7 @@ class Record:
             there = self._storage.get_trial_number_from_id(made)
         if there != number:
             raise StorageError(
-                f"another search writes to the study {self.study!r} in {self.url} as well; "
+                f"another search writes to the study {self.study!r} in {self.shown} as well; "
                 f"stop one of them, and go on with --resume"
             )
         self._ids[number] = made

@@ -45,7 +45,7 @@ class OptunaStrategy(Strategy):
         self._options = options
         self._sampler(0)  # options that it does not take are refused now
         storage = optuna.storages.InMemoryStorage()
-        with _quiet():
+        with quiet():
             self._study = optuna.create_study(storage=storage, directions=quest.directions)  # type: ignore[arg-type]
         self._asked: dict[int, optuna.trial.Trial] = {}
 
@@ -66,14 +66,14 @@ class OptunaStrategy(Strategy):
 
     def ask(self, number: int) -> Chosen | None:
         self._study.sampler = self._sampler(number)
-        with _quiet():
+        with quiet():
             trial = self._asked[number] = self._study.ask()
             assert trial.number == number, "trials are asked for in their order"
             return self.quest.choices.suggest(trial)
 
     def notes(self, number: int) -> Mapping[str, Any]:
         trial = self._asked.get(number)
-        if trial is None:
+        if trial is None or self.replays:
             return {}
         return dict(self._study._storage.get_trial(trial._trial_id).system_attrs)
 
@@ -81,7 +81,7 @@ class OptunaStrategy(Strategy):
         from optuna.trial import TrialState, create_trial
 
         if self.replays:
-            self.ask(number)
+            self._check(number, chosen, self.ask(number))
             return
         params, distributions = stored(self.quest.choices, chosen)
         template = create_trial(
@@ -92,6 +92,14 @@ class OptunaStrategy(Strategy):
         )
         self._study._storage.create_new_trial(self._study._study_id, template)
 
+    def _check(self, number: int, before: Chosen, now: Chosen | None) -> None:
+        if before != now:
+            raise ValueError(
+                f"{self.sampler} does not ask for trial {number} as it did when the study began: "
+                f"its options, its seed or Optuna are others; give the new search a name of its "
+                f"own by --study"
+            )
+
     def tell(
         self, number: int, values: Sequence[float] | None, violations: Sequence[float] = ()
     ) -> None:
@@ -101,7 +109,7 @@ class OptunaStrategy(Strategy):
         trial_id = storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
         storage.set_trial_user_attr(trial_id, VIOLATIONS, list(violations))
         study.sampler = self._sampler(number)
-        with _quiet():
+        with quiet():
             if values is None:
                 study.tell(number, state=TrialState.FAIL)
             else:
@@ -115,7 +123,7 @@ def _violations(trial: FrozenTrial) -> Sequence[float]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No advice of Optuna's, whose trials are not where it thinks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -160,6 +168,7 @@ class NSGAII(OptunaStrategy):
     """Generations of designs, for several objectives."""
 
     sampler = "NSGAIISampler"
+    replays = True  # who the parents of a generation are
 
 
 @register_strategy("nsgaiii")
@@ -167,6 +176,7 @@ class NSGAIII(OptunaStrategy):
     """Generations of designs, for three objectives and more."""
 
     sampler = "NSGAIIISampler"
+    replays = True  # who the parents of a generation are
 
 
 @register_strategy("qmc")

@@ -1,0 +1,275 @@
+"""Searches without a network, and searches by `ch` in processes of their own."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from chop.actions.search.coordinator import Coordinator
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.record import Record
+from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
+from chop.actions.search.settings import settings_of
+from chop.actions.search.strategies.base import Quest, strategy_named
+
+CHOICES = Choices(
+    [
+        Parameter("a/name", OneOf(("integer", "log", None))),
+        Parameter("a/width", OneOf((2, 4, 8)), "a/name", ("integer",)),
+        Parameter("a/base", Range(1, 6), "a/name", ("integer", "log")),
+        Parameter("b", Range(0, 20, 2)),
+        Parameter("c", OneOf((1, 2, 3, 5))),
+        Parameter("d", OneOf(("only",))),
+    ]
+)
+NUMBERS = Choices([Parameter(key, Range(-8, 8)) for key in "xyz"])
+
+
+def tables(directions=("maximize", "minimize"), **setup):
+    """The tables of a file with metrics of those directions."""
+    names = ("accuracy", "average_bitwidth")
+    return {
+        "search_space": {},
+        "strategy": {
+            "sw_runner": {"basic_evaluation": {"num_samples": 8}},
+            "hw_runner": {"average_bitwidth": {}},
+            "metrics": {n: {"direction": d} for n, d in zip(names, directions, strict=False)},
+            "setup": setup,
+        },
+    }
+
+
+def measure(number, chosen, directions):
+    """What a fake trial gives: some designs fail, and the rest depends on the design alone."""
+    weight = random.Random(repr(sorted(chosen.items(), key=str))).random()
+    if weight < 0.08:
+        return Outcome(number, "FAIL", error="Traceback\nValueError: unlucky")
+    values = (weight, float(sum(v for v in chosen.values() if isinstance(v, int))))
+    return Outcome(number, "COMPLETE", values=values[: len(directions)])
+
+
+class Killed(BaseException):
+    """The process is gone: nothing is tidied up."""
+
+
+class Shuffled:
+    """An engine whose tasks end in a random order, and which may be killed at any moment."""
+
+    in_order = False
+
+    def __init__(self, slots, directions, *, seed=0, lives=10**9):
+        self.slots, self.directions, self.lives = slots, directions, lives
+        self._random, self._tasks = random.Random(seed), []
+
+    def free(self):
+        return self.slots - len(self._tasks)
+
+    def submit(self, task):
+        assert self.free() > 0
+        self._tasks.append(task)
+
+    def wait(self, seconds):
+        assert self._tasks, "nothing runs, and nothing was submitted"
+        self.lives -= 1
+        if self.lives < 0:
+            raise Killed
+        task = self._tasks.pop(self._random.randrange(len(self._tasks)))
+        return [measure(task.number, task.chosen, self.directions)]
+
+    def close(self):
+        self._tasks.clear()
+
+
+class InOrder(Shuffled):
+    """One task at a time."""
+
+    in_order = True
+
+
+def coordinate(path, sampler, engine, *, choices=CHOICES, seed=7, study="s", table=None, **setup):
+    """Begin or resume a search; the coordinator when it is over."""
+    settings = settings_of(table or tables(engine.directions, sampler=sampler, **setup))
+    record = Record(str(path), study, settings.goals.directions, choices)
+    quest = Quest(choices, settings.goals.directions, settings.n_trials, seed)
+    strategy = strategy_named(sampler)(quest, **settings.sampler_options)
+    coordinator = Coordinator(strategy, engine, record, settings, dict, worker_name="me")
+    coordinator.resume(record.trials())
+    coordinator.run()
+    return coordinator
+
+
+def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="s"):
+    """The table of trials in a storage, without times."""
+    record = Record(str(path), study, directions, choices, create=False)
+    trials = [(t.number, t.chosen, t.outcome.state, t.outcome.values) for t in record.trials()]
+    assert [number for number, *_ in trials] == list(range(len(trials)))
+    return trials
+
+
+# --- the command
+
+
+SPACE = """
+[search.search_space]
+name = "graph/quantize/mixed_precision_ptq"
+[search.search_space.setup]
+by = "name"
+[search.search_space.seed.default.config]
+name = ["NA"]
+[search.search_space.seed.seq_blocks_2.config]
+name = ["integer"]
+data_in_width = [4, 8]
+data_in_frac_width = ["NA"]
+weight_width = [2, 4, 8]
+weight_frac_width = ["NA"]
+bias_width = [2, 4, 8]
+bias_frac_width = ["NA"]
+"""
+STRATEGY = """
+[search.strategy]
+name = "optuna"
+eval_mode = true
+[search.strategy.sw_runner.basic_evaluation]
+data_loader = "val_dataloader"
+num_samples = 64
+[search.strategy.hw_runner.average_bitwidth]
+compare_to = 32
+"""
+METRICS = """
+[search.strategy.metrics]
+accuracy.scale = 1.0
+accuracy.direction = "maximize"
+average_bitwidth.scale = 0.2
+average_bitwidth.direction = "minimize"
+"""
+HEAD = """
+model = "jsc-tiny"
+dataset = "jsc-sim"
+task = "cls"
+batch_size = 64
+project = "p"
+seed = 42
+"""
+# a runner that is told by the environment what to do in which trial
+ODD = '''
+import os, signal, time
+from pathlib import Path
+from chop.actions.search.runners.base import metric
+
+@metric("odd", side="software", better="minimize")
+def odd(trial, *, what: str = "", at: int = 3, below: str = "", seconds: float = 0.0) -> float:
+    """Something that goes wrong."""
+    time.sleep(seconds)
+    if trial.number == at or at < 0:
+        once = Path(below) / f"once-{trial.number}"
+        if what == "raise":
+            raise ArithmeticError("the planted error")
+        if what == "nan":
+            return float("nan")
+        if what == "hang":
+            time.sleep(600)
+        if what == "die" or (what == "die once" and not once.exists()):
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return float(trial.number % 3)
+'''
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """Weights of jsc-tiny; nobody trained them, but no two classes are the same to them."""
+    from chop.dataset import MaseDataModule
+    from chop.models import get_model
+
+    torch.manual_seed(3)
+    data = MaseDataModule("jsc-sim", batch_size=64)
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info)
+    path = tmp_path_factory.mktemp("weights") / "w.pt"
+    torch.save(model.state_dict(), path)
+    return path
+
+
+class Searches:
+    """`ch search` on a small file, in processes of their own."""
+
+    def __init__(self, folder, checkpoint):
+        self.folder, self.checkpoint = folder, checkpoint
+        (folder / "odd.py").write_text(ODD)
+
+    def config(self, setup="", odd="", metrics=METRICS, name="a.toml"):
+        """The file with those lines in `setup`, and with the odd runner's options."""
+        text = HEAD + SPACE + STRATEGY
+        if odd:
+            text += f"[search.strategy.sw_runner.odd]\nbelow = '{self.folder}'\n{odd}\n"
+        text += f"[search.strategy.setup]\n{setup}\n{metrics}"
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def start(self, config, *flags, out="out", wrap=()):
+        """The process, in a group of its own."""
+        command = [*wrap, sys.executable, "-m", "chop", "search", "--config", str(config)]
+        command += ["--project-dir", str(self.folder / out), "--load", str(self.checkpoint)]
+        command += ["--load-type", "pt", "--no-progress", *map(str, flags)]
+        if "[search.strategy.sw_runner.odd]" in Path(config).read_text():
+            command += ["--import", str(self.folder / "odd.py")]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def run(self, config, *flags, check=0, timeout=120, **where):
+        """Its output, when it is over."""
+        process = self.start(config, *flags, **where)
+        try:
+            said, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.kill(process)
+            raise
+        assert process.returncode == check, said
+        return said
+
+    def kill(self, process, number=signal.SIGKILL):
+        """The process with all its children; what it said."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        return process.communicate(timeout=60)[0]
+
+    def results(self, out="out"):
+        return self.folder / out / "p" / "software" / "search_ckpts"
+
+    def table(self, out="out"):
+        """log.json without times."""
+        rows = json.loads((self.results(out) / "log.json").read_text())
+        for row in rows.values():
+            for key in ("datetime_start", "datetime_complete", "duration"):
+                del row[key]
+        return rows
+
+    def wait_for(self, process, count, what=b'"op_code":4', out="out", study="search"):
+        """Until the journal has so many lines with that, or the process is over."""
+        path = self.results(out) / f"{study}.journal"
+        end = time.monotonic() + 60
+        while time.monotonic() < end and process.poll() is None:
+            if path.exists() and path.read_bytes().count(what) >= count:
+                return
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def searches(tmp_path, checkpoint):
+    return Searches(tmp_path, checkpoint)

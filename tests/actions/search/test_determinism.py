@@ -1,0 +1,160 @@
+"""One seed, one table of trials: whoever measures them, and however often that was killed."""
+
+import os
+import random
+import signal
+
+import pytest
+
+from .conftest import CHOICES, NUMBERS, InOrder, Killed, Shuffled, coordinate, recorded, tables
+
+TWO = ("maximize", "minimize")
+ONE = ("maximize",)
+# sampler, objectives, choices, trials, further keys of setup
+CASES = {
+    "tpe": ("tpe", TWO, CHOICES, 40, {}),
+    "tpe, one objective": ("tpe", ONE, CHOICES, 40, {}),
+    "tpe that counts what runs": (
+        "tpe",
+        TWO,
+        CHOICES,
+        30,
+        {"sampler_options": {"constant_liar": True, "n_startup_trials": 5}},
+    ),
+    "nsgaii": ("nsgaii", TWO, CHOICES, 60, {"sampler_options": {"population_size": 6}}),
+    "nsgaiii": ("nsgaiii", TWO, CHOICES, 40, {"sampler_options": {"population_size": 6}}),
+    "random": ("random", TWO, CHOICES, 40, {}),
+    "qmc": ("qmc", TWO, CHOICES, 40, {}),
+    "gp": ("gp", ONE, CHOICES, 14, {"sampler_options": {"n_startup_trials": 5}, "in_flight": 3}),
+    "cmaes": ("cmaes", ONE, NUMBERS, 40, {"in_flight": 5}),
+    "brute": ("brute", TWO, CHOICES, 60, {}),
+}
+
+
+FURTHER = ("tpe, one objective", "tpe that counts what runs", "nsgaiii")  # more of the same
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_disk():
+    """Nobody pulls the plug in these tests, and a disk is slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(c, marks=[pytest.mark.slow] if c in FURTHER else []) for c in CASES],
+)
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, case):
+    """The table of a search by one worker that nobody disturbed."""
+    sampler, ways, choices, count, setup = case
+    engine, path = InOrder(1, ways), tmp_path_factory.mktemp("alone") / "journal"
+    coordinate(path, sampler, engine, choices=choices, n_trials=count, **setup)
+    table = recorded(path, choices, ways)
+    assert len(table) == count
+    return table
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_any_number_of_workers_gives_the_same_table(tmp_path, case, alone, workers):
+    sampler, ways, choices, count, setup = case
+    engine = Shuffled(workers, ways, seed=workers)
+    coordinate(tmp_path / "n", sampler, engine, choices=choices, n_trials=count, **setup)
+    assert recorded(tmp_path / "n", choices, ways) == alone
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_search_that_was_killed_again_and_again_gives_the_same_table(
+    tmp_path, case, alone, workers
+):
+    sampler, ways, choices, count, setup = case
+    moments = random.Random(workers)
+    for life in range(100):
+        kind = InOrder if workers == 1 else Shuffled
+        engine = kind(workers, ways, seed=life, lives=moments.randrange(1, count // 4))
+        try:
+            coordinate(tmp_path / "k", sampler, engine, choices=choices, n_trials=count, **setup)
+            break
+        except Killed:
+            continue
+    assert life > 1
+    assert recorded(tmp_path / "k", choices, ways) == alone
+
+
+def test_a_search_whose_n_trials_was_raised_goes_on_as_if_it_had_been_so(tmp_path, case, alone):
+    sampler, ways, choices, count, setup = case
+    for trials in (1, count // 3, count // 3 + 1, count):
+        engine = Shuffled(2, ways, seed=trials)
+        coordinate(tmp_path / "r", sampler, engine, choices=choices, n_trials=trials, **setup)
+        assert len(recorded(tmp_path / "r", choices, ways)) == trials
+    assert recorded(tmp_path / "r", choices, ways) == alone
+
+
+def test_another_seed_gives_another_table(tmp_path, case, alone):
+    sampler, ways, choices, count, setup = case
+    engine = InOrder(1, ways)
+    coordinate(tmp_path / "o", sampler, engine, choices=choices, n_trials=count, seed=8, **setup)
+    assert recorded(tmp_path / "o", choices, ways) != alone
+
+
+def test_trials_that_start_together_are_different_designs(case, alone):
+    first = [repr(chosen) for _, chosen, *_ in alone[:8]]
+    assert len(set(first)) >= 5
+
+
+def test_what_a_trial_is_stopped_by_does_not_depend_on_the_workers(tmp_path):
+    """The front that a trial has to get onto is part of the question."""
+    fronts = []
+    for workers in (1, 16):
+        seen = {}
+
+        class Noting(Shuffled):
+            def submit(self, task, seen=seen):
+                seen[task.number] = task.front
+                super().submit(task)
+
+        table = tables(TWO, sampler="random", n_trials=40)
+        table["strategy"]["early_stopping"] = {"margin": {"accuracy": 0.1}}
+        coordinate(tmp_path / str(workers), "random", Noting(workers, TWO), table=table)
+        fronts.append(seen)
+    assert fronts[0] == fronts[1]
+    assert any(fronts[0].values())
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "cmaes"])
+def test_a_study_that_was_asked_otherwise_is_not_replayed(tmp_path, sampler):
+    coordinate(tmp_path / "j", sampler, InOrder(1, ONE), choices=NUMBERS, n_trials=12, seed=1)
+    engine = InOrder(1, ONE)
+    if sampler == "tpe":  # goes by the trials alone
+        coordinate(tmp_path / "j", sampler, engine, choices=NUMBERS, n_trials=14, seed=2)
+        return
+    with pytest.raises(ValueError, match="does not ask for trial 0 as it did"):
+        coordinate(tmp_path / "j", sampler, engine, choices=NUMBERS, n_trials=14, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["tpe", "nsgaii"])
+def test_the_command_gives_one_table_for_any_workers_and_when_it_was_killed(searches, sampler):
+    setup = f"n_trials = 40\nsampler = '{sampler}'\nheartbeat = 0.3"
+    config = searches.config(setup, odd="seconds = 0.05")
+    searches.run(config, out="alone")
+    table = searches.table("alone")
+    assert len(table) == 40
+    assert (searches.results("alone") / "study.pkl").exists()
+    for workers in (2, 4):
+        searches.run(config, "--workers", workers, out=f"w{workers}")
+        assert searches.table(f"w{workers}") == table
+    for count in (3, 11, 20):
+        flags = ["--workers", 2, *(["--resume"] if count > 3 else [])]
+        process = searches.start(config, *flags, out="killed")
+        searches.wait_for(process, count + random.randrange(8), out="killed")
+        said = searches.kill(process)
+        assert process.returncode == -signal.SIGKILL, said
+    searches.run(config, "--resume", out="killed")
+    assert searches.table("killed") == table
