@@ -2,7 +2,7 @@
 
 python benchmarks/search.py              # jsc-s (1,024 samples) and vgg7 (256 images)
 python benchmarks/search.py --quick      # jsc-s, few trials
-python benchmarks/search.py --scaling    # 100, 1,000 and 10,000 trials in each storage, 1 and 2 workers
+python benchmarks/search.py --scaling    # 100 to 10,000 trials in each storage, 1 and 2 workers
 python benchmarks/search.py --memory     # resident memory over 2,000 trials
 """
 

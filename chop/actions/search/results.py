@@ -207,15 +207,16 @@ class Results:
         """A study in memory, for those who go on with Optuna itself."""
         import optuna
 
+        from chop.actions.search.journal import add_as_it_is
+
         study = optuna.create_study(
             study_name=self.record.study, directions=list(self.goals.directions)
         )
         for trial in self.record.frozen():
             if trial.state.is_finished():
-                trial = copy.copy(trial)
-                config = {"sampled_config": self.config(trial.number)}
-                trial.user_attrs = {**trial.user_attrs, **config}
-                study._storage.create_new_trial(study._study_id, trial)
+                whole = copy.copy(trial)
+                whole.user_attrs = {**trial.user_attrs, "sampled_config": self.config(trial.number)}
+                add_as_it_is(study, whole)
         partial = path.with_suffix(".partial")
         partial.write_bytes(pickle.dumps(study))
         partial.replace(path)
