@@ -152,6 +152,8 @@ def is_led_at(url: str, study: str, beat: float = BEAT) -> bool:
 class Lead:
     """Being the leader: nobody else is, and the others are known."""
 
+    _pulse: Pulse
+
     def __init__(self, record: Record, beat: float) -> None:
         self.record, self.beat, self.me = record, beat, Identity()
         self.guests = Guests(record, beat, self.me.id)

@@ -297,7 +297,6 @@ def _coordinator(
         engine,
         record,
         settings,
-        worker.space.config_of,
         worker_name=led.me.id,
         others=led.guests,
     )

@@ -86,7 +86,6 @@ class Coordinator:
         engine: Engine,
         record: Record,
         settings: Settings,
-        config_of: Callable[[Chosen], Mapping[str, Any]],
         *,
         worker_name: str = "",
         others: Others | None = None,
@@ -94,7 +93,7 @@ class Coordinator:
     ) -> None:
         self.strategy, self.engine, self.record = strategy, engine, record
         self.settings, self.goals = settings, settings.goals
-        self.config_of, self.name, self.show = config_of, worker_name, show
+        self.name, self.show = worker_name, show
         self.others: Others = others or Nobody()
         self.in_flight = settings.in_flight
         if not strategy.looks_back and settings.early_stopping is None:  # nothing depends on it
@@ -230,8 +229,7 @@ class Coordinator:
 
     def _publish(self, number: int, worker: str | None) -> None:
         asked = self.asked[number]
-        config = self.config_of(asked.chosen)
-        self.record.publish(number, asked.chosen, config, asked.notes, worker, asked.front)
+        self.record.publish(number, asked.chosen, asked.notes, worker, asked.front)
         self._published.add(number)
 
     def _handle(self, event: Outcome | Died) -> None:
@@ -264,7 +262,7 @@ class Coordinator:
                 return
             self._published.discard(out.number)
         else:
-            self.record.add(asked.chosen, self.config_of(asked.chosen), asked.notes, out)
+            self.record.add(asked.chosen, asked.notes, out)
         self._take(out)
 
     def _take(self, out: Outcome) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.goals import Costs
-from chop.actions.search.journal import open_journal
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.search_space.choices import Choices
 from chop.actions.search.strategies.base import Chosen
@@ -55,6 +54,8 @@ def open_storage(url: str) -> BaseStorage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
     if "://" not in url or url.startswith("journal://"):
         with _told(url):
+            from chop.actions.search.journal import open_journal
+
             return open_journal(Path(url.removeprefix("journal://")))
     with _told(url):
         return _database(url)
@@ -138,6 +139,8 @@ class Record:
                 f"give the new search another name by --study"
             )
         self._ids: dict[int, int] = {}
+        # the trials of a study that is ours from the start, and needs not be read again
+        self._known: dict[int, FrozenTrial] | None = None if self.existed else {}
 
     @classmethod
     def found(cls, url: str, study: str) -> Record | None:
@@ -151,6 +154,7 @@ class Record:
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
         record._storage, record._id, record.existed, record._ids = storage, number, True, {}
+        record._known = None
         return record
 
     # --- the search as a whole
@@ -176,22 +180,29 @@ class Record:
 
     def frozen(self) -> list[FrozenTrial]:
         """The trials as Optuna has them."""
+        if self._known is not None:
+            return [trial for _, trial in sorted(self._known.items())]
         with _told(self.url):
             found = self._storage.get_all_trials(self._id, deepcopy=False)
         self._ids |= {trial.number: trial._trial_id for trial in found}
         return sorted(found, key=lambda trial: trial.number)
 
-    def add(
-        self, chosen: Chosen, config: Mapping[str, Any], notes: Mapping[str, Any], out: Outcome
-    ) -> None:
+    def add(self, chosen: Chosen, notes: Mapping[str, Any], out: Outcome) -> None:
         """A finished trial, in one write."""
-        self._create(out.number, chosen, config, notes, out.state, out)
+        trial = self._trial(out.number, chosen, notes, out.state, out)
+        append = getattr(self._storage, "append", None)
+        if append is not None:  # a journal, to which only we add
+            with _told(self.url):
+                append(self._id, trial)
+        else:
+            self._create(trial)
+        if self._known is not None:
+            self._known[out.number] = trial
 
     def publish(
         self,
         number: int,
         chosen: Chosen,
-        config: Mapping[str, Any],
         notes: Mapping[str, Any],
         worker: str | None,
         front: tuple[Costs, ...] = (),
@@ -199,7 +210,9 @@ class Record:
         """A trial that somebody is to measure: `worker`, or the first who claims it."""
         about = {"worker": worker, "front": [list(costs) for costs in front]}
         state = "RUNNING" if worker else "WAITING"
-        self._create(number, chosen, config, notes, state, {k: v for k, v in about.items() if v})
+        given = {key: value for key, value in about.items() if value}
+        self._create(self._trial(number, chosen, notes, state, given))
+        self._known = None  # others may write from now on
 
     def claim(self, number: int, worker: str) -> bool:
         """Whether the trial is ours now, and nobody else's."""
@@ -243,19 +256,18 @@ class Record:
             return False
         return True
 
-    def _create(
+    def _trial(
         self,
         number: int,
         chosen: Chosen,
-        config: Mapping[str, Any],
         notes: Mapping[str, Any],
         state: str,
         about: Outcome | dict[str, Any],
-    ) -> None:
+    ) -> FrozenTrial:
         from optuna.trial import FrozenTrial, TrialState
 
         params, distributions = stored(self.choices, chosen)
-        attributes: dict[str, Any] = {"sampled_config": config}
+        attributes: dict[str, Any] = {}
         start, values, end = datetime.datetime.now(), None, None
         if isinstance(about, Outcome):
             attributes |= _attributes(about)
@@ -264,7 +276,7 @@ class Record:
             values = None if about.values is None else list(about.values)
         else:
             attributes |= about
-        template = FrozenTrial(
+        return FrozenTrial(
             number=number,
             state=TrialState[state],
             value=None,
@@ -278,15 +290,17 @@ class Record:
             intermediate_values={},
             trial_id=-1,
         )
+
+    def _create(self, trial: FrozenTrial) -> None:
         with _told(self.url):
-            made = self._storage.create_new_trial(self._id, template)
+            made = self._storage.create_new_trial(self._id, trial)
             there = self._storage.get_trial_number_from_id(made)
-        if there != number:
+        if there != trial.number:
             raise StorageError(
                 f"another search writes to the study {self.study!r} in {self.shown} as well; "
                 f"stop one of them, and go on with --resume"
             )
-        self._ids[number] = made
+        self._ids[trial.number] = made
 
     def _stored(self, trial: FrozenTrial) -> Stored:
         finished = trial.state.is_finished()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import random
 import socket
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 from chop.actions.search.goals import Costs, dominates
 from chop.actions.search.outcome import Outcome
@@ -37,7 +42,7 @@ class Worker:
         self.runners.sort(key=lambda runner: runner.side == "software")
         self.name = f"{socket.gethostname()}:{os.getpid()}"
 
-    @property
+    @functools.cached_property
     def quest(self) -> Quest:
         """What the strategy may know."""
         settings = self.settings
@@ -175,9 +180,13 @@ class _Watch:
 
 
 def _seed_all(seed: int) -> None:
-    from chop.actions.run import seed_everything
-
-    seed_everything(seed)
+    """Python, NumPy and torch start from `seed`."""
+    random.seed(seed)
+    np.random.seed(seed)
+    # torch.manual_seed would note down, at each call, what to tell a GPU that is never used
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
 
 
 def _told(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from chop.actions.search.search_space.parts import frozen
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.transforms.quantize.quantize import (
     call_instead,
@@ -66,6 +67,7 @@ class _Slot:
     was: tuple[str, Any, tuple[Any, ...], dict[str, Any]]  # op, target, args, kwargs
     layer: nn.Module | None
     forms: dict[Key, nn.Module | QuantizedFunction] = field(default_factory=dict)
+    table: Any = None
     now: Key = ()
     noted: Key = ()
 
@@ -88,7 +90,10 @@ class InPlace:
         """Put each node into the format that `config` has for it; None leaves it in float."""
         stale = False
         for name, table in config.items():
-            stale |= self._put(self._slot(name), dict(table["config"]))
+            slot = self._slot(name)
+            if table is not slot.table:  # equal tables are mostly the same object
+                slot.table = table
+                stale |= self._put(slot, table["config"])
         if stale:
             self.graph.fx_graph.lint()
             self.graph.model.recompile()
@@ -123,9 +128,9 @@ class InPlace:
             self._slots[name] = _Slot(node, was, layer)
         return self._slots[name]
 
-    def _put(self, slot: _Slot, config: dict[str, Any]) -> bool:
+    def _put(self, slot: _Slot, config: Mapping[str, Any]) -> bool:
         """Whether the code of the graph has to be made anew."""
-        key = _frozen(config) if config["name"] is not None else ()
+        key = frozen(config) if config["name"] is not None else ()
         if key == slot.now:
             return False
         slot.now = key
@@ -137,28 +142,24 @@ class InPlace:
         if key:
             form = self._form(slot, key, config)
             assert isinstance(form, QuantizedFunction)
-            call_instead(node, form, node_config(node.name, {"config": config}))
+            call_instead(node, form, node_config(node.name, {"config": dict(config)}))
         return True
 
-    def _swap(self, slot: _Slot, key: Key, config: dict[str, Any]) -> None:
+    def _swap(self, slot: _Slot, key: Key, config: Mapping[str, Any]) -> None:
         new = self._form(slot, key, config) if key else slot.layer
         assert isinstance(new, nn.Module)
         parent, name = get_parent_name(str(slot.node.target))
         self.graph.modules[parent]._modules[name] = new
         new.training = self.graph.model.training
 
-    def _form(self, slot: _Slot, key: Key, config: dict[str, Any]) -> nn.Module | QuantizedFunction:
+    def _form(
+        self, slot: _Slot, key: Key, config: Mapping[str, Any]
+    ) -> nn.Module | QuantizedFunction:
         if key not in slot.forms:
-            checked = node_config(slot.node.name, {"config": config})
+            checked = node_config(slot.node.name, {"config": dict(config)})
             form = quantized_form(self.graph, slot.node, checked)
             if isinstance(form, Quantized):
                 # weights are rounded once for each format, whatever else a design chooses
                 vars(form)["_kept"] = _Corner(self._shelf, slot.node.name, form.formats)
             slot.forms[key] = form
         return slot.forms[key]
-
-
-def _frozen(config: Mapping[str, Any]) -> Key:
-    return tuple(
-        (key, tuple(value) if isinstance(value, list) else value) for key, value in config.items()
-    )

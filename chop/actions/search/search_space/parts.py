@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
 Config = dict[str, Any]
 # what the labs call the ways of widening a layer; these go to the pass `redefine`
+LEFT_ALONE = {"name": None}
 WIDENINGS = ("output_only", "both", "input_only")
+
+
+def frozen(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A hashable form of a config, in which lists are tuples."""
+    return tuple(
+        (key, tuple(value) if isinstance(value, list) else value) for key, value in config.items()
+    )
 
 
 class Part(ABC):
@@ -55,16 +63,22 @@ class NodePart(Part):
             if self.first[node.name] == node.name:
                 path = f"{node.name}/config"
                 self.parameters += node_parameters(path, table, _takes, f"{where} ({node.name})")
-        self.chosen_nodes = {p.key.partition("/")[0] for p in self.parameters}
+        self._tables: dict[Any, Config] = {}
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         """All nodes that can be changed, so that what was left alone is said as well."""
-        found = unflatten_dict(chosen)
-        config: Config = {}
-        for node in self.nodes:
-            own = found.get(self.first[node])
-            config[node] = {"config": dict(own["config"] if own else {"name": None})}
-        return config
+        found: dict[str, dict[str, Any]] = {}
+        for key, value in chosen.items():
+            node, _, name = key.partition("/config/")
+            found.setdefault(node, {})[name] = value
+        return {node: self._table(found.get(self.first[node], LEFT_ALONE)) for node in self.nodes}
+
+    def _table(self, config: Mapping[str, Any]) -> Config:
+        """The table of one node; equal ones are the same object, to be read and not changed."""
+        key = frozen(config)
+        if key not in self._tables:
+            self._tables[key] = {"config": dict(config)}
+        return self._tables[key]
 
     def steps(self, config: Config) -> list[tuple[str, Config]]:
         tables = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -132,8 +133,14 @@ def quiet() -> Iterator[None]:
 def stored(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
     """A design as Optuna stores it: numbers, and what they could have been."""
     numbers = choices.encoded(chosen)
-    distributions = {p.key: _distribution(p.choice) for p in choices.open if p.key in numbers}
-    return numbers, distributions
+    known = distributions(choices)
+    return numbers, {key: known[key] for key in numbers}
+
+
+@functools.lru_cache(maxsize=8)  # a handful of spaces are alive at a time
+def distributions(choices: Choices) -> dict[str, Any]:
+    """What Optuna calls the choices, by key."""
+    return {p.key: _distribution(p.choice) for p in choices.open}
 
 
 def _distribution(choice: Choice) -> Any:
@@ -147,15 +154,6 @@ def _distribution(choice: Choice) -> Any:
             int(choice.low), int(choice.high), log=choice.log, step=int(choice.step or 1)
         )
     return FloatDistribution(choice.low, choice.high, log=choice.log, step=choice.step)
-
-
-@register_strategy("random")
-class Random(OptunaStrategy):
-    """Designs drawn at random."""
-
-    sampler = "RandomSampler"
-    looks_back = False
-    constrains = False
 
 
 @register_strategy("tpe")

@@ -1,0 +1,244 @@
+"""Trials per second of a mixed-precision search: rebuilt each time, ours, and Optuna alone.
+
+python benchmarks/search.py              # jsc-s (1,024 samples) and vgg7 (256 images)
+python benchmarks/search.py --quick      # jsc-s, few trials
+python benchmarks/search.py --scaling    # 100 to 10,000 trials in each storage, 1 and 2 workers
+python benchmarks/search.py --memory     # resident memory over 2,000 trials
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+import torch.nn.functional as F
+from tabulate import tabulate
+
+from chop.actions.search.conduct import Place, conduct
+from chop.actions.search.problem import Problem
+from chop.actions.search.search import make_problem
+from chop.actions.search.strategies.optuna import stored
+from chop.dataset import MaseDataModule
+from chop.dataset.tensors import TensorSplit
+from chop.ir import MaseGraph
+from chop.models import get_model, get_model_info
+from chop.passes import PASSES
+
+WIDTHS = [2, 3, 4, 5, 6, 8]
+SEED = {
+    "name": ["integer"],
+    "data_in_width": WIDTHS,
+    "data_in_frac_width": [None],
+    "weight_width": WIDTHS,
+    "weight_frac_width": [None],
+    "bias_width": [8],
+    "bias_frac_width": [4],
+}
+
+
+def tables(samples: int, trials: int, sampler: str, op: str) -> dict[str, Any]:
+    return {
+        "search_space": {
+            "name": "graph/quantize/mixed_precision_ptq",
+            "setup": {"by": "type"},
+            "seed": {"default": {"config": {"name": [None]}}, op: {"config": SEED}},
+        },
+        "strategy": {
+            "sw_runner": {"basic_evaluation": {"num_samples": samples}},
+            "hw_runner": {"average_bitwidth": {}},
+            "setup": {"n_trials": trials, "sampler": sampler},
+            "metrics": {"accuracy": {"scale": 1.0}, "average_bitwidth": {"scale": 0.2}},
+        },
+    }
+
+
+def data_for(model: str, samples: int) -> Any:
+    """Jets for jsc-s; noise of CIFAR's size for vgg7, whose time does not depend on its pixels."""
+    data = MaseDataModule("jsc-sim" if model.startswith("jsc") else "digits", batch_size=samples)
+    data.prepare_data()
+    data.setup()
+    if not model.startswith("jsc"):
+        data.dataset_info = MaseDataModule("cifar10", batch_size=samples).dataset_info
+        images = TensorSplit(torch.randn(samples, 3, 32, 32), torch.randint(10, (samples,)))
+        data.train_dataset = data.val_dataset = images
+    return data
+
+
+def problem_of(model: str, samples: int, trials: int, sampler: str) -> Problem:
+    data = data_for(model, samples)
+    network = get_model(model, task="cls", dataset_info=data.dataset_info, pretrained=False)
+    op = "linear" if model.startswith("jsc") else "conv2d"
+    table = tables(samples, trials, sampler, op)
+    info = get_model_info(model)
+    return make_problem(
+        network.eval(), info, "cls", data, table, "cpu", None, None, 0, trained=True
+    )
+
+
+def ours(problem: Problem, folder: Path) -> None:
+    conduct(problem, Place(folder, progress=False), {"model": "benchmark"})
+
+
+def naive(problem: Problem, folder: Path) -> None:
+    """What one would write by hand: copy, trace, describe, quantize, evaluate."""
+    worker = problem.worker()
+    split, settings = problem.data_module.val_dataset, problem.settings()
+    samples = settings.runners[0][1]["num_samples"]
+    x, y = split.x[:samples], split.y[:samples].long()
+    dummy_in = {"x": x[:4]}
+
+    def objective(trial: optuna.Trial) -> list[float]:
+        config = worker.space.config_of(worker.space.choices.suggest(trial))
+        graph = MaseGraph(copy.deepcopy(problem.graph.model))
+        graph, _ = PASSES["init_metadata"](graph)
+        graph, _ = PASSES["add_common_metadata"](graph, {"dummy_in": dummy_in})
+        for name, options in worker.space.steps(config):
+            graph, _ = PASSES[name](graph, options)
+        with torch.no_grad():
+            logits = graph.model(x)
+        F.cross_entropy(logits, y).item()
+        accuracy = (logits.argmax(-1) == y).double().mean().item()
+        _, bits = PASSES["calculate_avg_bits"](graph)
+        return [accuracy, 0.2 * bits["w_avg_bit"]]
+
+    _optuna(problem, folder, objective)
+
+
+def ceiling(problem: Problem, folder: Path) -> None:
+    """Optuna with the same sampler, storage and parameters, and nothing to do."""
+    choices = problem.space().choices
+
+    def objective(trial: optuna.Trial) -> list[float]:
+        choices.suggest(trial)
+        return [0.5, 1.0]
+
+    _optuna(problem, folder, objective)
+
+
+def _optuna(problem: Problem, folder: Path, objective: Callable[[optuna.Trial], Any]) -> None:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    settings = problem.settings()
+    sampler = {"random": "RandomSampler", "tpe": "TPESampler", "nsgaii": "NSGAIISampler"}
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(folder / "optuna.log"))),
+        sampler=getattr(optuna.samplers, sampler[settings.sampler])(seed=0),
+        directions=["maximize", "minimize"],
+    )
+    study.optimize(objective, n_trials=settings.n_trials)
+
+
+def per_second(run: Callable[[Problem, Path], None], problem: Problem) -> tuple[float, float]:
+    """Trials per second of wall time, and CPU milliseconds a trial."""
+    with tempfile.TemporaryDirectory() as folder:
+        began, cpu = time.perf_counter(), time.process_time()
+        run(problem, Path(folder))
+        trials = problem.settings().n_trials
+        seconds = time.perf_counter() - began
+        return trials / seconds, 1e3 * (time.process_time() - cpu) / trials
+
+
+def compare(cases: list[tuple[str, int, int, int]], samplers: list[str]) -> None:
+    rows = []
+    for model, samples, trials, few in cases:
+        for sampler in samplers:
+            speeds = {}
+            for name, run in (("naive", naive), ("ours", ours), ("ceiling", ceiling)):
+                number = few if name == "naive" else trials
+                problem = problem_of(model, samples, number, sampler)
+                per_second(run, problem)  # once to warm up
+                speeds[name] = per_second(run, problem)
+            rows.append(
+                {
+                    "model": model,
+                    "sampler": sampler,
+                    **{f"{n} trials/s": f"{s:.1f}" for n, (s, _) in speeds.items()},
+                    **{f"{n} CPU ms": f"{ms:.2f}" for n, (_, ms) in speeds.items()},
+                    "ours/naive": f"{speeds['naive'][1] / speeds['ours'][1]:.1f}x",
+                    "ours/ceiling": f"{speeds['ours'][1] / speeds['ceiling'][1]:.2f}x",
+                }
+            )
+    print(tabulate(rows, headers="keys", tablefmt="github"))
+
+
+def scaling(trials: list[int], urls: list[str]) -> None:
+    rows = []
+    for number in trials:
+        for url in urls:
+            for workers in (1, 2):
+                problem = problem_of("jsc-s", 1024, number, "random")
+                with tempfile.TemporaryDirectory() as folder:
+                    storage = None if url == "journal" else url.format(folder=folder)
+                    place = Place(
+                        Path(folder), storage, f"s{time.time_ns()}", workers, progress=False
+                    )
+                    began = time.perf_counter()
+                    conduct(problem, place, {"model": "benchmark"})
+                    seconds = time.perf_counter() - began
+                rows.append(
+                    {
+                        "trials": f"{number:,}",
+                        "storage": url.partition(":")[0],
+                        "workers": workers,
+                        "trials/s": f"{number / seconds:.1f}",
+                        "seconds": f"{seconds:.1f}",
+                    }
+                )
+                print(rows[-1], flush=True)
+    print(tabulate(rows, headers="keys", tablefmt="github"))
+
+
+def memory(trials: int = 2000) -> None:
+    """Resident memory at every quarter of a search."""
+    problem = problem_of("jsc-s", 1024, trials, "random")
+    worker, sizes = problem.worker(), []
+    strategy = problem.settings().strategy(worker.quest)
+    for number in range(trials):
+        chosen = strategy.ask(number)
+        assert chosen is not None
+        stored(worker.space.choices, chosen)
+        out = worker.run(number, chosen)
+        strategy.tell(number, out.values)
+        if number % (trials // 4) == trials // 4 - 1:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            sizes.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print("MB after each quarter:", [round(size, 1) for size in sizes], "peak", round(peak, 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--postgresql", help="URL of a database for --scaling")
+    parser.add_argument("--most", type=int, default=10_000, help="the most trials of --scaling")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("chop").setLevel(logging.ERROR)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if arguments.memory:
+        memory()
+    elif arguments.scaling:
+        urls = ["journal", "sqlite:///{folder}/study.db"]
+        urls += [arguments.postgresql] if arguments.postgresql else []
+        scaling([n for n in (100, 1_000, 10_000) if n <= arguments.most], urls)
+    elif arguments.quick:
+        compare([("jsc-s", 1024, 200, 20)], ["random"])
+    else:
+        compare([("jsc-s", 1024, 500, 50), ("vgg7", 256, 10, 5)], ["random", "nsgaii", "tpe"])
+
+
+if __name__ == "__main__":
+    main()
