@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -9,7 +10,7 @@ import random
 import socket
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,10 @@ class Worker:
 
     def run(self, number: int, chosen: Chosen, front: Sequence[Costs] = ()) -> Outcome:
         """Measure a design; what goes wrong is part of the outcome."""
+        with _threads(self.settings.threads):
+            return self._run(number, chosen, front)
+
+    def _run(self, number: int, chosen: Chosen, front: Sequence[Costs]) -> Outcome:
         started, clock = time.time(), time.perf_counter()
         watch = _Watch(self.settings.early_stopping, self, front)
         found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
@@ -177,6 +182,20 @@ class _Watch:
             margin = self.rule.margin.get(goal.name, 0.0)
             hoped[goal.name] += margin if goal.direction == "maximize" else -margin
         return self.goals.costs(self.goals.values(hoped))
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """As many threads as every other worker uses, so that sums are rounded alike."""
+    before = torch.get_num_threads()
+    if before == number:
+        yield
+        return
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _seed_all(seed: int) -> None:
