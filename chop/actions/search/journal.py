@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import distribution_to_json
 from optuna.storages import JournalStorage
@@ -24,40 +27,53 @@ except ImportError:  # Windows, where Optuna's own lock has to do
     fcntl = None  # type: ignore[assignment]
 
 
-class Lock:
-    """The journal itself is locked, so that the lock of a process that is killed goes with it."""
+class File(JournalFileBackend):
+    """The file of a journal: kept open, and locked itself while somebody writes.
+
+    So the lock of a process that is killed goes with it, and a line that it left half written,
+    which was told to nobody, is taken off before the next.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[bytes] | None = None
+        super().__init__(str(path))
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        with self._alone():
+            pass  # which mends it
 
-    def acquire(self) -> bool:
-        file = self._path.open("rb+")
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        lines = b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
+        with self._alone():
+            size = os.fstat(self._file).st_size
+            try:
+                while lines:
+                    lines = lines[os.write(self._file, lines) :]
+                os.fsync(self._file)
+            except OSError:
+                os.ftruncate(self._file, size)
+                raise
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            _mend(file)
-        except BaseException:
-            file.close()
-            raise
-        self._file = file
-        return True
+            _mend(self._file)
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def release(self) -> None:
-        assert self._file is not None, "a lock is released by who has it"
-        file, self._file = self._file, None
-        file.close()
+    def __del__(self) -> None:
+        os.close(self._file)
 
 
-def _mend(file: IO[bytes]) -> None:
-    """Take off a last line that a dying process left half written; it was told to nobody."""
-    end = file.seek(0, os.SEEK_END)
-    if end == 0:
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
+
+def _mend(file: int) -> None:
+    """Take off a last line that has no end."""
+    size = os.fstat(file).st_size
+    if size == 0 or os.pread(file, 1, size - 1) == b"\n":
         return
-    file.seek(end - 1)
-    if file.read(1) == b"\n":
-        return
-    file.seek(0)
-    file.truncate(file.read().rfind(b"\n") + 1)
+    os.ftruncate(file, os.pread(file, size, 0).rfind(b"\n") + 1)
 
 
 class Journal(JournalStorage):
@@ -101,12 +117,8 @@ def open_journal(path: Path) -> Journal:
     """The storage in a file, which is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    if fcntl is None:
-        return Journal(JournalFileBackend(str(path)))
-    lock: Any = Lock(path)
-    lock.acquire()  # which mends it
-    lock.release()
-    return Journal(JournalFileBackend(str(path), lock_obj=lock))
+    backend = JournalFileBackend(str(path)) if fcntl is None else File(path)
+    return Journal(backend)
 
 
 class _Whole(FrozenTrial):
