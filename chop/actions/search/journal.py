@@ -7,6 +7,7 @@ import datetime
 import functools
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,9 @@ except ImportError:  # Windows, where Optuna's own lock has to do
     fcntl = None  # type: ignore[assignment]
 
 
+SYNC_SECONDS = 0.2  # for which a machine that crashes may forget what nobody waits for
+
+
 class File(JournalFileBackend):
     """The file of a journal: kept open, and locked itself while somebody writes.
 
@@ -37,17 +41,21 @@ class File(JournalFileBackend):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        self._synced = 0.0
         with self._alone():
             pass  # which mends it
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+    def append_logs(self, logs: list[dict[str, Any]], *, urgent: bool = True) -> None:
+        """Write lines, which survive this process; if they are `urgent`, the machine as well."""
         lines = b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
         with self._alone():
             size = os.fstat(self._file).st_size
             try:
                 while lines:
                     lines = lines[os.write(self._file, lines) :]
-                os.fsync(self._file)
+                if urgent or time.monotonic() - self._synced > SYNC_SECONDS:
+                    os.fsync(self._file)
+                    self._synced = time.monotonic()
             except OSError:
                 os.ftruncate(self._file, size)
                 raise
@@ -101,7 +109,10 @@ class Journal(JournalStorage):
             "system_attrs": trial.system_attrs,
             "intermediate_values": {},
         }
-        self._backend.append_logs([log])
+        if isinstance(self._backend, File):
+            self._backend.append_logs([log], urgent=False)
+        else:
+            self._backend.append_logs([log])
 
 
 def _written(moment: datetime.datetime) -> str:
