@@ -33,7 +33,8 @@ def _plain(error: Exception) -> Exception:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search itself is told
+    for number in (signal.SIGINT, signal.SIGTERM):  # the search itself is told
+        signal.signal(number, signal.SIG_IGN)
     logging.getLogger("chop").setLevel(logging.ERROR)
     pipe = Connection(int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -18,7 +18,7 @@ from typing import Any
 from chop.actions.search.engines.base import Died, Event, Task
 from chop.actions.search.outcome import Outcome
 
-START_SECONDS = 300.0  # for a process to load its model and data
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # are for the search itself, which then ends us
 
 
 @dataclass
@@ -44,12 +44,13 @@ class Processes:
         ours, theirs = Pipe()
         path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
         environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "chop.actions.search.engines.child", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
+        with _blocked():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "chop.actions.search.engines.child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+            )
         theirs.close()
         child = _Child(process, ours, since=time.monotonic())
         self._send(child, self._packed)
@@ -104,7 +105,7 @@ class Processes:
         code = child.process.wait()
         child.pipe.close()
         if not child.ready:
-            raise RuntimeError(
+            raise ChildProcessError(
                 f"a worker ended with exit code {code} before it was ready; its messages are above"
             )
         self._children[self._children.index(child)] = self._start()
@@ -145,3 +146,13 @@ class Processes:
             child.process.send_signal(signal.SIGKILL)
         for child in self._children:
             child.process.wait()
+
+
+@contextlib.contextmanager
+def _blocked() -> Iterator[None]:
+    """What is started meanwhile hears no signals until it asks for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
