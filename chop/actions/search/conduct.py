@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import ConfigError
+from chop.actions.options import without_password
 from chop.actions.search.company import Guest, Lead, is_led, is_led_at
 from chop.actions.search.coordinator import Coordinator
 from chop.actions.search.display import plan, progress_bar
@@ -116,6 +117,7 @@ def conduct(
             "accelerator": problem.accelerator,
         }
         results.write(place.folder, page, extra)
+    record.close()
     return results
 
 
@@ -131,9 +133,13 @@ def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, flo
     """The parent by the same measures, and how long one design takes."""
     if not trained:
         return None, None
-    worker.baseline()
-    start = time.perf_counter()
-    found = worker.baseline()
+    try:
+        worker.baseline()
+        start = time.perf_counter()
+        found = worker.baseline()
+    except Exception as error:  # the trials say the same, or not
+        logger.warning("The parent itself could not be measured: %s", error)
+        return None, None
     return (
         {f"{side}_metrics": metrics for side, metrics in found.items()},
         time.perf_counter() - start,

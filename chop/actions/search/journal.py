@@ -29,6 +29,7 @@ except ImportError:  # Windows, where Optuna's own lock has to do
 
 
 SYNC_SECONDS = 0.2  # for which a machine that crashes may forget what nobody waits for
+START = b'{"op_code":'  # of every line
 
 
 class File(JournalFileBackend):
@@ -81,7 +82,9 @@ def _mend(file: int) -> None:
     size = os.fstat(file).st_size
     if size == 0 or os.pread(file, 1, size - 1) == b"\n":
         return
-    os.ftruncate(file, os.pread(file, size, 0).rfind(b"\n") + 1)
+    content = os.pread(file, size, 0)
+    if content.startswith(START[: len(content)]):  # else it is somebody's file
+        os.ftruncate(file, content.rfind(b"\n") + 1)
 
 
 class Journal(JournalStorage):
@@ -129,7 +132,12 @@ def open_journal(path: Path) -> Journal:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     backend = JournalFileBackend(str(path)) if fcntl is None else File(path)
-    return Journal(backend)
+    try:
+        return Journal(backend)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is no journal of a search, or is damaged; name another file by --storage"
+        ) from error
 
 
 class _Whole(FrozenTrial):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.options import without_password
 from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.search_space.choices import Choices
@@ -26,11 +26,6 @@ logger = logging.getLogger(__name__)
 
 OURS = "mase"  # the user attribute with what Optuna has no place for
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
-
-
-def without_password(url: str) -> str:
-    """A URL that may be shown and kept."""
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
 
 
 class StorageError(OSError):
@@ -63,6 +58,7 @@ def open_storage(url: str) -> BaseStorage:
 
 def _database(url: str) -> BaseStorage:
     from optuna.storages import RDBStorage
+    from sqlalchemy.exc import ArgumentError
 
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
@@ -76,6 +72,25 @@ def _database(url: str) -> BaseStorage:
             f"--storage {without_password(url)}: its driver is not installed; "
             f'pip install "mase[postgres]"'
         ) from error
+    except ArgumentError as error:
+        raise ValueError(
+            f"--storage {without_password(url)} is no storage ({_reason(error)}); write a path, "
+            f"sqlite:///study.db, or postgresql://user@host/name"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return without_password(lines[0]) if lines else type(error).__name__
+
+
+def _close(storage: BaseStorage) -> None:
+    from optuna.storages import RDBStorage
+
+    inner = getattr(storage, "_backend", storage)  # Optuna may put a cache before it
+    if isinstance(inner, RDBStorage):
+        inner.remove_session()
+        inner.engine.dispose()
 
 
 @contextlib.contextmanager
@@ -91,9 +106,8 @@ def _told(url: str) -> Iterator[None]:
     except StorageError:
         raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise StorageError(
-            f"the study in {without_password(url)} cannot be read or written: {reason}; "
+            f"the study in {without_password(url)} cannot be read or written: {_reason(error)}; "
             f"what it has is kept, and --resume goes on with it"
         ) from error
 
@@ -150,6 +164,7 @@ class Record:
             try:
                 number = storage.get_study_id_from_name(study)
             except KeyError:
+                _close(storage)
                 return None
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
@@ -158,6 +173,10 @@ class Record:
         return record
 
     # --- the search as a whole
+
+    def close(self) -> None:
+        """Give the connections back; whoever goes on gets new ones."""
+        _close(self._storage)
 
     @property
     def shown(self) -> str:
