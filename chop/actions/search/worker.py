@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -9,7 +10,7 @@ import random
 import socket
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,17 @@ if TYPE_CHECKING:
 
 # what ends the whole search and not one trial
 FATAL = (KeyboardInterrupt, SystemExit, MemoryError)
+
+
+@contextlib.contextmanager
+def fixed_threads(number: int) -> Iterator[None]:
+    """So many threads, whatever the engine: the order of sums, and so the last bits, hang on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Worker:
@@ -56,6 +68,10 @@ class Worker:
 
     def run(self, number: int, chosen: Chosen, front: Sequence[Costs] = ()) -> Outcome:
         """Measure a design; what goes wrong is part of the outcome."""
+        with fixed_threads(self.settings.threads):
+            return self._run(number, chosen, front)
+
+    def _run(self, number: int, chosen: Chosen, front: Sequence[Costs]) -> Outcome:
         started, clock = time.time(), time.perf_counter()
         watch = _Watch(self.settings.early_stopping, self, front)
         found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
@@ -112,9 +128,10 @@ class Worker:
         graph = self.space.build(config)
         candidate = Candidate(graph.model, lambda: graph)
         trial = _trial(number, config, seed, candidate, _Watch(None, self, ()))
-        for runner in self.runners:
-            if runner.trains:
-                runner(trial)
+        with fixed_threads(self.settings.threads):
+            for runner in self.runners:
+                if runner.trains:
+                    runner(trial)
         return graph
 
     def baseline(self) -> dict[str, dict[str, float]]:
@@ -124,9 +141,10 @@ class Worker:
         candidate = Candidate(graph.model, lambda: graph)
         trial = _trial(-1, {}, self.scene.seed, candidate, _Watch(None, self, ()))
         found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
-        for runner in self.runners:
-            if not runner.trains:
-                found[runner.side] |= runner(trial)
+        with fixed_threads(self.settings.threads):
+            for runner in self.runners:
+                if not runner.trains:
+                    found[runner.side] |= runner(trial)
         return found
 
 

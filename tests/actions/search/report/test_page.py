@@ -8,6 +8,7 @@ import pytest
 
 from chop.actions.search.report import SearchRecord, report_page, write_report
 from chop.actions.search.report import columns as columns_module
+from chop.actions.search.report import sections
 from chop.actions.search.report.columns import Columns, page_data
 from chop.actions.search.report.failures import failures
 from chop.actions.search.report.markup import Html, json_block, tag
@@ -156,7 +157,7 @@ def test_the_front_is_listed_best_first_with_its_commands(page, search):
 
 
 def test_a_long_front_is_cut_in_the_table_and_whole_in_the_drawing(search, monkeypatch):
-    monkeypatch.setattr("chop.actions.search.report.sections.MOST_ROWS", 4)
+    monkeypatch.setattr(sections, "MOST_ROWS", 4)
     content = search(80)
     text = report_page(SearchRecord.model_validate(content))
     assert len(re.findall(r'data-trial="', text)) == 4
