@@ -33,6 +33,7 @@ from chop.dataset.tensors import TensorSplit
 from chop.ir import MaseGraph
 from chop.models import get_model, get_model_info
 from chop.passes import PASSES
+from chop.tools.get_input import get_dummy_input
 
 WIDTHS = [2, 3, 4, 5, 6, 8]
 SEED = {
@@ -90,18 +91,19 @@ def ours(problem: Problem, folder: Path) -> None:
 
 
 def naive(problem: Problem, folder: Path) -> None:
-    """What one would write by hand: copy, trace, describe, quantize, evaluate."""
+    """What the labs' notebooks do for each design: copy, trace, describe, quantize, evaluate."""
     worker = problem.worker()
     split, settings = problem.data_module.val_dataset, problem.settings()
     samples = settings.runners[0][1]["num_samples"]
     x, y = split.x[:samples], split.y[:samples].long()
-    dummy_in = {"x": x[:4]}
+    dummy_in = get_dummy_input(problem.model_info, problem.data_module, "cls", "cpu")
 
     def objective(trial: optuna.Trial) -> list[float]:
         config = worker.space.config_of(worker.space.choices.suggest(trial))
         graph = MaseGraph(copy.deepcopy(problem.graph.model))
         graph, _ = PASSES["init_metadata"](graph)
         graph, _ = PASSES["add_common_metadata"](graph, {"dummy_in": dummy_in})
+        graph, _ = PASSES["add_software_metadata"](graph)
         for name, options in worker.space.steps(config):
             graph, _ = PASSES[name](graph, options)
         with torch.no_grad():

@@ -37,7 +37,6 @@ class Processes:
 
     def __init__(self, packed: bytes, slots: int, trial_timeout: float | None = None) -> None:
         self.slots, self._packed, self._timeout = slots, packed, trial_timeout
-        self._threads = max(1, (os.cpu_count() or 1) // slots)
         self._killed_starts = 0
         self._children = [self._spawned() for _ in range(slots)]
         for child in self._children:  # which all load their libraries meanwhile
@@ -46,7 +45,7 @@ class Processes:
     def _spawned(self) -> _Child:
         ours, theirs = Pipe()
         path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
-        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)}
+        environment = os.environ | {"PYTHONPATH": path}
         process = subprocess.Popen(
             [sys.executable, "-m", "chop.actions.search.engines.child", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],

@@ -45,18 +45,21 @@ class Shelf(OrderedDict[tuple[Any, ...], Any]):
 class _Corner(dict[str, Any]):
     """The part of a shelf that one layer sees, in place of what it keeps itself."""
 
-    def __init__(self, shelf: Shelf, place: str, formats: Mapping[str, Any]) -> None:
+    def __init__(self, shelf: Shelf, place: str, layer: Quantized) -> None:
         super().__init__()
-        self._shelf, self._place, self._formats = shelf, place, formats
+        self._shelf, self._place, self._layer = shelf, place, layer
 
     def _key(self, name: str) -> tuple[Any, ...]:
-        return self._place, name, self._formats.get(name)
+        return self._place, name, self._layer.formats.get(name)
 
     def get(self, name: str, default: Any = None) -> Any:
         return self._shelf.get(self._key(name), default)
 
     def __setitem__(self, name: str, kept: Any) -> None:
-        self._shelf.put(self._key(name), kept)
+        # what is no parameter itself, as a masked weight, is made anew at each look
+        parameter = self._layer._parameters.get(name)
+        version = None if parameter is None else parameter._version
+        self._shelf.put(self._key(name), kept._replace(version=version))
 
 
 @dataclass
@@ -160,6 +163,6 @@ class InPlace:
             form = quantized_form(self.graph, slot.node, checked)
             if isinstance(form, Quantized):
                 # weights are rounded once for each format, whatever else a design chooses
-                vars(form)["_kept"] = _Corner(self._shelf, slot.node.name, form.formats)
+                vars(form)["_kept"] = _Corner(self._shelf, slot.node.name, form)
             slot.forms[key] = form
         return slot.forms[key]

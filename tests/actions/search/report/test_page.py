@@ -6,9 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from chop.actions.search.report import SearchRecord, report_page, write_report
+from chop.actions.search.report import SearchRecord, report_page, sections, write_report
 from chop.actions.search.report import columns as columns_module
-from chop.actions.search.report import sections
 from chop.actions.search.report.columns import Columns, page_data
 from chop.actions.search.report.failures import failures
 from chop.actions.search.report.markup import Html, json_block, tag

@@ -20,11 +20,15 @@ from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
 class _Kept(NamedTuple):
-    """A rounded parameter, with what it was made from, as bits."""
+    """A rounded parameter, with what it was made from, as bits.
+
+    Where nobody writes through `.data`, a count of writes, `version`, does instead of the bits.
+    """
 
     source: Tensor
     fmt: NumberFormat
     rounded: Tensor
+    version: int | None = None
 
 
 class Quantized(Leaf, nn.Module):
@@ -135,6 +139,8 @@ class Quantized(Leaf, nn.Module):
         if self.training or torch.is_grad_enabled() or not _can_be_kept(tensor, fmt):
             return fmt(tensor)
         kept = self._kept.get(name)
+        if kept is not None and kept.version == tensor._version and kept.fmt == fmt:
+            return kept.rounded
         bits = tensor.detach().view(BITS[tensor.element_size()])
         if kept is None or kept.fmt != fmt or not _same(kept, tensor, bits):
             kept = self._kept[name] = _Kept(bits.clone(), fmt, fmt(tensor.detach()))
