@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
@@ -22,6 +23,11 @@ KINDS: dict[Any, tuple[str, str]] = {
     Path: ("PATH", "path"),
     tuple: ("FILE", "paths"),
 }
+
+
+def without_password(text: Any) -> Any:
+    """A URL as it may be shown and kept; anything else as it is."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", text) if isinstance(text, str) else text
 
 
 class ConfigError(ValueError):

@@ -146,7 +146,12 @@ def is_led(record: Record, beat: float) -> bool:
 def is_led_at(url: str, study: str, beat: float = BEAT) -> bool:
     """Whether somebody leads the study of that name, if there is one."""
     record = Record.found(url, study)
-    return record is not None and is_led(record, beat)
+    if record is None:
+        return False
+    try:
+        return is_led(record, beat)
+    finally:
+        record.close()
 
 
 class Lead:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import ConfigError
+from chop.actions.options import without_password
 from chop.actions.search.company import Guest, Lead, is_led, is_led_at
 from chop.actions.search.coordinator import Coordinator
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
-from chop.actions.search.record import Record, without_password
+from chop.actions.search.record import Record
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
@@ -118,6 +119,7 @@ def conduct(
             "accelerator": problem.accelerator,
         }
         results.write(place.folder, page, extra)
+    record.close()
     return results
 
 
@@ -133,9 +135,13 @@ def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, flo
     """The parent by the same measures, and how long one design takes."""
     if not trained:
         return None, None
-    worker.baseline()
-    start = time.perf_counter()
-    found = worker.baseline()
+    try:
+        worker.baseline()
+        start = time.perf_counter()
+        found = worker.baseline()
+    except Exception as error:  # the trials say the same, or not
+        logger.warning("The parent itself could not be measured: %s", error)
+        return None, None
     return (
         {f"{side}_metrics": metrics for side, metrics in found.items()},
         time.perf_counter() - start,

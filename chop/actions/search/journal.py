@@ -24,6 +24,9 @@ except ImportError:  # Windows, where Optuna's own lock has to do
     fcntl = None  # type: ignore[assignment]
 
 
+START = b'{"op_code":'  # of every line
+
+
 class Lock:
     """The journal itself is locked, so that the lock of a process that is killed goes with it."""
 
@@ -57,7 +60,9 @@ def _mend(file: IO[bytes]) -> None:
     if file.read(1) == b"\n":
         return
     file.seek(0)
-    file.truncate(file.read().rfind(b"\n") + 1)
+    content = file.read()
+    if content.startswith(START[: len(content)]):  # else it is somebody's file
+        file.truncate(content.rfind(b"\n") + 1)
 
 
 class Journal(JournalStorage):
@@ -101,12 +106,17 @@ def open_journal(path: Path) -> Journal:
     """The storage in a file, which is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    if fcntl is None:
-        return Journal(JournalFileBackend(str(path)))
-    lock: Any = Lock(path)
-    lock.acquire()  # which mends it
-    lock.release()
-    return Journal(JournalFileBackend(str(path), lock_obj=lock))
+    lock: Any = None
+    if fcntl is not None:
+        lock = Lock(path)
+        lock.acquire()  # which mends it
+        lock.release()
+    try:
+        return Journal(JournalFileBackend(str(path), lock_obj=lock))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is no journal of a search, or is damaged; name another file by --storage"
+        ) from error
 
 
 class _Whole(FrozenTrial):

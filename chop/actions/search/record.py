@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.options import without_password
 from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.search_space.choices import Choices
@@ -26,11 +26,6 @@ logger = logging.getLogger(__name__)
 
 OURS = "mase"  # the user attribute with what Optuna has no place for
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
-
-
-def without_password(url: str) -> str:
-    """A URL that may be shown and kept."""
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
 
 
 class StorageError(OSError):
@@ -76,6 +71,15 @@ def _database(url: str) -> BaseStorage:
             f"--storage {without_password(url)}: its driver is not installed; "
             f'pip install "mase[postgres]"'
         ) from error
+
+
+def _close(storage: BaseStorage) -> None:
+    from optuna.storages import RDBStorage
+
+    inner = getattr(storage, "_backend", storage)  # Optuna may put a cache before it
+    if isinstance(inner, RDBStorage):
+        inner.remove_session()
+        inner.engine.dispose()
 
 
 @contextlib.contextmanager
@@ -150,6 +154,7 @@ class Record:
             try:
                 number = storage.get_study_id_from_name(study)
             except KeyError:
+                _close(storage)
                 return None
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
@@ -159,10 +164,14 @@ class Record:
 
     # --- the search as a whole
 
+    def close(self) -> None:
+        """Give the connections back; whoever goes on gets new ones."""
+        _close(self._storage)
+
     @property
     def shown(self) -> str:
         """Where it is, for people."""
-        return without_password(self.url)
+        return str(without_password(self.url))
 
     def attributes(self) -> dict[str, Any]:
         with _told(self.url):

@@ -44,7 +44,8 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search itself is told
+    for number in (signal.SIGINT, signal.SIGTERM):  # the search itself is told
+        signal.signal(number, signal.SIG_IGN)
     logging.getLogger("chop").setLevel(logging.ERROR)
     pipe = Connection(int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):

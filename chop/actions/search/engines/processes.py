@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -19,6 +19,7 @@ from chop.actions.search.engines.base import Died, Event, Task, overdue
 from chop.actions.search.outcome import Outcome
 
 STARTS = 3  # processes in a row that may be killed before one of them is ready
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # are for the search itself, which then ends us
 
 
 @dataclass
@@ -46,12 +47,13 @@ class Processes:
         ours, theirs = Pipe()
         path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
         environment = os.environ | {"PYTHONPATH": path}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "chop.actions.search.engines.child", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
+        with _blocked():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "chop.actions.search.engines.child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+            )
         theirs.close()
         return _Child(process, ours)
 
@@ -147,6 +149,16 @@ class Processes:
             child.process.send_signal(signal.SIGKILL)
         for child in self._children:
             child.process.wait()
+
+
+@contextlib.contextmanager
+def _blocked() -> Iterator[None]:
+    """What is started meanwhile hears no signals until it asks for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _said(code: int) -> str:

@@ -1,0 +1,385 @@
+"""Whatever dies, fills up, raises or hangs: what was finished is there, and the search goes on."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from chop.actions.search.record import Record
+
+from .conftest import CHOICES, InOrder, Killed, coordinate, recorded
+
+TWO = ("maximize", "minimize")
+SLOWLY = "seconds = 0.1"
+QUICK_BEAT = "heartbeat = 0.2"
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+
+
+# --- a server of our own
+
+
+def postgres_program(name):
+    found = shutil.which(name) or next(
+        (str(p) for p in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None
+    )
+    if found is None:
+        pytest.skip(f"there is no PostgreSQL on this machine: {name} is not installed")
+    return str(Path(found).resolve())
+
+
+def somebody():
+    """How to run a program as somebody other than root, whom PostgreSQL refuses."""
+    if os.getuid() != 0:
+        return [], None
+    import pwd
+
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+            return ["setpriv", *ids], user
+    pytest.fail("PostgreSQL cannot run as root, and there is no user postgres or nobody")
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory):
+    """The URL of a server on the loopback, without a database of anybody's."""
+    import tempfile
+
+    initdb, pg_ctl = postgres_program("initdb"), postgres_program("pg_ctl")
+    as_somebody, user = somebody()
+    folder = Path(tempfile.mkdtemp(prefix="mase-pg-"))  # whose parents anybody may enter
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def run(*command):
+        done = subprocess.run(
+            [*as_somebody, *command], capture_output=True, text=True, cwd=folder, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    data = folder / "data"
+    run(initdb, "-D", str(data), "-U", "mase", "-A", "trust", "--no-sync")
+    flags = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+    run(pg_ctl, "-D", str(data), "-l", str(folder / "log"), "-w", "-o", flags, "start")
+    yield f"postgresql://mase:secret@127.0.0.1:{port}/postgres"
+    run(pg_ctl, "-D", str(data), "-m", "immediate", "stop")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+def storage(request, tmp_path):
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres")
+    return {"journal": "", "sqlite": "sqlite:///"}[request.param] + str(tmp_path / "study.db")
+
+
+def finished(url, study):
+    """The numbers of the finished trials, with what is known of them."""
+    record = Record.found(url, study)
+    try:
+        return {t.number: t.user_attrs for t in record.frozen() if t.state.is_finished()}
+    finally:
+        record.close()
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.02)
+
+
+# --- kill -9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_finished_trial_survives_kill_9(searches, storage, workers):
+    study = f"kill{workers}"
+    config = searches.config(f"n_trials = 24\n{QUICK_BEAT}", odd=SLOWLY)
+    flags = ["--storage", storage, "--study", study, "--workers", workers]
+    searches.run(config, out="alone")
+    process = searches.start(config, *flags)
+
+    def some_are_done():
+        with contextlib.suppress(AttributeError, OSError, KeyError):
+            return len(finished(storage, study)) >= 6
+        return process.poll() is not None
+
+    until(some_are_done)
+    said = searches.kill(process)
+    assert process.returncode == -signal.SIGKILL, said
+    before = finished(storage, study)
+    said = searches.run(config, *flags, "--resume")
+    assert f"{len(before)} trials are done" in said
+    after = finished(storage, study)
+    assert {n: after[n] for n in before} == before
+    assert searches.table() == searches.table("alone")
+    assert "secret" not in said
+    assert "secret" not in (searches.results() / "search.json").read_text()
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_study_and_one_takes_over_when_the_other_is_killed(searches):
+    config = searches.config(f"n_trials = 40\n{QUICK_BEAT}", odd="seconds = 0.2")
+    searches.run(config, out="alone")
+    storage = str(searches.folder / "shared.journal")
+    flags = ["--storage", storage, "--study", "both"]
+    leader = searches.start(config, *flags)
+    until(lambda: Path(storage).exists() and len(finished(storage, "both")) >= 2)
+    guest = searches.start(config, *flags, out="guest")
+
+    def who():
+        return {attrs["mase"]["worker"] for attrs in finished(storage, "both").values()}
+
+    until(lambda: len(who()) == 2)
+    searches.kill(leader)
+    said, _ = guest.communicate(timeout=120)
+    assert guest.returncode == 0, said
+    assert "Joined the study 'both'" in said
+    assert "going on in its place" in said
+    assert searches.table("guest") == searches.table("alone")
+
+
+@pytest.mark.slow
+def test_a_guest_leaves_when_the_search_is_over(searches, storage):
+    config = searches.config(f"n_trials = 30\n{QUICK_BEAT}", odd="seconds = 0.2")
+    searches.run(config, out="alone")
+    flags = ["--storage", storage, "--study", "guest"]
+    leader = searches.start(config, *flags)
+
+    def begun():
+        with contextlib.suppress(AttributeError, OSError, KeyError):
+            return len(finished(storage, "guest")) >= 2
+
+    until(begun)
+    said = searches.run(config, *flags, "--workers", 2, out="guest")
+    heard, _ = leader.communicate(timeout=120)
+    assert leader.returncode == 0, heard
+    assert "is done (1 here)" in said
+    assert not (searches.results("guest") / "log.json").exists()  # the leader has written it
+    assert searches.table() == searches.table("alone")
+
+
+@pytest.mark.slow
+def test_the_trial_of_a_guest_that_was_killed_is_run_again(searches):
+    config = searches.config(f"n_trials = 30\n{QUICK_BEAT}", odd="seconds = 0.2")
+    searches.run(config, out="alone")
+    storage = str(searches.folder / "shared.journal")
+    flags = ["--storage", storage, "--study", "both"]
+    leader = searches.start(config, *flags)
+    until(lambda: Path(storage).exists() and len(finished(storage, "both")) >= 2)
+    guest = searches.start(config, *flags, out="guest")
+    workers = lambda: [a["mase"]["worker"] for a in finished(storage, "both").values()]  # noqa: E731
+    until(lambda: len(set(workers())) == 2)
+    searches.kill(guest)
+    said, _ = leader.communicate(timeout=120)
+    assert leader.returncode == 0, said
+    assert searches.table() == searches.table("alone")
+
+
+# --- workers and trials
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_loses_nothing(searches):
+    config = searches.config("n_trials = 12", odd="what = 'die once'")
+    said = searches.run(config, "--workers", 2)
+    assert "Trial 3: its process ended with signal 9; it is run again" in said
+    config = searches.config("n_trials = 12", odd="", metrics="")
+    config = searches.config("n_trials = 12", odd="what = 'nothing'")
+    searches.run(config, out="alone")
+    assert searches.table() == searches.table("alone")
+
+
+@pytest.mark.slow
+def test_a_trial_that_kills_every_worker_fails_in_the_end(searches):
+    config = searches.config("n_trials = 6\nretries = 1", odd="what = 'die'")
+    said = searches.run(config, "--workers", 2)
+    row = searches.table()["3"]
+    assert row["state"] == "FAIL"
+    assert "signal 9, for the 2. time" in row["user_attrs_error"]
+    assert "Trial 3 failed" in said
+
+
+@pytest.mark.slow
+def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(searches):
+    config = searches.config("n_trials = 6", odd="what = 'raise'")
+    said = searches.run(config)
+    assert "Trial 3 failed: ArithmeticError: the planted error" in said
+    rows = searches.table()
+    assert [row["state"] for row in rows.values()].count("COMPLETE") == 5
+    assert rows["3"]["values_0"] is None
+    error = rows["3"]["user_attrs_error"]
+    assert error.startswith("Traceback")
+    assert "odd.py" in error
+    page = json.loads((searches.results() / "search.json").read_text())
+    assert page["trials"][3]["error"] == error
+
+
+@pytest.mark.slow
+def test_fail_fast_stops_at_the_first_failure(searches):
+    config = searches.config("n_trials = 6\nfail_fast = true", odd="what = 'raise'")
+    said = searches.run(config, check=1)
+    assert (
+        said.strip().splitlines()[-1].endswith("trial 3 failed: ArithmeticError: the planted error")
+    )
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_metric_that_is_no_number_fails_its_trial_by_name(searches):
+    metrics = "[search.strategy.metrics]\nodd.scale = 1.0\n"
+    config = searches.config("n_trials = 5", odd="what = 'nan'", metrics=metrics)
+    said = searches.run(config)
+    assert "Trial 3 failed: ValueError: the metric odd is nan" in said
+    assert searches.table()["3"]["state"] == "FAIL"
+
+
+@pytest.mark.slow
+def test_a_trial_that_hangs_is_stopped_after_trial_timeout(searches):
+    config = searches.config("n_trials = 5\ntrial_timeout = 1.5", odd="what = 'hang'")
+    said = searches.run(config)
+    assert "Trial 3 failed: the trial took longer than trial_timeout = 1.5 seconds" in said
+    states = [row["state"] for row in searches.table().values()]
+    assert states == ["COMPLETE", "COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_search_in_which_everything_fails_says_why(searches, workers):
+    config = searches.config("n_trials = 4", odd="what = 'raise'\nat = -1")
+    said = searches.run(config, "--workers", workers, check=1)
+    last = said.strip().splitlines()[-1]
+    assert "no trial was completed; the first failed with: ArithmeticError" in last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_search_and_it_can_be_resumed(searches, number, code, workers):
+    config = searches.config("n_trials = 16", odd=SLOWLY)
+    process = searches.start(config, "--workers", workers)
+    searches.wait_for(process, 4)
+    said = searches.kill(process, number)
+    assert process.returncode == code, said
+    assert "--resume" in said.strip().splitlines()[-1]
+    assert "Traceback" not in said
+    searches.run(config, "--resume")
+    searches.run(config, out="alone")
+    assert searches.table() == searches.table("alone")
+
+
+# --- disks
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence_and_the_search_goes_on_after(searches):
+    config = searches.config("n_trials = 30")
+    searches.run(config, out="alone")
+    full = ["prlimit", "--fsize=12000"]
+    if shutil.which(full[0]) is None:
+        pytest.skip("prlimit, which makes the disk full, is not installed")
+    said = searches.run(config, check=1, wrap=full)
+    last = said.strip().splitlines()[-1]
+    assert "File too large" in last
+    assert "--resume" in last
+    assert "Traceback" not in said
+    before = len(finished(str(searches.results() / "search.journal"), "search"))
+    assert 0 < before < 30
+    said = searches.run(config, "--resume")
+    assert f"{before} trials are done" in said
+    assert searches.table() == searches.table("alone")
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """A search that was killed after a few trials."""
+    path = tmp_path / "j"
+    with pytest.raises(Killed):
+        coordinate(path, "tpe", InOrder(1, TWO, lives=6), n_trials=12)
+    return path
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_half_written_last_line_costs_its_trial_alone(tmp_path, journal, cut):
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-cut])
+    coordinate(journal, "tpe", InOrder(1, TWO), n_trials=12)
+    coordinate(tmp_path / "alone", "tpe", InOrder(1, TWO), n_trials=12)
+    assert recorded(journal) == recorded(tmp_path / "alone")
+
+
+def test_whoever_writes_next_takes_a_half_written_line_off(journal):
+    record = Record(str(journal), "s", TWO, CHOICES)
+    with journal.open("ab") as file:
+        file.write(b'{"op_code":4,"wor')
+    record.note("hello", 1)
+    assert Record(str(journal), "s", TWO, CHOICES).attributes()["hello"] == 1
+
+
+def test_a_lock_does_not_outlive_its_process(journal):
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from chop.actions.search.journal import Lock\n"
+        "Lock(Path(sys.argv[1])).acquire(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", script, str(journal)], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    start = time.monotonic()
+    Record(str(journal), "s", TWO, CHOICES).note("hello", 1)
+    assert time.monotonic() - start < 5  # Optuna's own lock is held for 30 s
+
+
+def test_a_journal_that_is_no_journal_is_refused_in_a_sentence(tmp_path):
+    from chop.actions.search.record import StorageError
+
+    for content in (b"hello\nthere\n", b"\x00\x01\n\n", b'{"a":1}\n{"b":2}\n'):
+        path = tmp_path / "j"
+        path.write_bytes(content)
+        with pytest.raises((StorageError, ValueError), match="is no journal"):
+            Record(str(path), "s", TWO, CHOICES)
+        assert path.read_bytes() == content
+
+
+# --- memory
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_2000_trials(searches):
+    """From trial 500 on, each further one costs less than 12 kB: its record, and nothing else."""
+    wide = "name = ['integer']\n" + "".join(
+        f"{operand}_width = {{min = 2, max = 16}}\n{operand}_frac_width = {{min = 0, max = 12}}\n"
+        for operand in ("data_in", "weight", "bias")
+    )
+    config = searches.config("n_trials = 500\nsampler = 'random'")
+    text = config.read_text()
+    head, tail = text.split("[search.search_space.seed.seq_blocks_2.config]\n")
+    tail = "[search.strategy]" + tail.partition("[search.strategy]")[2]
+    config.write_text(head + "[search.search_space.seed.seq_blocks_2.config]\n" + wide + tail)
+
+    def peak(trials, out):
+        config.write_text(config.read_text().replace("n_trials = 500", f"n_trials = {trials}"))
+        process = searches.start(config, out=out)
+        process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return used.ru_maxrss * 1024
+
+    first = peak(500, "first")
+    assert (peak(2000, "second") - first) / 1500 < 12_000
