@@ -27,7 +27,7 @@ KINDS: dict[Any, tuple[str, str]] = {
 
 def without_password(text: Any) -> Any:
     """A URL as it may be shown and kept; anything else as it is."""
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", text) if isinstance(text, str) else text
+    return re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", text) if isinstance(text, str) else text
 
 
 class ConfigError(ValueError):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
+import json
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import distribution_to_json
 from optuna.storages import JournalStorage
@@ -24,45 +28,63 @@ except ImportError:  # Windows, where Optuna's own lock has to do
     fcntl = None  # type: ignore[assignment]
 
 
+SYNC_SECONDS = 0.2  # for which a machine that crashes may forget what nobody waits for
 START = b'{"op_code":'  # of every line
 
 
-class Lock:
-    """The journal itself is locked, so that the lock of a process that is killed goes with it."""
+class File(JournalFileBackend):
+    """The file of a journal: kept open, and locked itself while somebody writes.
+
+    So the lock of a process that is killed goes with it, and a line that it left half written,
+    which was told to nobody, is taken off before the next.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[bytes] | None = None
+        super().__init__(str(path))
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        self._synced = 0.0
+        with self._alone():
+            pass  # which mends it
 
-    def acquire(self) -> bool:
-        file = self._path.open("rb+")
+    def append_logs(self, logs: list[dict[str, Any]], *, urgent: bool = True) -> None:
+        """Write lines, which survive this process; if they are `urgent`, the machine as well."""
+        lines = b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
+        with self._alone():
+            size = os.fstat(self._file).st_size
+            try:
+                while lines:
+                    lines = lines[os.write(self._file, lines) :]
+                if urgent or time.monotonic() - self._synced > SYNC_SECONDS:
+                    os.fsync(self._file)
+                    self._synced = time.monotonic()
+            except OSError:
+                os.ftruncate(self._file, size)
+                raise
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            _mend(file)
-        except BaseException:
-            file.close()
-            raise
-        self._file = file
-        return True
+            _mend(self._file)
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def release(self) -> None:
-        assert self._file is not None, "a lock is released by who has it"
-        file, self._file = self._file, None
-        file.close()
+    def __del__(self) -> None:
+        os.close(self._file)
 
 
-def _mend(file: IO[bytes]) -> None:
-    """Take off a last line that a dying process left half written; it was told to nobody."""
-    end = file.seek(0, os.SEEK_END)
-    if end == 0:
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
+
+def _mend(file: int) -> None:
+    """Take off a last line that has no end."""
+    size = os.fstat(file).st_size
+    if size == 0 or os.pread(file, 1, size - 1) == b"\n":
         return
-    file.seek(end - 1)
-    if file.read(1) == b"\n":
-        return
-    file.seek(0)
-    content = file.read()
+    content = os.pread(file, size, 0)
     if content.startswith(START[: len(content)]):  # else it is somebody's file
-        file.truncate(content.rfind(b"\n") + 1)
+        os.ftruncate(file, content.rfind(b"\n") + 1)
 
 
 class Journal(JournalStorage):
@@ -90,7 +112,10 @@ class Journal(JournalStorage):
             "system_attrs": trial.system_attrs,
             "intermediate_values": {},
         }
-        self._backend.append_logs([log])
+        if isinstance(self._backend, File):
+            self._backend.append_logs([log], urgent=False)
+        else:
+            self._backend.append_logs([log])
 
 
 def _written(moment: datetime.datetime) -> str:
@@ -106,13 +131,9 @@ def open_journal(path: Path) -> Journal:
     """The storage in a file, which is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    lock: Any = None
-    if fcntl is not None:
-        lock = Lock(path)
-        lock.acquire()  # which mends it
-        lock.release()
+    backend = JournalFileBackend(str(path)) if fcntl is None else File(path)
     try:
-        return Journal(JournalFileBackend(str(path), lock_obj=lock))
+        return Journal(backend)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is no journal of a search, or is damaged; name another file by --storage"

@@ -58,6 +58,7 @@ def open_storage(url: str) -> BaseStorage:
 
 def _database(url: str) -> BaseStorage:
     from optuna.storages import RDBStorage
+    from sqlalchemy.exc import ArgumentError
 
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
@@ -71,6 +72,16 @@ def _database(url: str) -> BaseStorage:
             f"--storage {without_password(url)}: its driver is not installed; "
             f'pip install "mase[postgres]"'
         ) from error
+    except ArgumentError as error:
+        raise ValueError(
+            f"--storage {without_password(url)} is no storage ({_reason(error)}); write a path, "
+            f"sqlite:///study.db, or postgresql://user@host/name"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return without_password(lines[0]) if lines else type(error).__name__
 
 
 def _close(storage: BaseStorage) -> None:
@@ -95,9 +106,8 @@ def _told(url: str) -> Iterator[None]:
     except StorageError:
         raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise StorageError(
-            f"the study in {without_password(url)} cannot be read or written: {reason}; "
+            f"the study in {without_password(url)} cannot be read or written: {_reason(error)}; "
             f"what it has is kept, and --resume goes on with it"
         ) from error
 

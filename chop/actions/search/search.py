@@ -67,7 +67,15 @@ def search(
     _check_engine(engine)
     tables = _tables(search_config)
     problem = make_problem(
-        model, model_info, task, data_module, tables, accelerator, load_name, load_type, seed
+        model,
+        model_info,
+        task,
+        data_module,
+        tables,
+        accelerator,
+        load_name,
+        load_type,
+        seed,
     )
     place = Place(Path(save_path), storage, study or STUDY, workers, engine, resume)
     return conduct(problem, place, {"model": type(model).__name__}, visualizer)
@@ -96,7 +104,7 @@ def make_problem(
     cf_args: Mapping[str, Any] | None = None,
     name: str = "",
     imports: tuple[Path, ...] = (),
-    trained: bool | None = None,
+    trained: bool = True,  # a notebook hands over a network that it has trained
 ) -> Problem:
     """Load the parent, trace it, and check the tables against it."""
     from chop.actions.search.problem import Problem
@@ -114,9 +122,8 @@ def make_problem(
         raise ValueError(str(error)) from error
     source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
     graph = source.graph_on(device, dict(cf_args or {}))
-    is_trained = trained if trained is not None else load_name is not None
     return Problem(
-        graph, model_info, task, data_module, tables, accelerator, seed, imports, is_trained
+        graph, model_info, task, data_module, tables, accelerator, seed, imports, trained
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -100,7 +101,8 @@ def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
         try:
             return read(*args)
         except (ValueError, UnknownName, TypeError) as error:
-            problems.append(f"{where}{error}")
+            if f"{where}{error}" not in problems:
+                problems.append(f"{where}{error}")
             return None
 
     attempt(_check_keys, search, TABLES, "search")
@@ -208,9 +210,12 @@ def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[
             "search.strategy.metrics says what to search for; add e.g. accuracy.scale = 1.0"
         )
     goals = tuple(_goal(name, tables[name], made) for name in sorted(tables))
-    summed = setup.get("direction", "maximize") if setup.get("sum_scaled_metrics") else None
-    if summed not in (None, *DIRECTIONS):
-        raise ValueError(f"search.strategy.setup.direction is maximize or minimize, not {summed!r}")
+    direction = setup.get("direction", "maximize")
+    if direction not in DIRECTIONS:
+        raise ValueError(
+            f"search.strategy.setup.direction is maximize or minimize, not {direction!r}"
+        )
+    summed = direction if setup.get("sum_scaled_metrics") else None
     texts = strategy.get("constraints", [])
     if not isinstance(texts, list):
         raise ValueError(f"search.strategy.constraints is a list of sentences, not {texts!r}")
@@ -246,7 +251,8 @@ def _goal(name: str, table: Any, made: Mapping[str, Direction]) -> Goal:
     _check_keys(table, ("scale", "direction"), where)
     _check_produced(name, made)
     scale, direction = table.get("scale", 1.0), table.get("direction", made[name])
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or scale == 0:
+    number = isinstance(scale, int | float) and type(scale) is not bool
+    if not number or scale == 0 or not math.isfinite(scale):
         raise ValueError(f"{where}.scale is a number other than 0, not {scale!r}")
     if direction not in DIRECTIONS:
         raise ValueError(f"{where}.direction is maximize or minimize, not {direction!r}")

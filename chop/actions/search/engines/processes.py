@@ -151,6 +151,10 @@ class Processes:
             child.process.wait()
 
 
+def _said(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
     """What is started meanwhile hears no signals until it asks for them."""
@@ -159,7 +163,3 @@ def _blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _said(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 RANGE_KEYS = {"min", "max", "step", "log"}
 SEPARATOR = "/"
+CLOSE = 1e-9  # of a step: 0.7 / 0.1 is a little less than 7
 
 
 class Suggester(Protocol):
@@ -66,7 +67,7 @@ class OneOf:
         return self.values[index]
 
     def number(self, value: Any) -> int:
-        return self.values.index(value)
+        return next(i for i, mine in enumerate(self.values) if _same(mine, value))
 
     def value(self, number: Any) -> Any:
         return self.values[int(number)]
@@ -92,7 +93,9 @@ class Range:
     def count(self) -> int | None:
         if self.whole:
             return int((self.high - self.low) // (self.step or 1)) + 1
-        return None if self.step is None else math.floor((self.high - self.low) / self.step) + 1
+        if self.step is None:
+            return 1 if self.low == self.high else None
+        return math.floor((self.high - self.low) / self.step + CLOSE) + 1
 
     def suggest(self, trial: Suggester, key: str) -> Any:
         if self.whole:
@@ -101,7 +104,7 @@ class Range:
         return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
     def nth(self, index: int) -> Any:
-        return self.low + index * (self.step or 1)
+        return min(self.low + index * (self.step or 1), self.high)
 
     def number(self, value: Any) -> float:
         number: float = value
@@ -125,17 +128,21 @@ def choice_of(value: Any, where: str) -> Choice:
         )
     if not value:
         raise ValueError(f"{where} is an empty list; give at least one choice")
-    distinct = [v for i, v in enumerate(value) if v not in value[:i]]
-    if len(distinct) < len(value):
+    if any(_same(v, other) for i, v in enumerate(value) for other in value[:i]):
         raise ValueError(f"{where} offers a value twice: {list(value)}")
     return OneOf(tuple(value))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are one choice: true is not 1."""
+    return type(a) is type(b) and bool(a == b)
 
 
 def _range(value: Mapping[str, Any], where: str) -> Range:
     low, high, step, log = (value.get(k) for k in ("min", "max", "step", "log"))
     for key, number in (("min", low), ("max", high), ("step", step)):
         optional = key == "step" and number is None
-        if not optional and (isinstance(number, bool) or not isinstance(number, int | float)):
+        if not optional and not _is_number(number):
             raise ValueError(f"{where}.{key} is a number, not {number!r}")
     assert isinstance(low, int | float)
     assert isinstance(high, int | float)
@@ -143,11 +150,17 @@ def _range(value: Mapping[str, Any], where: str) -> Range:
         raise ValueError(f"{where} goes from {low} down to {high}; swap min and max")
     if step is not None and step <= 0:
         raise ValueError(f"{where}.step is positive, not {step}")
+    if isinstance(low, int) and isinstance(high, int) and isinstance(step, float):
+        raise ValueError(f"{where}.step is a whole number like min and max, not {step}")
     if log not in (None, True, False):
         raise ValueError(f"{where}.log is true or false, not {log!r}")
     if log and (low <= 0 or step is not None):
         raise ValueError(f"{where}: a logarithmic range starts above 0 and has no step")
     return Range(low, high, step, bool(log))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
 
 
 @dataclass(frozen=True)

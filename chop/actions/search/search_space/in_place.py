@@ -22,6 +22,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.utils import get_parent_name
 
 KEPT_BYTES = 1 << 30  # of rounded weights, over all layers
+KEPT_FORMS = 64  # of each node
 Key = tuple[Any, ...]
 
 
@@ -69,7 +70,7 @@ class _Slot:
     node: fx.Node
     was: tuple[str, Any, tuple[Any, ...], dict[str, Any]]  # op, target, args, kwargs
     layer: nn.Module | None
-    forms: dict[Key, nn.Module | QuantizedFunction] = field(default_factory=dict)
+    forms: OrderedDict[Key, nn.Module | QuantizedFunction] = field(default_factory=OrderedDict)
     table: Any = None
     now: Key = ()
     noted: Key = ()
@@ -84,6 +85,7 @@ class InPlace:
         self._shelf = Shelf()
         self._slots: dict[str, _Slot] = {}
         self._nodes = {node.name: node for node in self.graph.nodes}
+        self._layers = dict(self.graph.modules)  # as they were, by the name that nodes call
         tensors = [*self.graph.model.parameters(), *self.graph.model.buffers()]
         originals = [*parent.model.parameters(), *parent.model.buffers()]
         self._pairs = list(zip(tensors, originals, strict=True))
@@ -127,7 +129,7 @@ class InPlace:
         if name not in self._slots:
             node = self._nodes[name]
             was = (node.op, node.target, node.args, dict(node.kwargs))
-            layer = self.graph.modules[str(node.target)] if node.op == "call_module" else None
+            layer = self._layers[str(node.target)] if node.op == "call_module" else None
             self._slots[name] = _Slot(node, was, layer)
         return self._slots[name]
 
@@ -149,20 +151,30 @@ class InPlace:
         return True
 
     def _swap(self, slot: _Slot, key: Key, config: Mapping[str, Any]) -> None:
-        new = self._form(slot, key, config) if key else slot.layer
-        assert isinstance(new, nn.Module)
+        assert slot.layer is not None
+        self._install(slot, slot.layer)  # a form is made of the layer itself, not of another form
+        if key:
+            form = self._form(slot, key, config)
+            assert isinstance(form, nn.Module)
+            self._install(slot, form)
+
+    def _install(self, slot: _Slot, layer: nn.Module) -> None:
         parent, name = get_parent_name(str(slot.node.target))
-        self.graph.modules[parent]._modules[name] = new
-        new.training = self.graph.model.training
+        self.graph.modules[parent]._modules[name] = layer
+        layer.training = self.graph.model.training
 
     def _form(
         self, slot: _Slot, key: Key, config: Mapping[str, Any]
     ) -> nn.Module | QuantizedFunction:
-        if key not in slot.forms:
+        if key in slot.forms:
+            slot.forms.move_to_end(key)
+        else:
             checked = node_config(slot.node.name, {"config": dict(config)})
             form = quantized_form(self.graph, slot.node, checked)
             if isinstance(form, Quantized):
                 # weights are rounded once for each format, whatever else a design chooses
                 vars(form)["_kept"] = _Corner(self._shelf, slot.node.name, form)
             slot.forms[key] = form
+            if len(slot.forms) > KEPT_FORMS:
+                slot.forms.popitem(last=False)
         return slot.forms[key]

@@ -13,6 +13,7 @@ from chop.actions.search.search_space.choices import (
     unflatten_dict,
 )
 from chop.actions.search.search_space.seeds import Takes, node_parameters, seed_of_nodes
+from chop.registry import UnknownName
 
 if TYPE_CHECKING:
     from torch import fx
@@ -62,7 +63,11 @@ class NodePart(Part):
         for node, table in tables.items():
             if self.first[node.name] == node.name:
                 path = f"{node.name}/config"
-                self.parameters += node_parameters(path, table, _takes, f"{where} ({node.name})")
+                place = f"{where} ({node.name})"
+                own = node_parameters(path, table, _takes, place)
+                if run.name == "quantize":
+                    _check_formats(graph, node, own, place)
+                self.parameters += own
         self._tables: dict[Any, Config] = {}
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
@@ -160,6 +165,29 @@ def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
         node.name: first.setdefault(node.target if node.op == "call_module" else node, node.name)
         for node in nodes
     }
+
+
+def _check_formats(graph: MaseGraph, node: fx.Node, own: list[Parameter], where: str) -> None:
+    """Every format of a node is one that there is, and has all the keys that it needs."""
+    from chop.numerics import FORMATS
+    from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_form
+    from chop.passes.graph.transforms.quantize.variants import is_variant
+
+    head, *rest = own
+    for i in range(head.choice.count or 0):
+        name = head.choice.nth(i)
+        if name is None or name in WIDENINGS or is_variant(name):
+            continue
+        if name not in FORMATS:
+            raise UnknownName(f"number format in {where}", str(name), list(FORMATS))
+        there = [p for p in rest if p.exists({head.key: name})]
+        config = {p.key.rpartition("/")[2]: p.choice.nth(0) for p in there}
+        try:
+            quantized_form(
+                graph, node, node_config(node.name, {"config": {"name": name, **config}})
+            )
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
 
 
 def _takes(name: Any, key: str) -> bool:

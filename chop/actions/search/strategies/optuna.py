@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 VIOLATIONS = "violations"
+# what a sampler keeps of the trials that it has seen: which keys they all have
+REMEMBERED = ("_search_space", "_intersection_search_space")
 
 
 class OptunaStrategy(Strategy):
@@ -43,6 +45,7 @@ class OptunaStrategy(Strategy):
                 f"sum_scaled_metrics = true, or take tpe or nsgaii"
             )
         self._options = options
+        self._remembered: dict[str, Any] = {}
         self._sampler(0)  # options that it does not take are refused now
         storage = optuna.storages.InMemoryStorage()
         with quiet():
@@ -62,6 +65,9 @@ class OptunaStrategy(Strategy):
                 made: BaseSampler = getattr(optuna.samplers, self.sampler)(seed=seed, **options)
         except TypeError as error:
             raise ValueError(f"search.strategy.setup.sampler_options: {error}") from error
+        for name in REMEMBERED:  # which follows from the trials, and takes long to find out
+            if hasattr(made, name):
+                setattr(made, name, self._remembered.setdefault(name, getattr(made, name)))
         return made
 
     def ask(self, number: int) -> Chosen | None:

@@ -1,0 +1,258 @@
+"""The file of a search, the files that it leaves, and where it keeps its study."""
+
+import copy
+import json
+
+import pytest
+
+from chop.actions.config import ConfigError
+from chop.actions.options import without_password
+from chop.actions.search.goals import Goals
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.record import Record, StorageError
+from chop.actions.search.results import Results
+from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, unflatten_dict
+from chop.actions.search.settings import settings_of
+
+from .conftest import tables
+
+GOOD = tables()
+GOOD["search_space"] = {"name": "graph/quantize", "seed": {}}
+
+
+def changed(path, value):
+    """The good file with one thing in it that is wrong."""
+    table = copy.deepcopy(GOOD)
+    *parents, last = path.split(".")
+    place = table
+    for parent in parents:
+        place = place.setdefault(parent, {})
+    place[last] = value
+    return table
+
+
+def test_the_good_file_is_good():
+    settings = settings_of(GOOD)
+    assert settings.sampler == "tpe"
+    assert settings.n_trials == 20
+    assert settings.goals.directions == ("maximize", "minimize")
+
+
+WRONG = {
+    "colour": (1, "search has no key 'colour'"),
+    "search_space": (3, r"\[search.search_space\]"),
+    "strategy": ("tpe", r"\[search.strategy\]"),
+    "search_space.sed": ({}, "did you mean 'seed'"),
+    "strategy.metrik": ({}, "did you mean 'metrics'"),
+    "strategy.name": ("optina", "unknown sampler 'optina'"),
+    "strategy.sw_runner": (3, "holds tables of runners"),
+    "strategy.sw_runner.basic_evaluaton": ({}, "did you mean 'basic_evaluation'"),
+    "strategy.sw_runner.basic_evaluation": (3, "is a table of options"),
+    "strategy.sw_runner.basic_evaluation.num_samples": (0, "greater than or equal to 1"),
+    "strategy.sw_runner.basic_evaluation.num_sample": (8, "did you mean 'num_samples'"),
+    "strategy.sw_runner.average_bitwidth": ({}, "move it to search.strategy.hw_runner"),
+    "strategy.setup": (3, "setup is a table"),
+    "strategy.setup.n_trails": (3, "did you mean 'n_trials'"),
+    "strategy.setup.n_jobs": (0, "n_jobs is at least 1"),
+    "strategy.setup.n_trials": (0, "n_trials is at least 1"),
+    "strategy.setup.timeout": (-1, "timeout is at least 0"),
+    "strategy.setup.trial_timeout": ("long", "trial_timeout is a number"),
+    "strategy.setup.in_flight": (1.5, "in_flight is a whole number"),
+    "strategy.setup.fail_fast": (1, "fail_fast is true or false"),
+    "strategy.setup.retries": (True, "retries is a whole number"),
+    "strategy.setup.heartbeat": (0.0, "heartbeat is at least 0.05"),
+    "strategy.setup.threads": (0, "threads is at least 1"),
+    "strategy.setup.sampler": ("tpa", "did you mean 'tpe'"),
+    "strategy.setup.sampler_options": (3, "sampler_options is a table"),
+    "strategy.setup.sum_scaled_metrics": ("yes", "sum_scaled_metrics is true or false"),
+    "strategy.setup.direction": ("up", "direction is maximize or minimize"),
+    "strategy.setup.honour_directions": (0, "honour_directions is true or false"),
+    "strategy.setup.pkl_ckpt": ("a.pkl", "names a pickle"),
+    "strategy.metrics": ({}, "says what to search for"),
+    "strategy.metrics.accuracy": (1.0, "is a table with scale and direction"),
+    "strategy.metrics.accuracy.scale": (0, "scale is a number other than 0"),
+    "strategy.metrics.accuracy.scal": (1, "did you mean 'scale'"),
+    "strategy.metrics.accuracy.direction": ("up", "direction is maximize or minimize"),
+    "strategy.metrics.latency": ({}, "no runner of this file gives 'latency'"),
+    "strategy.constraints": ("average_bitwidth <= 6", "is a list of sentences"),
+    "strategy.early_stopping": (3, "is a table with margin and warmup"),
+    "strategy.early_stopping.margin": (0.1, "margin says by metric"),
+    "strategy.early_stopping.warmup": (0, "warmup is a whole number from 1"),
+}
+
+
+@pytest.mark.parametrize("path", WRONG)
+def test_every_key_is_refused_where_it_is_wrong(path):
+    value, said = WRONG[path]
+    with pytest.raises(ConfigError, match=said) as caught:
+        settings_of(changed(path, value))
+    assert "\n" not in str(caught.value).strip()
+
+
+def test_a_scale_that_is_no_number_is_refused():
+    for scale in (float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="scale is a number other than 0"):
+            settings_of(changed("strategy.metrics.accuracy.scale", scale))
+
+
+@pytest.mark.parametrize(
+    "text", ["average_bitwidth", "average_bitwidth = 6", "average_bitwidth <= six", 3, "<= 6"]
+)
+def test_a_constraint_is_a_sentence(text):
+    with pytest.raises(ConfigError, match="is no constraint; write for example"):
+        settings_of(changed("strategy.constraints", [text]))
+
+
+def test_a_constraint_is_on_a_metric_that_somebody_gives():
+    with pytest.raises(ConfigError, match="no runner of this file gives 'bitops'; bitops does"):
+        settings_of(changed("strategy.constraints", ["bitops <= 6"]))
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    table = changed("strategy.setup.n_trials", 0)
+    table["colour"] = 1
+    with pytest.raises(ConfigError) as caught:
+        settings_of(table)
+    assert "n_trials" in str(caught.value)
+    assert "colour" in str(caught.value)
+
+
+def test_keys_of_the_labs_that_mean_nothing_here_are_taken():
+    table = changed("strategy.setup.model_parallel", False)
+    table["strategy"]["setup"] |= {"runner_style": "lazy", "save_every_n_trials": 10}
+    settings_of(table)
+
+
+# --- the files
+
+
+CHOICES = Choices(
+    [
+        Parameter("fc1/config/name", OneOf(("integer", None))),
+        Parameter("fc1/config/weight_width", OneOf((2, 4)), "fc1/config/name", ("integer",)),
+    ]
+)
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Three designs, one of which failed and two of which nobody beats."""
+    goals = settings_of(GOOD).goals
+    record = Record(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    for number, (accuracy, bits) in enumerate([(1 / 3, 2.0), (None, None), (0.7, 32.0)]):
+        outcome = Outcome(number, "FAIL", started=1e9, seconds=0.5, error="Traceback\nE: no")
+        if accuracy is not None:
+            outcome = Outcome(
+                number,
+                "COMPLETE",
+                values=(accuracy, bits),
+                software={"accuracy": accuracy, "loss": float("nan"), "a": "x" * 30},
+                hardware={"average_bitwidth": bits},
+                scaled={"accuracy": accuracy, "average_bitwidth": bits},
+                started=1e9,
+                seconds=0.25,
+            )
+        chosen = CHOICES.nth(number)
+        record.add(chosen, unflatten_dict(chosen), {}, outcome)
+    return Results(record, goals, unflatten_dict)
+
+
+def test_the_files_have_the_layout_of_the_labs(results, tmp_path, golden):
+    results.write(tmp_path, {"seed": 1}, {"by": "name", "accelerator": "cpu"})
+    golden("best.json", (tmp_path / "best.json").read_text())
+    golden("log.json", (tmp_path / "log.json").read_text())
+    for name in ("best.json", "log.json", "search.json"):
+        json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)
+
+
+def test_the_study_can_be_read_by_optuna(results, tmp_path):
+    import pickle
+
+    results.write(tmp_path, {}, {})
+    study = pickle.loads((tmp_path / "study.pkl").read_bytes())
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert [trial.number for trial in study.best_trials] == [0, 2]
+
+
+def test_the_table_of_the_log(results, golden):
+    golden("table.txt", results.table() + "\n")
+
+
+def test_one_objective_is_called_value(tmp_path):
+    goals = Goals(settings_of(GOOD).goals.goals, "maximize")
+    record = Record(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    record.add(CHOICES.nth(0), {}, {}, Outcome(0, "COMPLETE", values=(0.5,)))
+    found = Results(record, goals, unflatten_dict)
+    found.write(tmp_path, {}, {})
+    assert json.loads((tmp_path / "log.json").read_text())["0"]["value"] == 0.5
+    assert json.loads((tmp_path / "best.json").read_text())["0"]["value"] == [0.5]
+
+
+# --- --apply
+
+
+@pytest.mark.slow
+def test_a_design_that_was_found_can_be_applied(searches):
+    config = searches.config("n_trials = 6")
+    searches.run(config)
+    said = searches.run(config, "--apply", "best")
+    chosen = json.loads((searches.results() / "search.json").read_text())["chosen"]
+    assert f"Applying trial {chosen}" in said
+    assert (searches.results() / f"trial_{chosen}").is_dir()
+    searches.run(config, "--apply", 0)
+    assert (searches.results() / "trial_0").is_dir()
+    for wrong in ("6", "worst", "-1", "1.0"):
+        said = searches.run(config, f"--apply={wrong}", check=2)
+        assert f"--apply {wrong}: it is best, or the number of a complete trial" in said
+        assert "there are 0 to 5" in said
+
+
+@pytest.mark.slow
+def test_there_has_to_be_a_search_to_apply(searches):
+    said = searches.run(searches.config("n_trials = 6"), "--apply", "best", check=2)
+    assert "Traceback" not in said
+    assert said.strip().splitlines()[-1].startswith("ch: ")
+
+
+# --- storages
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://me:secret@127.0.0.1:1/db", "cannot be read or written: connection"),
+        ("mysql://me:secret@127.0.0.1:1/db", "its driver is not installed"),
+        ("sqlite:////nowhere/at/all/study.db", "unable to open database file"),
+        ("delphi://me:secret@there/db", "is no storage .*delphi"),
+        ("postgresql://me:secret@127.0.0.1:port/db", "port"),
+        ("://", "is no storage"),
+        ("/dev/null/study", "cannot be read or written"),
+    ],
+)
+def test_a_storage_that_is_not_there_is_one_sentence(url, said):
+    with pytest.raises((StorageError, ValueError), match=said) as caught:
+        Record(url, "s", ("maximize",), CHOICES)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_driver_that_is_missing_says_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ValueError, match=r'pip install "mase\[postgres\]"'):
+        Record("postgresql://me@127.0.0.1:1/db", "s", ("maximize",), CHOICES)
+
+
+def test_a_study_of_other_objectives_is_not_gone_on_with(tmp_path):
+    Record(str(tmp_path / "j"), "s", ("maximize",), CHOICES)
+    with pytest.raises(ValueError, match=r"has 1 objectives \(maximize\), unlike this file"):
+        Record(str(tmp_path / "j"), "s", ("maximize", "minimize"), CHOICES)
+
+
+def test_no_password_is_shown():
+    url = "postgresql://me:se/cr@t@host:5432/db"
+    assert "se/cr" not in without_password(url)
+    assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
+    assert without_password("/a/b:c@d") == "/a/b:c@d"
+    assert without_password(None) is None

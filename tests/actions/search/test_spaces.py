@@ -1,0 +1,361 @@
+"""What can be chosen, and that a candidate is what its design says, whatever was there before."""
+
+import logging
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from chop.actions.search.search_space.base import Space
+from chop.actions.search.search_space.choices import (
+    Choices,
+    OneOf,
+    Parameter,
+    Range,
+    choice_of,
+    flatten_dict,
+    unflatten_dict,
+)
+from chop.actions.search.search_space.parts import part_for
+from chop.actions.search.strategies.base import Quest, strategy_named
+from chop.ir.graph.mase_metadata import mase
+from chop.passes.graph import quantize_transform_pass
+
+from .runners.conftest import graph_of, settle
+
+INTEGER = {
+    "name": ["integer"],
+    **{f"{operand}_width": [4, 8] for operand in ("data_in", "weight", "bias")},
+    **{f"{operand}_frac_width": [2] for operand in ("data_in", "weight", "bias")},
+}
+LEAVE = {"name": [None]}
+
+
+class Net(nn.Module):
+    """Layers, one of them called twice, a norm, and functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.shared, self.fc2 = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+        self.norm, self.relu = nn.BatchNorm1d(8), nn.ReLU()
+
+    def forward(self, x):
+        x = self.relu(self.norm(self.fc1(x)))
+        x = torch.add(self.shared(x), self.shared(self.relu(x)))
+        return torch.matmul(self.fc2(x), torch.ones(5, 5))
+
+
+def make_graph():
+    torch.manual_seed(1)
+    return graph_of(settle(Net(), torch.randn(32, 6)), torch.randn(4, 6))
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return make_graph()
+
+
+def space(graph, seed, by="name", run="quantize"):
+    seed = {key: {"config": table} for key, table in seed.items()}
+    return Space("graph/quantize", graph, {run: part_for(graph, run, by, seed, "seed")})
+
+
+def varied(made):
+    return {p.key.partition("/")[0] for p in made.choices.open}
+
+
+# --- seeds
+
+
+@pytest.mark.parametrize(
+    ("by", "key", "nodes"),
+    [
+        ("name", "fc1", {"fc1"}),
+        ("name", "add", {"add"}),
+        ("type", "linear", {"fc1", "shared", "fc2"}),
+        ("type", "relu", {"relu"}),
+        ("regex_name", "fc[0-9]", {"fc1", "fc2"}),
+        ("regex_name", "f.*|shared", {"fc1", "fc2", "shared"}),
+        ("name", "default", {"fc1", "shared", "fc2", "relu", "add", "matmul"}),
+    ],
+)
+def test_a_seed_is_for_the_nodes_that_it_names(graph, by, key, nodes):
+    table = {"name": ["integer", None], "data_in_width": [4, 8], "data_in_frac_width": [2]}
+    table |= {k: v for k, v in INTEGER.items() if "weight" in k or "bias" in k}
+    assert nodes <= varied(space(graph, {key: table}, by))
+    if key != "default":
+        assert varied(space(graph, {key: table}, by)) == nodes
+
+
+def test_a_key_before_the_default(graph):
+    made = space(graph, {"fc1": {"name": [None]}, "default": INTEGER})
+    assert "fc1" not in varied(made)
+    config = made.config_of(made.choices.nth(0))
+    assert config["fc1"] == {"config": {"name": None}}
+    assert config["fc2"]["config"]["name"] == "integer"
+
+
+def test_two_calls_of_a_layer_are_one_choice(graph):
+    made = space(graph, {"linear": INTEGER}, "type")
+    assert made.choices.size == 8**3
+    config = made.config_of(made.choices.nth(5))
+    assert config["shared"] == config["shared_1"]
+
+
+def test_a_range_is_a_choice_of_numbers(graph):
+    wide = INTEGER | {"weight_width": {"min": 2, "max": 8, "step": 2}}
+    made = space(graph, {"fc1": wide})
+    found = {made.choices.nth(i)["fc1/config/weight_width"] for i in range(made.choices.size)}
+    assert found == {2, 4, 6, 8}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (4, "as a list: \\[4\\]"),
+        ("integer", "as a list"),
+        ([], "empty list"),
+        ([4, 8, 4], "offers a value twice"),
+        ({"min": 2}, "as a list"),
+        ({"min": 8, "max": 2}, "swap min and max"),
+        ({"min": "a", "max": 2}, "min is a number, not 'a'"),
+        ({"min": 2, "max": 8, "step": 0}, "step is positive"),
+        ({"min": 2, "max": 8, "step": True}, "step is a number"),
+        ({"min": 0, "max": 8, "log": True}, "starts above 0"),
+        ({"min": 1, "max": 8, "log": "yes"}, "log is true or false"),
+        ({"min": 1, "max": 8, "step": 0.5}, "step is a whole number"),
+        ({"min": float("nan"), "max": 8}, "min is a number, not nan"),
+        ({"min": 1.0, "max": float("inf")}, "max is a number, not inf"),
+    ],
+)
+def test_a_leaf_that_offers_no_choice_is_refused_by_its_key(value, said):
+    with pytest.raises(ValueError, match=f"^seed.key.*{said}"):
+        choice_of(value, "seed.key")
+
+
+def test_true_and_one_are_two_values():
+    assert choice_of([1, True], "k").count == 2
+
+
+# --- keys that exist for one format only
+
+
+def test_a_key_exists_only_where_its_format_has_it(graph):
+    table = INTEGER | {"name": ["integer", "log", None]}
+    for operand in ("data_in", "weight", "bias"):
+        table[f"{operand}_exponent_bias"] = [4]
+    table["weight_exponent_bias"] = [3, 7]
+    made = space(graph, {"fc1": table})
+    assert made.choices.size == 2**3 + 2**3 * 2 + 1
+    for i in range(made.choices.size):
+        chosen = made.choices.nth(i)
+        name = chosen["fc1/config/name"]
+        assert ("fc1/config/weight_frac_width" in chosen) == (name == "integer")
+        assert ("fc1/config/weight_exponent_bias" in chosen) == (name == "log")
+        made.build(made.config_of(chosen))
+
+
+def test_a_table_for_one_format_goes_before_the_keys_for_all(graph):
+    table = INTEGER | {"name": ["integer", None]}
+    table["integer"] = {"weight_width": [2, 3, 5]}
+    made = space(graph, {"fc1": table})
+    widths = {made.choices.nth(i).get("fc1/config/weight_width") for i in range(made.choices.size)}
+    assert widths == {2, 3, 5, None}
+
+
+# --- what is refused
+
+
+def test_an_unknown_node_is_warned_of_with_the_near_name(graph, caplog):
+    with caplog.at_level(logging.WARNING, "chop"):
+        space(graph, {"fc1": INTEGER, "fc22": INTEGER})
+    assert "'fc22' is for no node that can be changed; did you mean 'fc2'?" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("seed", "by", "said"),
+    [
+        ({"linaer": INTEGER}, "type", "did you mean 'linear'"),
+        ({"fc1": INTEGER | {"name": ["intger"]}}, "name", "did you mean 'integer'"),
+        ({"fc1": INTEGER | {"weight_wdith": [2]}}, "name", "weight_wdith is no key of integer"),
+        ({"fc1": INTEGER | {"weight_width": 4}}, "name", "weight_width holds choices, as a list"),
+        ({"fc1": {"weight_width": [2, 4]}}, "name", "needs name"),
+        ({"fc1": INTEGER | {"name": {"min": 1, "max": 2}}}, "name", "list of names, not a range"),
+        ({"fc1": INTEGER}, "colour", "by is one of name, type, regex_name"),
+        ({"fc(": INTEGER}, "regex_name", "not a regular expression"),
+        ({"default": LEAVE}, "name", "search space is empty"),
+        ({"fc9": INTEGER}, "name", "search space is empty"),
+        ({"fc1": INTEGER | {"integer": 3}}, "name", "integer is a table of keys"),
+    ],
+)
+def test_a_space_that_makes_no_sense_is_refused(graph, seed, by, said):
+    with pytest.raises((ValueError, KeyError), match=said):
+        space(graph, seed, by)
+
+
+def test_a_design_that_no_pass_takes_is_refused_before_the_search(graph):
+    """Frac widths that a format needs and the seed has not."""
+    table = {k: v for k, v in INTEGER.items() if "weight" not in k}
+    with pytest.raises(ValueError, match="weight"):
+        space(graph, {"fc1": table | {"data_in_width": [4, 8]}})
+
+
+# --- counting
+
+
+GRID = {
+    "name": ["integer"],
+    "data_in_width": [4, 8],
+    "data_in_frac_width": [None],
+    "weight_width": [2, 4, 8],
+    "weight_frac_width": [None],
+    "bias_width": [2, 4, 8],
+    "bias_frac_width": [None],
+}
+
+
+def test_brute_force_on_a_grid_of_2_3_3_gives_each_of_18_designs_once(graph):
+    made = space(graph, {"fc1": GRID})
+    assert made.choices.size == 18
+    for seed in range(5):
+        strategy = strategy_named("brute")(Quest(made.choices, ("maximize",), 100, seed))
+        asked = [strategy.ask(n) for n in range(20)]
+        assert asked[18:] == [None, None]
+        assert len({repr(chosen) for chosen in asked[:18]}) == 18
+
+
+values = st.one_of(
+    st.lists(st.integers(0, 20), min_size=1, max_size=4, unique=True).map(
+        lambda v: OneOf(tuple(v))
+    ),
+    st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 3)).map(
+        lambda t: Range(t[0], t[0] + t[1], t[2])
+    ),
+)
+
+
+@st.composite
+def some_choices(draw):
+    found = []
+    for i in range(draw(st.integers(1, 3))):
+        head = OneOf(tuple(range(draw(st.integers(1, 3)))))
+        found.append(Parameter(f"{i}", head))
+        for j in range(draw(st.integers(0, 2))):
+            when = draw(st.lists(st.sampled_from(head.values), unique=True, min_size=1))
+            found.append(Parameter(f"{i}/{j}", draw(values), f"{i}", tuple(when)))
+    return Choices(found)
+
+
+@given(some_choices())
+def test_every_design_has_one_place_and_every_place_one_design(choices):
+    if choices.size > 3000:
+        return
+    designs = [choices.nth(i) for i in range(choices.size)]
+    assert len({repr(d) for d in designs}) == choices.size
+    for chosen in designs:
+        assert choices.decoded(choices.encoded(chosen)) == chosen
+        assert list(chosen) == [p.key for p in choices.parameters if p.exists(chosen)]
+
+
+@given(some_choices(), st.integers(0, 10))
+def test_brute_force_visits_each_place_once(choices, seed):
+    if choices.size > 500:
+        return
+    strategy = strategy_named("brute")(Quest(choices, ("maximize",), 10**6, seed))
+    asked = [strategy.ask(n) for n in range(choices.size + 1)]
+    assert asked.pop() is None
+    assert len({repr(chosen) for chosen in asked}) == choices.size
+
+
+def test_brute_force_refuses_a_continuum():
+    choices = Choices([Parameter("a", Range(0.0, 1.0))])
+    with pytest.raises(ValueError, match="give the range a step"):
+        strategy_named("brute")(Quest(choices, ("maximize",), 10, 0))
+
+
+@pytest.mark.parametrize("low", [0.0, 0.1, -3.3])
+def test_a_range_of_fractions_with_a_step_ends_where_it_says(low):
+    stepped = Range(low, low + 0.7, 0.1)
+    assert stepped.count == 8
+    assert stepped.nth(7) <= low + 0.7
+
+
+def test_flat_and_nested_are_the_same():
+    nested = {"a": {"b": {"c": 1}, "d": [2]}, "e": None}
+    assert flatten_dict(nested) == {"a/b/c": 1, "a/d": [2], "e": None}
+    assert unflatten_dict(flatten_dict(nested)) == nested
+
+
+# --- a candidate is its design
+
+
+RICH = {
+    "name": ["integer", "log", "minifloat_ieee", None],
+    **{f"{o}_width": [5, 8] for o in ("data_in", "weight", "bias")},
+    **{f"{o}_frac_width": [2, 4] for o in ("data_in", "weight", "bias")},
+    **{f"{o}_exponent_bias": [4] for o in ("data_in", "weight", "bias")},
+    **{f"{o}_exponent_width": [3] for o in ("data_in", "weight", "bias")},
+}
+
+
+def facts(graph):
+    """All metadata of a graph that are no tensors."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return "tensor" if isinstance(value, torch.Tensor) else repr(value)
+
+    return {
+        node.name: (node.op, {part: plain(dict(mase(node).parameters[part])) for part in PARTS})
+        for node in graph.nodes
+    }
+
+
+PARTS = ("common",)
+
+
+def afresh(parent, config):
+    graph = parent.clone()
+    tables = {n: t for n, t in config.items() if t["config"]["name"] is not None}
+    if tables:
+        quantize_transform_pass(graph, {"by": "name", **tables})
+    return graph
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_candidate_is_bit_for_bit_what_its_design_gives_afresh(seed):
+    parent = make_graph()
+    made = space(parent, {"default": RICH})
+    draw = random.Random(seed)
+    x = torch.randn(16, 6)
+    before = {k: v.clone() for k, v in parent.model.state_dict().items()}
+    strategy = strategy_named("random")(Quest(made.choices, ("maximize",), 100, seed))
+    designs = [made.config_of(strategy.ask(n)) for n in range(6)]
+    nothing = {name: {"config": {"name": None}} for name in designs[0]}
+    for config in draw.choices([*designs, nothing], k=12):
+        candidate = made.candidate(config)
+        new = afresh(parent, config)
+        with torch.no_grad():
+            assert torch.equal(candidate.model(x), new.model(x))
+        if draw.random() < 0.7:
+            assert facts(candidate.make_graph()) == facts(new)
+        if draw.random() < 0.5:
+            train_a_step(candidate.model, x)
+    after = parent.model.state_dict()
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+def train_a_step(model, x):
+    """What a runner that trains does to the network that it is lent."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model(x).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.eval()
