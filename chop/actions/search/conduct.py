@@ -45,6 +45,7 @@ FIXED = (
     "sampler_options",
     "seed",
     "in_flight",
+    "threads",
 )
 
 
@@ -79,6 +80,7 @@ def conduct(
     strategy = settings.strategy(worker.quest, **settings.sampler_options)
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
+    _warn_of_idle(workers, strategy, settings)
     place = _free_place(place)
     logger.info("The study is '%s' in %s", place.study, without_password(place.url))
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
@@ -146,6 +148,16 @@ def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, flo
     )
 
 
+def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings) -> None:
+    """More workers than trials that may run at once have nothing to do."""
+    if strategy.looks_back and workers > settings.in_flight:
+        logger.warning(
+            "%d of %d workers will have work, for search.strategy.setup.in_flight = %d; "
+            "a new study may have more",
+            *(settings.in_flight, workers, settings.in_flight),
+        )
+
+
 def _free_place(place: Place) -> Place:
     """A second search in a folder gets a study of its own; a resumed one the latest."""
     if place.storage is not None or place.study != STUDY:
@@ -181,6 +193,7 @@ def _described(
             "sampler": settings.sampler,
             "sampler_options": settings.sampler_options,
             "in_flight": settings.in_flight,
+            "threads": settings.threads,
             "space": {
                 "name": worker.space.name,
                 "size": worker.space.choices.size,

@@ -15,7 +15,7 @@ from chop.actions.search.runners.base import Scene
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.registry import space_of
 from chop.actions.search.settings import Settings, settings_of
-from chop.actions.search.worker import Worker
+from chop.actions.search.worker import Worker, fixed_threads
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -62,7 +62,8 @@ class Problem:
     def worker(self) -> Worker:
         """What measures designs, with everything that it needs in memory."""
         settings, scene = self.settings(), self.scene()
-        return Worker(self.space(), scene, settings, trained=self.trained)
+        with fixed_threads(settings.threads):
+            return Worker(self.space(), scene, settings, trained=self.trained)
 
     def packed(self) -> bytes:
         """For another process of this machine or cluster, never for a file."""

@@ -51,6 +51,7 @@ class Results:
                 self.outcomes[trial.number] = trial.outcome
         self._config_of = config_of
         self._configs: dict[int, dict[str, Any]] = {}
+        self.written = False  # by a guest they are not
 
     def config(self, number: int) -> dict[str, Any]:
         """The design of a trial as it is saved."""
@@ -108,6 +109,7 @@ class Results:
         content = {**about, "version": VERSION, **self._page_rows()}
         write_text(folder / "search.json", json.dumps(plain(content)) + "\n")
         self._pickle(folder / "study.pkl")
+        self.written = True
 
     def _best_rows(self, extra: Config) -> dict[str, Any]:
         return {

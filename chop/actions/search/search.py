@@ -174,6 +174,9 @@ def run_search(config: RunConfig, project: Project) -> None:
     results = conduct(problem, place, {"model": config.model})
     logger.info("Best trial(s):")
     logger.info("\n%s", results.table())
+    if not results.written:
+        logger.info("Its files are where the process that led the search has written them")
+        return
     page = write_report(place.folder / "search.json")
     logger.info("Saved the search to %s", place.folder)
     logger.info("Look at it: %s", page)

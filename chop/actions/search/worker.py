@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 FATAL = (KeyboardInterrupt, SystemExit, MemoryError)
 
 
+@contextlib.contextmanager
+def fixed_threads(number: int) -> Iterator[None]:
+    """So many threads, whatever the engine: the order of sums, and so the last bits, hang on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Worker:
     """The space and the runners, ready: made once in each process."""
 
@@ -57,7 +68,7 @@ class Worker:
 
     def run(self, number: int, chosen: Chosen, front: Sequence[Costs] = ()) -> Outcome:
         """Measure a design; what goes wrong is part of the outcome."""
-        with _threads(self.settings.threads):
+        with fixed_threads(self.settings.threads):
             return self._run(number, chosen, front)
 
     def _run(self, number: int, chosen: Chosen, front: Sequence[Costs]) -> Outcome:
@@ -117,9 +128,10 @@ class Worker:
         graph = self.space.build(config)
         candidate = Candidate(graph.model, lambda: graph)
         trial = _trial(number, config, seed, candidate, _Watch(None, self, ()))
-        for runner in self.runners:
-            if runner.trains:
-                runner(trial)
+        with fixed_threads(self.settings.threads):
+            for runner in self.runners:
+                if runner.trains:
+                    runner(trial)
         return graph
 
     def baseline(self) -> dict[str, dict[str, float]]:
@@ -129,9 +141,10 @@ class Worker:
         candidate = Candidate(graph.model, lambda: graph)
         trial = _trial(-1, {}, self.scene.seed, candidate, _Watch(None, self, ()))
         found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
-        for runner in self.runners:
-            if not runner.trains:
-                found[runner.side] |= runner(trial)
+        with fixed_threads(self.settings.threads):
+            for runner in self.runners:
+                if not runner.trains:
+                    found[runner.side] |= runner(trial)
         return found
 
 
@@ -182,20 +195,6 @@ class _Watch:
             margin = self.rule.margin.get(goal.name, 0.0)
             hoped[goal.name] += margin if goal.direction == "maximize" else -margin
         return self.goals.costs(self.goals.values(hoped))
-
-
-@contextlib.contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """As many threads as every other worker uses, so that sums are rounded alike."""
-    before = torch.get_num_threads()
-    if before == number:
-        yield
-        return
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _seed_all(seed: int) -> None:

@@ -1,0 +1,64 @@
+"""What measures a design, with runners that only look around."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from chop.actions.search.conduct import _warn_of_idle
+from chop.actions.search.search_space.base import Candidate
+from chop.actions.search.settings import settings_of
+from chop.actions.search.worker import Worker
+
+from .conftest import CHOICES, tables
+
+
+class Threads:
+    """A runner that counts the threads of torch."""
+
+    side, trains = "software", False
+
+    def __init__(self, scene):
+        pass
+
+    def __call__(self, trial):
+        return {"accuracy": float(torch.get_num_threads()), "average_bitwidth": 1.0}
+
+
+@pytest.fixture
+def worker():
+    """`worker(threads=…)` measures nothing but that."""
+
+    def make(**setup):
+        settings = dataclasses.replace(settings_of(tables(**setup)), runners=((Threads, {}),))
+        candidate = Candidate(torch.nn.Identity(), None)
+        space = SimpleNamespace(choices=CHOICES, config_of=dict, candidate=lambda config: candidate)
+        scene = SimpleNamespace(seed=0, graph=SimpleNamespace(model=torch.nn.Identity()))
+        return Worker(space, scene, settings)
+
+    return make
+
+
+@pytest.mark.parametrize("around", [1, 3])
+@pytest.mark.parametrize(("setup", "wanted"), [({}, 1), ({"threads": 2}, 2)])
+def test_a_trial_has_the_threads_of_the_file_wherever_it_runs(worker, around, setup, wanted):
+    before = torch.get_num_threads()
+    torch.set_num_threads(around)
+    try:
+        measured = worker(**setup)
+        assert measured.run(0, {}).software["accuracy"] == wanted
+        assert measured.baseline()["software"]["accuracy"] == wanted
+        assert torch.get_num_threads() == around
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("workers", "looks_back", "said"),
+    [(4, True, ["3 of 4 workers will have work"]), (3, True, []), (4, False, [])],
+)
+def test_workers_that_will_be_idle_are_said(caplog, workers, looks_back, said):
+    settings = settings_of(tables(in_flight=3))
+    _warn_of_idle(workers, SimpleNamespace(looks_back=looks_back), settings)
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == said
