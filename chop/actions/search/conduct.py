@@ -22,7 +22,7 @@ from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
-from chop.actions.search.record import Record, without_password
+from chop.actions.search.record import Record
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy

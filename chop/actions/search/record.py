@@ -181,7 +181,7 @@ class Record:
     @property
     def shown(self) -> str:
         """Where it is, for people."""
-        return without_password(self.url)
+        return str(without_password(self.url))
 
     def attributes(self) -> dict[str, Any]:
         with _told(self.url):

@@ -100,7 +100,7 @@ def coordinate(path, sampler, engine, *, choices=CHOICES, seed=7, study="s", tab
     record = Record(str(path), study, settings.goals.directions, choices)
     quest = Quest(choices, settings.goals.directions, settings.n_trials, seed)
     strategy = strategy_named(sampler)(quest, **settings.sampler_options)
-    coordinator = Coordinator(strategy, engine, record, settings, dict, worker_name="me")
+    coordinator = Coordinator(strategy, engine, record, settings, worker_name="me")
     coordinator.resume(record.trials())
     coordinator.run()
     return coordinator

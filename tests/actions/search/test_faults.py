@@ -333,8 +333,8 @@ def test_whoever_writes_next_takes_a_half_written_line_off(journal):
 def test_a_lock_does_not_outlive_its_process(journal):
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from chop.actions.search.journal import Lock\n"
-        "Lock(Path(sys.argv[1])).acquire(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from chop.actions.search.journal import File\n"
+        "with File(Path(sys.argv[1]))._alone(): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     import sys
 
