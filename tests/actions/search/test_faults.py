@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chop.actions.search.goals import Constraint, Goal, Goals
 from chop.actions.search.record import Record
 
 from .conftest import CHOICES, InOrder, Killed, coordinate, recorded
@@ -246,6 +248,15 @@ def test_a_metric_that_is_no_number_fails_its_trial_by_name(searches):
     said = searches.run(config)
     assert "Trial 3 failed: ValueError: the metric odd is nan" in said
     assert searches.table()["3"]["state"] == "FAIL"
+
+
+@pytest.mark.parametrize("name", ["accuracy", "bitops"])
+def test_no_objective_and_no_constraint_takes_what_is_no_number(name):
+    goals = Goals((Goal("accuracy", "maximize"),), None, (Constraint("bitops", "<=", 6.0),))
+    metrics = {"accuracy": 0.5, "bitops": 5.0, "loss": math.nan}
+    assert goals.values(metrics) == [0.5]
+    with pytest.raises(ValueError, match=f"the metric {name} is nan"):
+        goals.values(metrics | {name: math.nan})
 
 
 @pytest.mark.slow
