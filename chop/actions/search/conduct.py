@@ -100,7 +100,7 @@ def conduct(
     ended = datetime.datetime.now()
     page = {
         **described,
-        "command": place.command.replace(place.url, without_password(place.url)),
+        "command": place.command,
         "started": began.isoformat(timespec="seconds"),
         "finished": ended.isoformat(timespec="seconds"),
         "seconds": (ended - began).total_seconds(),

@@ -75,9 +75,9 @@ class Goals:
     def values(self, metrics: Mapping[str, float]) -> list[float]:
         """The objectives of a design; a metric that is no number is refused by its name."""
         scaled = self.scaled(metrics)
-        for name, value in scaled.items():
-            if not math.isfinite(value):
-                raise ValueError(f"the metric {name} is {value}")
+        for name in self.metrics:
+            if not math.isfinite(metrics[name]):
+                raise ValueError(f"the metric {name} is {metrics[name]}")
         if self.summed is None:
             return list(scaled.values())
         return [sum(self._signed(g) * scaled[g.name] for g in self.goals)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import RunConfig
+from chop.actions.options import without_password
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.registry import unknown
@@ -163,7 +164,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         config.engine,
         config.resume,
         not config.no_progress,
-        shlex.join(["ch", *sys.argv[1:]]),
+        shlex.join(["ch", *map(without_password, sys.argv[1:])]),
     )
     if config.apply is not None:
         from chop.actions.search.apply import apply
@@ -181,7 +182,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     logger.info("Saved the search to %s", place.folder)
     logger.info("Look at it: %s", page)
     if results.chosen is not None:
-        logger.info("Build the best with: %s --apply best", _again(config))
+        logger.info("Build the best with: %s --apply best", without_password(_again(config)))
     logger.info("Searching is completed")
 
 

@@ -6,6 +6,9 @@ import signal
 
 import pytest
 
+from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
+from chop.actions.search.strategies.base import Quest, strategy_named
+
 from .conftest import CHOICES, NUMBERS, InOrder, Killed, Shuffled, coordinate, recorded, tables
 
 TWO = ("maximize", "minimize")
@@ -106,6 +109,19 @@ def test_another_seed_gives_another_table(tmp_path, case, alone):
 def test_trials_that_start_together_are_different_designs(case, alone):
     first = [repr(chosen) for _, chosen, *_ in alone[:8]]
     assert len(set(first)) >= 5
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "random", "qmc", "gp"])
+def test_every_key_varies_even_if_only_some_designs_have_it(sampler):
+    keys = [Parameter(f"{n}/width", Range(0, 50), "name", (n,)) for n in "abcd"]
+    choices = Choices([Parameter("name", OneOf(tuple("abcd"))), *keys])
+    strategy = strategy_named(sampler)(Quest(choices, ONE, 30, 3))
+    found = {}
+    for number in range(30):
+        chosen = strategy.ask(number)
+        strategy.tell(number, [float(number % 7)])
+        found.setdefault(chosen["name"], []).append(chosen[f"{chosen['name']}/width"])
+    assert all(len(set(widths)) > 1 for widths in found.values() if len(widths) > 3)
 
 
 def test_what_a_trial_is_stopped_by_does_not_depend_on_the_workers(tmp_path):

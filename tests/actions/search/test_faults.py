@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chop.actions.search.goals import Constraint, Goal, Goals
 from chop.actions.search.record import Record
 
 from .conftest import CHOICES, InOrder, Killed, coordinate, recorded
@@ -248,6 +250,15 @@ def test_a_metric_that_is_no_number_fails_its_trial_by_name(searches):
     assert searches.table()["3"]["state"] == "FAIL"
 
 
+@pytest.mark.parametrize("name", ["accuracy", "bitops"])
+def test_no_objective_and_no_constraint_takes_what_is_no_number(name):
+    goals = Goals((Goal("accuracy", "maximize"),), None, (Constraint("bitops", "<=", 6.0),))
+    metrics = {"accuracy": 0.5, "bitops": 5.0, "loss": math.nan}
+    assert goals.values(metrics) == [0.5]
+    with pytest.raises(ValueError, match=f"the metric {name} is nan"):
+        goals.values(metrics | {name: math.nan})
+
+
 @pytest.mark.slow
 def test_a_trial_that_hangs_is_stopped_after_trial_timeout(searches):
     config = searches.config("n_trials = 5\ntrial_timeout = 1.5", odd="what = 'hang'")
@@ -333,8 +344,8 @@ def test_whoever_writes_next_takes_a_half_written_line_off(journal):
 def test_a_lock_does_not_outlive_its_process(journal):
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from chop.actions.search.journal import Lock\n"
-        "Lock(Path(sys.argv[1])).acquire(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from chop.actions.search.journal import File\n"
+        "with File(Path(sys.argv[1]))._alone(): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     import sys
 

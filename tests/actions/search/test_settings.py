@@ -153,7 +153,7 @@ def results(tmp_path):
                 seconds=0.25,
             )
         chosen = CHOICES.nth(number)
-        record.add(chosen, unflatten_dict(chosen), {}, outcome)
+        record.add(chosen, {}, outcome)
     return Results(record, goals, unflatten_dict)
 
 
@@ -181,7 +181,7 @@ def test_the_table_of_the_log(results, golden):
 def test_one_objective_is_called_value(tmp_path):
     goals = Goals(settings_of(GOOD).goals.goals, "maximize")
     record = Record(str(tmp_path / "j"), "s", goals.directions, CHOICES)
-    record.add(CHOICES.nth(0), {}, {}, Outcome(0, "COMPLETE", values=(0.5,)))
+    record.add(CHOICES.nth(0), {}, Outcome(0, "COMPLETE", values=(0.5,)))
     found = Results(record, goals, unflatten_dict)
     found.write(tmp_path, {}, {})
     assert json.loads((tmp_path / "log.json").read_text())["0"]["value"] == 0.5

@@ -55,7 +55,7 @@ class OptunaStrategy(Strategy):
     def _sampler(self, number: int) -> BaseSampler:
         import optuna
 
-        options = dict(self._options)
+        options = dict(self._options) | self._further(number)
         if self.constrains and self.quest.constrained:
             options["constraints_func"] = _violations
         seed = self.quest.seed if self.one_seed else self.quest.seed_of(number)
@@ -69,6 +69,10 @@ class OptunaStrategy(Strategy):
             if hasattr(made, name):
                 setattr(made, name, self._remembered.setdefault(name, getattr(made, name)))
         return made
+
+    def _further(self, number: int) -> dict[str, Any]:
+        """Arguments of the sampler that no file can hold."""
+        return {}
 
     def ask(self, number: int) -> Chosen | None:
         self._study.sampler = self._sampler(number)
@@ -193,6 +197,12 @@ class QMC(OptunaStrategy):
     constrains = False
     one_seed = True
     replays = True
+
+    def _further(self, number: int) -> dict[str, Any]:
+        import optuna
+
+        # keys that only some designs have are no part of the sequence
+        return {"independent_sampler": optuna.samplers.RandomSampler(self.quest.seed_of(number))}
 
 
 @register_strategy("gp")
