@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ class File(JournalFileBackend):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        weakref.finalize(self, os.close, self._file)
         self._synced = 0.0
         with self._alone():
             pass  # which mends it
@@ -69,9 +71,6 @@ class File(JournalFileBackend):
             yield
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def __del__(self) -> None:
-        os.close(self._file)
 
 
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
