@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -11,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 
 from chop.dataset.tensors import TensorSplit
 from chop.training.check import check_fit, float_type
-from chop.training.devices import Place, take_place
+from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
@@ -34,7 +32,6 @@ logger = logging.getLogger(__name__)
 FIXED = ("model", "dataset", "batch_size", "accumulate_grad_batches", "num_devices", "num_nodes")
 # options that may differ between a run and its continuation without anybody caring
 IRRELEVANT = {"resume", "project", "project_dir", "config", "no_progress", "log_level", "profile"}
-SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,9 @@ class Training:
         began, first = time.perf_counter(), self.progress.step
         bar = progress_bar(self.total_steps, wanted=self.options.progress and self.place.leads)
         interruptible = Interruption(requeue=self.options.auto_requeue)
-        with interruptible as interruption, self._threads(), bar as shown:
+        work = self.train_feed.batch_size * sum(p.numel() for p in self.model.parameters())
+        threads = threads_for(work, self.place.device)
+        with interruptible as interruption, threads, bar as shown:
             while not self._done():
                 self._train_epoch(interruption, shown)
             if self.validation is None:  # a run that was complete when it was resumed
@@ -201,21 +200,6 @@ class Training:
             precision=self.mixed.name,
             place=self.place,
         )
-
-    @contextlib.contextmanager
-    def _threads(self) -> Iterator[None]:
-        """One thread for small work: several wait for each other, long on a busy machine.
-
-        The rule looks at sizes only, so that a run is repeated with the same rounding.
-        """
-        before = torch.get_num_threads()
-        work = self.train_feed.batch_size * sum(p.numel() for p in self.model.parameters())
-        if self.place.device.type == "cpu" and work < SMALL:
-            torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     def _done(self) -> bool:
         progress, patience = self.progress, self.options.early_stopping
