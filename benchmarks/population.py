@@ -29,7 +29,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, vari
 from chop.training.devices import Place, threads_for
 from chop.training.loop import Training
 from chop.training.options import TrainOptions
-from chop.training.population.training import Population
+from chop.training.population.population import Population
 
 FEATURES, CLASSES, RATE = 16, 5, 1e-3
 Work = Callable[[int], None]  # takes so many steps

@@ -43,6 +43,7 @@ PATHS = {
         "Report",
         "Unfit",
         "reason_against",
+        "reason_against_options",
         "train_population",
     ],
     "chop.user_code": ["import_user_file"],

@@ -61,6 +61,10 @@ class Call:
     formats: Mapping[str, NumberFormat] = field(default_factory=dict)
 
     @property
+    def shapes(self) -> list[tuple[str, list[int]]]:
+        return [(name, list(parameter.shape)) for name, parameter in _parameters(self).items()]
+
+    @property
     def common(self) -> tuple[Any, ...]:
         return self.kind, self.inputs, dict(self.settings)
 

@@ -112,7 +112,7 @@ def test_padding_stays_exactly_zero(family):
 
 
 def population(models, data, chosen, seeds, *, batch_size):
-    from chop.training.population.training import Population
+    from chop.training.population.population import Population
 
     return Population(
         [model.double() for model in models],
