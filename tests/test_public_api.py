@@ -43,7 +43,6 @@ PATHS = {
         "Report",
         "Unfit",
         "reason_against",
-        "reason_against_options",
         "train_population",
     ],
     "chop.user_code": ["import_user_file"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Generator, Tensor
@@ -32,8 +33,10 @@ class Batches:
     def start(self, epoch: int, first: int) -> None:
         """Shuffle for `epoch`, and go to its batch `first`."""
         if epoch != self.epoch:
-            for row, seed in zip(self.order, self.seeds, strict=True):
-                row.copy_(Pass(seed, epoch).order(len(self.split)))
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # torch lets others run
+                orders = pool.map(lambda seed: Pass(seed, epoch).order(len(self.split)), self.seeds)
+                for row, order in zip(self.order, orders, strict=True):
+                    row.copy_(order)
         self.epoch, self.number = epoch, first
         self.cursor.fill_(first * self.batch_size)
 

@@ -403,8 +403,8 @@ def _may_be_equal(a: list[int | None], b: list[int | None]) -> bool:
     return all(x == y or None in (x, y) for x, y in zip(a, b, strict=True))
 
 
-def reason_against(models: Sequence[nn.Module]) -> str | None:
-    """Why these networks cannot be trained as one population; None if they can."""
+def no_family(models: Sequence[nn.Module]) -> str | None:
+    """Why these networks cannot be trained as one, whatever the data; None if they can."""
     try:
         family = family_of(models)
         widths_of(family)

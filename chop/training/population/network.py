@@ -18,7 +18,7 @@ from chop.numerics import NumberFormat
 from chop.passes.graph.transforms.pruning.masks import mask_name
 from chop.training.population.family import Call, Family, layouts, widths_of
 from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
-from chop.training.population.stacks import Plan, State, is_masked, owner_of
+from chop.training.population.stacks import State, is_masked, owner_of, plan_of
 
 
 class Operand:
@@ -28,11 +28,10 @@ class Operand:
         self,
         formats: Sequence[NumberFormat | None],
         widths: Sequence[int],
-        padded: int,
         *,
         maps: bool,
     ) -> None:
-        self.formats, self.widths, self.padded, self.maps = formats, widths, padded, maps
+        self.formats, self.widths, self.maps = formats, widths, maps
         self.idle = not any(formats)
         self._rounders: dict[tuple[int, int], Rounder] = {}
         self._masks: dict[int, Tensor] = {}
@@ -54,11 +53,11 @@ class Operand:
 
     def _places(self, seen: Tensor) -> int:
         """How many features a channel is: more than one where maps were flattened."""
-        return 1 if self.maps else seen.shape[1] // self.padded
+        return 1 if self.maps else seen.shape[1] // max(self.widths)
 
     def masked(self, x: Tensor) -> Tensor:
         """`x` with zeros where there is padding."""
-        if set(self.widths) == {self.padded}:
+        if len(set(self.widths)) == 1:
             return x
         seen = self._seen(x)
         places = self._places(seen)
@@ -166,21 +165,11 @@ def _add(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
 class Network:
     """A family, ready to compute with the numbers of a `State`."""
 
-    def __init__(
-        self,
-        family: Family,
-        plan: Plan,
-        *,
-        maps: bool,
-        channels: int,
-        padded: Sequence[int] | None = None,
-    ) -> None:
-        """`padded` are the widths of all values where `family` is a part of a larger one."""
-        self.family, self.plan, self.maps = family, plan, maps
+    def __init__(self, family: Family, *, maps: bool, channels: int) -> None:
+        self.family, self.plan, self.maps = family, plan_of(family), maps
         self._layouts = layouts(family, maps=maps)
         self._widths = widths_of(family, channels)
-        self._padded = padded or [max(widths) for widths in self._widths]
-        self._sizes, self._chosen = plan.pieces()
+        self._sizes, self._chosen = self.plan.pieces()
         self._owners = {
             number: owner_of(family, number)
             for number, call in enumerate(family.first)
@@ -194,14 +183,12 @@ class Network:
         self._last_use = {i: n for n in numbers for i in family.first[n].inputs}
 
     def only(self, rows: Sequence[int]) -> Network:
-        """The same for some of the candidates; where things lie in their rows stays."""
-        family, channels = self.family.only(rows), self._widths[0][0]
-        return Network(family, self.plan, maps=self.maps, channels=channels, padded=self._padded)
+        """The same for some of the candidates."""
+        return Network(self.family.only(rows), maps=self.maps, channels=self._widths[0][0])
 
     def _operand(self, number: int, name: str, value: int) -> Operand:
         formats = [call.formats.get(name) for call in self.family.calls(number)]
-        widths, padded = self._widths[value], self._padded[value]
-        return Operand(formats, widths, padded, maps=self._layouts[value])
+        return Operand(formats, self._widths[value], maps=self._layouts[value])
 
     def _inputs(self, number: int) -> list[Operand]:
         return [self._operand(number, "data_in", i) for i in self.family.first[number].inputs]

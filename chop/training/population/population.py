@@ -20,7 +20,7 @@ from chop.training.options import TrainOptions
 from chop.training.population.batches import Batches, every
 from chop.training.population.family import Call, family_of
 from chop.training.population.network import Network
-from chop.training.population.stacks import State, gather, plan_of, scatter
+from chop.training.population.stacks import State, chosen_rows, gather, scatter
 from chop.training.population.updates import Updates
 from chop.training.saving import Progress
 from chop.training.steps import Captured
@@ -111,7 +111,7 @@ class Population:
         numbers = sorted(range(len(models)), key=lambda number: options[number].optimizer)
         self.active = [Candidate(i, models[i], options[i], seeds[i]) for i in numbers]
         family = family_of([candidate.model for candidate in self.active])
-        self.batch_size, self.plan = batch_size, plan_of(family)
+        self.batch_size = batch_size
         marks = {
             c.number: c.mark(calls) for c, calls in zip(self.active, family.members, strict=True)
         }
@@ -121,8 +121,8 @@ class Population:
         self.val = None if data[1] is None else kind.split(data[1]).to(device)
         sample = next(batches(self.train, 1))[0][0]
         maps, channels = sample.dim() > 1, sample.shape[0]
-        self.network = Network(family, self.plan, maps=maps, channels=channels)
-        self.state = gather(family, self.plan, device, float_type(models[0]))
+        self.network = Network(family, maps=maps, channels=channels)
+        self.state = gather(family, self.network.plan, device, float_type(models[0]))
         self.moments = torch.zeros(2, *self.state.values.shape).to(self.state.values)
         self.epoch = self.step = self.step_in_epoch = 0
         self.finite = torch.ones(len(models), dtype=torch.bool, device=device)
@@ -211,6 +211,12 @@ class Population:
             self.active[row].end_epoch(loss, accuracy, step=self.step, rest=rest)
         return ending
 
+    def score(self, rows: list[int]) -> None:
+        """Score candidates that have nothing to learn."""
+        if rows and self.val is not None:
+            for row, loss, accuracy in zip(rows, *self._scores(rows), strict=True):
+                self.active[row].loss, self.active[row].accuracy = loss, accuracy
+
     def _scores(self, rows: list[int]) -> tuple[list[float], list[float | None]]:
         """Loss and accuracy on the validation split; without one, the loss of the last batch."""
         if self.val is None:
@@ -218,7 +224,7 @@ class Population:
         network, state = self.network, self.state
         if len(rows) < len(self.active):
             network = network.only(rows)
-            state = state.only(torch.tensor(rows, device=state.values.device))
+            state = state.only(rows, self.network.plan, network.plan)
         loss, hits = scores(network, state, self.val, self.batch_size)
         return loss.tolist(), hits.tolist()
 
@@ -227,7 +233,7 @@ class Population:
         if not done:
             return
         counts = [self.step] * len(done)
-        scatter(self.network.family, self.plan, self.state, list(done), counts)
+        scatter(self.network.family, self.network.plan, self.state, list(done), counts)
         for row, why in done.items():
             candidate = self.active[row]
             report, p = candidate.report, candidate.progress
@@ -245,10 +251,11 @@ class Population:
         self.active = [self.active[row] for row in rows]
         if not rows:
             return
-        kept = torch.tensor(rows, device=self.state.values.device)
-        self.network, self.state = self.network.only(rows), self.state.only(kept)
-        self.moments = self.moments.index_select(1, kept)
-        self.finite = self.finite.index_select(0, kept)
+        now, self.network = self.network.plan, self.network.only(rows)
+        then = self.network.plan
+        self.state = self.state.only(rows, now, then)
+        self.moments = torch.stack([chosen_rows(m, rows, now, then) for m in self.moments])
+        self.finite = self.finite[rows]
         self._ready()
 
     def go_on_from(self, state: State, moments: Tensor, finite: Tensor) -> None:

@@ -32,6 +32,10 @@ class Slot:
         """This parameter in one candidate's row of numbers."""
         return row[self.start : self.start + self.size].view(self.shape)
 
+    def stack(self, rows: Tensor) -> Tensor:
+        """This parameter in the rows of all candidates."""
+        return rows[:, self.start : self.start + self.size].view(-1, *self.shape)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -103,10 +107,28 @@ class State:
     values: Tensor  # [K, length]
     buffers: dict[tuple[int, str], Tensor]  # [K, …]
 
-    def only(self, rows: Tensor) -> State:
-        """The candidates at `rows`."""
-        buffers = {key: stack.index_select(0, rows) for key, stack in self.buffers.items()}
-        return State(self.values.detach().index_select(0, rows), buffers)
+    def only(self, rows: Sequence[int], now: Plan, then: Plan) -> State:
+        """The candidates at `rows`, whose padding is that of the plan `then`."""
+        kept = torch.tensor(rows, device=self.values.device)
+        buffers = {
+            key: _narrowed(self.buffers[key].index_select(0, kept), shape).contiguous()
+            for key, shape in then.buffers.items()
+        }
+        return State(chosen_rows(self.values.detach(), rows, now, then), buffers)
+
+
+def chosen_rows(values: Tensor, rows: Sequence[int], now: Plan, then: Plan) -> Tensor:
+    """The rows of some candidates, laid out by `now`, as `then` lays them out."""
+    kept = values.index_select(0, torch.tensor(rows, device=values.device))
+    laid = kept.new_zeros(len(rows), then.length)
+    for old, new in zip(now.slots, then.slots, strict=True):
+        new.stack(laid).copy_(_narrowed(old.stack(kept), new.shape))
+    return laid
+
+
+def _narrowed(stack: Tensor, shape: Sequence[int]) -> Tensor:
+    """A stack without the padding that nobody needs any more."""
+    return stack[(slice(None), *(slice(size) for size in shape))]
 
 
 def _within(padded: Tensor, like: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, threads_for
 from chop.training.feed import Feed
 from chop.training.options import TrainOptions
-from chop.training.population.family import Unfit, reason_against
+from chop.training.population.family import Unfit, no_family
 from chop.training.population.population import Outcome, Population, Report
 from chop.training.population.snapshots import read_snapshot, restore, snapshot_of
 from chop.training.population.updates import UPDATES
@@ -77,6 +77,7 @@ def _run(
 ) -> Iterator[None]:
     """Train until no candidate is left; each item is an epoch that has ended for some of them."""
     at_once = [row for row, c in enumerate(population.active) if c.stopped()]
+    population.score(at_once)
     population.finish(dict.fromkeys(at_once, "budget"))
     while population.active:
         in_time = population.advance(max_seconds)
@@ -104,21 +105,27 @@ def _check(
     for what, given in (("options", options), ("seeds", seeds)):
         if len(given) != len(models):
             raise ValueError(f"{len(models)} models need as many {what}, not {len(given)}")
-    reason = reason_against(models) or reason_against_options(options)
+    reason = reason_against(models, options)
     if reason:
         raise Unfit(f"{reason}; train these networks one by one")
     if data[1] is None and any(each.early_stopping is not None for each in options):
         raise ValueError("early_stopping needs a validation split")
 
 
-def reason_against_options(options: Sequence[TrainOptions]) -> str | None:
-    """Why runs with these options cannot be one population; None if they can."""
-    first = options[0]
-    for each in options:
-        if each.precision not in ("32", "64") or each.precision != first.precision:
-            return f"a population computes in precision 32 or in 64, not in {each.precision}"
-        if each.accumulate_grad_batches != 1 or each.fast_dev_run or each.devices > 1:
-            return "a population takes whole batches on one device"
-        if each.optimizer not in UPDATES:
-            return f"{each.optimizer} has no form for populations; those are {', '.join(UPDATES)}"
+def reason_against(
+    models: Sequence[nn.Module], options: TrainOptions | Sequence[TrainOptions] = ()
+) -> str | None:
+    """Why these networks cannot be trained as one population (so); None if they can."""
+    given = [options] if isinstance(options, TrainOptions) else options
+    reasons = (_reason_against_options(each, given[0]) for each in given)
+    return no_family(models) or next((reason for reason in reasons if reason), None)
+
+
+def _reason_against_options(options: TrainOptions, first: TrainOptions) -> str | None:
+    if options.precision not in ("32", "64") or options.precision != first.precision:
+        return f"a population computes in precision 32 or in 64, not in {options.precision}"
+    if options.accumulate_grad_batches != 1 or options.fast_dev_run or options.devices > 1:
+        return "a population takes whole batches on one device"
+    if options.optimizer not in UPDATES:
+        return f"{options.optimizer} has no form for populations; those are {', '.join(UPDATES)}"
     return None

@@ -103,12 +103,22 @@ def test_padding_stays_exactly_zero(family):
     data = family.splits
     run = population(models, data, [family.options(weight_decay=0.1)] * 2, [0, 1], batch_size=32)
     run.advance()
-    for slot in run.plan.slots:
+    for slot in run.network.plan.slots:
         own = dict(run.network.family.members[0][slot.call].module.named_parameters())[slot.name]
         padded = slot.of(run.state.values[0].detach()).clone()
         padded[tuple(slice(size) for size in own.shape)] = 0
         assert not padded.any()
         assert not slot.of(run.moments[0, 0])[tuple(slice(size, None) for size in own.shape)].any()
+
+
+def test_padding_goes_with_the_widest(family):
+    models = [family.mlp([width], seed=width) for width in (2, 9, 3)]
+    run = population(models, family.splits, [family.options()] * 3, [0, 1, 2], batch_size=32)
+    before = run.state.values.shape[1]
+    run.keep([0, 2])
+    assert run.state.values.shape[0] == 2
+    assert run.state.values.shape[1] < before
+    assert run.moments.shape[1:] == run.state.values.shape
 
 
 def population(models, data, chosen, seeds, *, batch_size):

@@ -96,8 +96,10 @@ def test_a_refusal_says_to_train_one_by_one(family):
     ],
 )
 def test_options_that_cannot_be_batched_are_refused(family, changes, reason):
+    chosen = family.options(**changes)
+    assert reason in reason_against([linear()], chosen)
     with pytest.raises(Unfit, match=reason):
-        train(family, [linear()], family.options(**changes))
+        train(family, [linear()], chosen)
 
 
 def test_wrong_numbers_of_options_and_seeds_are_refused(family):
@@ -190,5 +192,7 @@ def test_no_epochs_leave_the_models_as_they_were(family):
     model = family.mlp([3])
     before = family.copy(model).double()
     (outcome,) = train(family, [model], family.options(max_epochs=0))
+    fitted = family.alone(family.copy(before), family.splits, family.options(max_epochs=0))
     assert outcome.steps == 0
+    assert outcome.loss == pytest.approx(fitted.validation.loss)
     assert family.distance(model, before) == 0
