@@ -14,6 +14,7 @@ from torch import Tensor, fx, nn
 from chop.ir.graph.tracer import MaseTracer, TraceError
 from chop.ir.ops import identify
 from chop.numerics import NumberFormat
+from chop.numerics.float import Float
 from chop.passes.graph.transforms.pruning.masks import masked_names, unmasked_class
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
@@ -33,6 +34,8 @@ POINTWISE = frozenset(
     | {"sigmoid", "logsigmoid", "hardsigmoid", "tanh", "hardtanh", "hardswish", "hardshrink"}
     | {"softshrink", "tanhshrink", "softsign", "softplus", "identity"}
 )
+DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "alpha_dropout"})
+SAME = DROPOUTS | {"identity"}  # what returns its input
 POOLS = frozenset(
     f"{way}_pool{rank}d"
     for way in ("max", "avg", "adaptive_max", "adaptive_avg")
@@ -41,6 +44,7 @@ POOLS = frozenset(
 # attributes by which the layers of a family may differ
 WIDTHS = {"in_features", "out_features", "in_channels", "out_channels", "num_features", "groups"}
 NOT_SETTINGS = WIDTHS | {"training", "inplace", "config", "formats", "pruning_masks"}
+SETTINGS = (bool, int, float, str, tuple, type(None))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -131,11 +135,13 @@ def _check_parameters(family: Family) -> None:
     for number, call in enumerate(family.first):
         if len({_learning(other) for other in family.calls(number)}) > 1:
             raise Unfit(f"{call.name} does not learn the same parameters in all candidates")
+    seen: set[int] = set()
     for row, member in enumerate(family.members):
-        owners = {id(call.module): call for call in member}
-        owned = [id(p) for call in owners.values() for p in _parameters(call).values()]
-        if len(owned) != len(set(owned)):
-            raise Unfit(f"candidate {row} has a parameter that two layers share")
+        for call in {(id(call.module), row): call for call in member}.values():
+            own = {id(p) for p in _parameters(call).values()}
+            if own & seen:
+                raise Unfit(f"{call.name} of candidate {row} shares a parameter with another layer")
+            seen |= own
 
 
 def _parameters(call: Call) -> dict[str, nn.Parameter]:
@@ -150,13 +156,51 @@ def _learning(call: Call) -> tuple[str, ...]:
 # --- one network as calls
 
 
+class _Values:
+    """Which call made a value, or changed it last in place; values that share memory know it."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.places = {node: place for place, node in enumerate(graph.nodes)}
+        self.numbers: dict[fx.Node, int] = {}
+        self.same: dict[fx.Node, list[fx.Node]] = {}  # as large, in the same memory
+        self.views: list[tuple[fx.Node, fx.Node]] = []  # of another shape
+
+    def __getitem__(self, node: Any) -> int:
+        if node not in self.numbers:
+            raise Unfit(f"{getattr(node, 'name', node)} is no activation, as far as one can see")
+        return self.numbers[node]
+
+    def enter(self, node: fx.Node, number: int, *, alias: bool, changes: bool, view: bool) -> None:
+        """Note that call `number` made `node`: its input itself, changed or not, a view, or new."""
+        self.numbers[node] = number
+        source = node.all_input_nodes[0] if node.all_input_nodes else node
+        if view:
+            self.views.append((source, node))
+        if not (alias or changes):
+            self.same[node] = [node]
+            return
+        group = self.same[node] = self.same[source]
+        group.append(node)
+        if changes:
+            self._check_views(group, self.places[node], node.name)
+            self.numbers.update(dict.fromkeys(group, number))
+
+    def _check_views(self, group: list[fx.Node], now: int, name: str) -> None:
+        """A change shows in views too, which would have to be computed anew."""
+        for pair in self.views:
+            for mine, other in (pair, pair[::-1]):
+                later = any(self.places[user] > now for n in self.same[other] for user in n.users)
+                if mine in group and later:
+                    raise Unfit(f"{name} changes in place what {other.name} is a view of")
+
+
 def _calls(model: nn.Module) -> list[Call]:
     graph, root = _graph_of(model)
     calls: list[Call] = []
-    numbers: dict[fx.Node, int] = {}  # of the call that made a value, or changed it last
+    values = _Values(graph)
     for node in graph.nodes:
         if node.op == "output":
-            if len(calls) - 1 != numbers.get(node.args[0], -1):
+            if values.numbers.get(node.args[0]) != len(calls) - 1:
                 raise Unfit("the network returns something else than the scores of its last layer")
             return calls
         if node.op == "placeholder":
@@ -166,10 +210,10 @@ def _calls(model: nn.Module) -> list[Call]:
         elif _is_size(node):
             continue  # looked at by the view that uses it
         else:
-            calls.append(_call(node, root, numbers))
-            if _in_place(node, root):
-                numbers[node.all_input_nodes[0]] = len(calls) - 1
-        numbers[node] = len(calls) - 1
+            calls.append(_call(node, root, values))
+        number, view = len(calls) - 1, calls[-1].kind == "flatten"
+        changes, alias = _in_place(node, root), calls[-1].settings.get("op") in SAME
+        values.enter(node, number, alias=alias, changes=changes, view=view)
     raise Unfit("the network returns nothing")
 
 
@@ -184,11 +228,24 @@ def _graph_of(model: nn.Module) -> tuple[fx.Graph, nn.Module]:
         raise Unfit(str(error)) from error
 
 
-def _call(node: fx.Node, root: nn.Module, numbers: Mapping[fx.Node, int]) -> Call:
+def check_traces(models: Sequence[nn.Module], x: Tensor) -> None:
+    """Refuse a network whose graph does something else with `x`, as after `b = a; b += 1`."""
+    for model in {type(model): model for model in models}.values():
+        graph, root = _graph_of(copy.deepcopy(model).to(x.device))
+        root.eval()
+        with torch.no_grad():
+            by_graph, by_itself = fx.Interpreter(root, graph=graph).run(x.clone()), root(x.clone())
+        if not torch.equal(by_graph.nan_to_num(), by_itself.nan_to_num()):
+            raise Unfit(
+                f"the graph of {type(model).__name__} does not compute what it does: forward() "
+                f"changes a value in place that it knows by two names"
+            )
+
+
+def _call(node: fx.Node, root: nn.Module, values: _Values) -> Call:
     module = root.get_submodule(str(node.target)) if node.op == "call_module" else None
     op = identify(node, module).name
-    tensors = [value for value in node.all_input_nodes if value in numbers]
-    inputs = tuple(numbers[value] for value in tensors)
+    inputs = tuple(values[value] for value in node.all_input_nodes if not _is_size(value))
     if module is not None:
         return _module_call(module, op, str(node.target), inputs)
     if op == "flatten" or op in ("view", "reshape"):
@@ -196,7 +253,7 @@ def _call(node: fx.Node, root: nn.Module, numbers: Mapping[fx.Node, int]) -> Cal
         return Call("flatten", node.name, inputs)
     formats = _function_formats(node)
     if op == "add" and _is_plain_add(node):
-        both = tuple(numbers[value] for value in node.args)  # type: ignore[index]
+        both = tuple(values[value] for value in node.args)
         return Call("add", node.name, both, formats=formats)
     if op in POINTWISE or op in POOLS:
         settings, function = _function(node)
@@ -209,7 +266,7 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Ca
     cls = _float_class(module, name)
     formats = dict(module.formats) if isinstance(module, Quantized) else {}
     _check_formats(formats, name)
-    settings = {"class": cls.__name__, **_settings(module)}
+    settings = {"op": op, "class": cls.__name__, **_settings(module)}
     if cls in WEIGHTED:
         _check_layer(module, name)
         groups = getattr(module, "groups", 1)
@@ -220,9 +277,10 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Ca
         if (module.start_dim, module.end_dim) != (1, -1):
             raise Unfit(f"{name} flattens other dimensions than all of a sample")
         return Call("flatten", name, inputs)
-    if cls in (nn.Dropout, nn.Dropout2d) and module.p > 0:
+    if op in DROPOUTS and module.p > 0:
         raise Unfit(f"{name} is dropout, whose draws a candidate alone would not share")
-    if op in POINTWISE or op in POOLS or cls in (nn.Dropout, nn.Dropout2d):
+    known = op in POINTWISE or op in POOLS or op in DROPOUTS
+    if known and cls.__module__.startswith("torch.nn."):
         kind: Kind = "pool" if op in POOLS else "pointwise"
         return Call(kind, name, inputs, settings, None, _apart(module, cls), formats)
     raise Unfit(f"{name} is a {type(module).__name__}, which populations do not know")
@@ -243,14 +301,18 @@ def _float_class(module: nn.Module, name: str) -> type[nn.Module]:
 
 def _settings(module: nn.Module) -> dict[str, Any]:
     """What a layer was made with, but for its widths."""
-    own = {k: v for k, v in vars(module).items() if not k.startswith("_")}
-    return {key: value for key, value in own.items() if key not in NOT_SETTINGS}
+    own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k not in NOT_SETTINGS}
+    return {key: value for key, value in own.items() if isinstance(value, SETTINGS)}
 
 
 def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
     for operand, fmt in formats.items():
         if not fmt.deterministic:
-            raise Unfit(f"{name} rounds {operand} at random, as a candidate alone would not")
+            raise Unfit(
+                f"{name} rounds {operand} at random, with draws that it alone would not get"
+            )
+        if not (fmt._rounds_as_all_do() or isinstance(fmt, Float)):
+            raise Unfit(f"{name} rounds {operand} in a way of its own, {fmt.name}")
 
 
 def _check_layer(module: Any, name: str) -> None:
@@ -271,9 +333,8 @@ def _apart(module: nn.Module, cls: type[nn.Module]) -> Callable[[Tensor], Tensor
     mine: Any = copy.copy(module)
     if hasattr(mine, "inplace"):
         mine.inplace = False
-    if cls in (nn.Dropout, nn.Dropout2d):
-        return lambda x: x
-    return lambda x: cls.forward(mine, x)
+    forward: Any = cls.forward
+    return lambda x: forward(mine, x)
 
 
 # --- functions

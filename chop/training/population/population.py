@@ -232,8 +232,7 @@ class Population:
         """Write the candidates at these rows back into their models, and close ranks."""
         if not done:
             return
-        counts = [self.step] * len(done)
-        scatter(self.network.family, self.network.plan, self.state, list(done), counts)
+        scatter(self.network.family, self.network.plan, self.state, list(done), self.step)
         for row, why in done.items():
             candidate = self.active[row]
             report, p = candidate.report, candidate.progress

@@ -156,24 +156,23 @@ def gather(family: Family, plan: Plan, device: torch.device, dtype: torch.dtype)
 
 
 @torch.no_grad()
-def scatter(
-    family: Family, plan: Plan, state: State, rows: Sequence[int], steps: Sequence[int]
-) -> None:
+def scatter(family: Family, plan: Plan, state: State, rows: Sequence[int], steps: int) -> None:
     """Copy the numbers of the candidates at `rows` back into their layers, `steps` later."""
-    values = state.values.detach().cpu()
-    buffers = {key: stack.cpu() for key, stack in state.buffers.items()}
-    for row, count in zip(rows, steps, strict=True):
+    chosen = list(rows)
+    values = state.values.detach()[chosen].cpu()
+    buffers = {key: stack[chosen].cpu() for key, stack in state.buffers.items()}
+    for at, row in enumerate(chosen):
         member = family.members[row]
         for slot in plan.slots:
             own = _tensors(member[slot.call])[slot.name]
-            own.copy_(_within(slot.of(values[row]), own))
+            own.copy_(_within(slot.of(values[at]), own))
         for (number, name), stack in buffers.items():
             own = _tensors(member[number])[name]
-            own.copy_(_within(stack[row], own))
+            own.copy_(_within(stack[at], own))
         for number in _owners(family):
             tracked = getattr(member[number].module, "num_batches_tracked", None)
             if tracked is not None:
-                tracked.add_(count)
+                tracked.add_(steps)
 
 
 def is_masked(call: Call, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from chop.dataset.tensors import TensorSplit
@@ -13,7 +14,7 @@ from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, threads_for
 from chop.training.feed import Feed
 from chop.training.options import TrainOptions
-from chop.training.population.family import Unfit, no_family
+from chop.training.population.family import Unfit, check_traces, no_family
 from chop.training.population.population import Outcome, Population, Report
 from chop.training.population.snapshots import read_snapshot, restore, snapshot_of
 from chop.training.population.updates import UPDATES
@@ -55,9 +56,7 @@ def train_population(
         for model in models:
             model.double()
     place = parse_accelerator(device)
-    for model in models:  # padding would hide a layer that does not fit
-        home = Place(next(model.parameters()).device)
-        check_fit(model, Feed(data[0], batch_size, home, float_type(model)))
+    _check_members(models, data[0], batch_size)
     population = Population(models, data, chosen, orders, batch_size=batch_size, device=place)
     saved = read_snapshot(snapshot) if resume and snapshot and snapshot.exists() else None
     if saved is not None:
@@ -110,6 +109,17 @@ def _check(
         raise Unfit(f"{reason}; train these networks one by one")
     if data[1] is None and any(each.early_stopping is not None for each in options):
         raise ValueError("early_stopping needs a validation split")
+
+
+def _check_members(models: Sequence[nn.Module], split: TensorSplit, batch_size: int) -> None:
+    """Let each network compute by itself: padding would hide a layer that does not fit."""
+    feeds: dict[torch.device, Feed] = {}
+    for model in models:
+        home = next(model.parameters()).device
+        if home not in feeds:
+            feeds[home] = Feed(split, batch_size, Place(home), float_type(model))
+        check_fit(model, feeds[home])
+    check_traces(models, feeds[home].few()[0])
 
 
 def reason_against(

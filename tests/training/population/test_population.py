@@ -4,14 +4,18 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.numerics import FORMATS
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
     quantize_transform_pass,
 )
+from chop.passes.graph.transforms.quantize.quantized_modules.base import variant
+from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.training.population import Unfit, reason_against, train_population
 
 
@@ -47,10 +51,73 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class InPlace(nn.Module):
+    """Activations in place, whose inputs are read again: as they are by then."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, width), nn.Linear(width, width)
+        self.last = nn.Linear(width, 4)
+        self.same, self.none = nn.Identity(), nn.Dropout(0.0)
+
+    def forward(self, x):
+        first = self.one(x)
+        again = self.same(first)
+        again.add_(self.two(torch.tanh(first)))
+        last = F.relu_(self.none(first))
+        return self.last(last + again)
+
+
+class Viewed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv1d(2, 3, 1), nn.Linear(9, 4)
+
+    def forward(self, x):
+        x = self.conv(x)
+        row = torch.flatten(x, 1)
+        x.relu_()
+        return self.last(row)
+
+
+class Halves(nn.ReLU):
+    """Calls itself a ReLU."""
+
+    def forward(self, input):
+        return input.flip(-1)
+
+
+def halved():
+    return MaseGraph(linear(Halves()), custom_ops={"modules": {Halves: {}}}).model
+
+
 def linear(*layers):
     return nn.Sequential(nn.Linear(6, 4), *layers)
 
 
+class TwoInputs(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.last(x), x
+
+
+def at_random():
+    config = {"name": "binary"}
+    for operand in ("data_in", "weight", "bias"):
+        keys = {"width": 1, "stochastic": True, "bipolar": True}
+        config |= {f"{operand}_{key}": value for key, value in keys.items()}
+    return nn.Sequential(variant(QuantLinear, FORMATS["binary"])(6, 4, config=config))
+
+
+TWICE, RANDOM = linear(), at_random()
 REFUSED = {
     "no network": ([], "at least one"),
     "dropout": ([linear(nn.Dropout(0.5))], "1 is dropout"),
@@ -62,7 +129,13 @@ REFUSED = {
     "other bias": ([nn.Linear(6, 4), nn.Linear(6, 4, bias=False)], "bias=False"),
     "other classes": ([nn.Linear(6, 4), nn.Linear(6, 3)], "numbers of classes: [3, 4]"),
     "other type": ([nn.Linear(6, 4), nn.Linear(6, 4).double()], "one floating-point type"),
-    "tied": ([Tied()], "two layers share"),
+    "tied": ([Tied()], "shares a parameter"),
+    "twice the same": ([TWICE, TWICE], "0 of candidate 1 shares a parameter"),
+    "a view that changes": ([Viewed()], "relu_ changes in place what flatten is a view of"),
+    "an own forward": ([halved()], "1 is a Halves"),
+    "random rounding": ([RANDOM], "0 rounds data_in at random"),
+    "two inputs": ([TwoInputs()], "several inputs"),
+    "two outputs": ([TwoOutputs()], "something else than the scores"),
     "branches": ([nn.Sequential(Branching(), nn.Linear(6, 4))], "cannot trace"),
     "groups": ([nn.Sequential(nn.Conv2d(4, 4, 1, groups=2), nn.Flatten())], "2 groups"),
     "maps": ([nn.Conv2d(4, 4, 1)], "returns maps"),
@@ -114,14 +187,33 @@ def test_a_network_that_does_not_fit_the_data_is_not_hidden_by_padding(family):
         train(family, [linear(), nn.Sequential(nn.Linear(5, 4))])
 
 
+class Renamed(nn.Module):
+    """fx takes `+=` for a sum that leaves its operands alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        first = again = self.one(x)
+        again += x
+        return self.last(first)
+
+
+def test_a_network_that_its_graph_does_not_describe_is_refused(family):
+    with pytest.raises(Unfit, match="does not compute what it does"):
+        train(family, [Renamed()])
+
+
 def test_early_stopping_needs_validation(family):
     chosen = family.options(early_stopping=1)
     with pytest.raises(ValueError, match="validation split"):
         train_population([linear()], (family.splits[0], None), chosen, batch_size=32)
 
 
-def test_a_layer_that_is_called_twice_has_its_gradients_added(family):
-    models = [Twice(width) for width in (3, 5)]
+@pytest.mark.parametrize("make", [Twice, InPlace])
+def test_layers_called_twice_and_values_changed_in_place_learn_as_alone(family, make):
+    models = [make(width) for width in (3, 5)]
     apart = [family.copy(model) for model in models]
     train(family, models)
     for model, single in zip(models, apart, strict=True):
