@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def _grouped(
         key: Any = fmt
         if isinstance(fmt, Integer) and not fmt.floor:
             key = Integer  # widths are tensors there
-        elif fmt is not None and not _spares_padding(fmt, like):
+        elif fmt is not None and not _spares_padding(fmt, like.dtype):
             key = (fmt, extent)
         groups.setdefault(key, []).append(row)
     return groups
@@ -146,7 +147,7 @@ class _Group:
             self._round = _same
         elif isinstance(fmt, Integer) and not fmt.floor:
             self._round = _integers([formats[row] for row in rows], rounder, like)  # type: ignore[misc]
-        elif _spares_padding(fmt, like):
+        elif _spares_padding(fmt, like.dtype):
             self._round = lambda x: fused.rounded(fmt, x)
         else:
             self._round = _sliced(fmt, extents[rows[0]], rounder.layout)
@@ -155,9 +156,10 @@ class _Group:
         return self._round(x)
 
 
-def _spares_padding(fmt: NumberFormat, like: Tensor) -> bool:
+@functools.cache
+def _spares_padding(fmt: NumberFormat, dtype: torch.dtype) -> bool:
     """Whether zeros beyond a slice change nothing in it, and stay zeros."""
-    return fmt.elementwise and not fmt.rounded(like.new_zeros(1)).any()
+    return fmt.elementwise and not fmt.rounded(torch.zeros(1, dtype=dtype)).any()
 
 
 def _integers(formats: Sequence[Integer], rounder: Rounder, like: Tensor) -> View:
