@@ -11,10 +11,11 @@ and a plain eager loop; both train one network, since a second one takes as long
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import torch
@@ -69,16 +70,20 @@ def population(args: argparse.Namespace, split: TensorSplit, size: int) -> Work:
     chosen = [options(seed) for seed in seeds]
     device = torch.device(args.device)
     run = Population(models, (split, None), chosen, seeds, batch_size=args.batch, device=device)
-    run.batches.start(0, 0)
     run.updates.set_rates(epoch=0, step=0)
+    left = itertools.chain.from_iterable(whole_batches(run, epoch) for epoch in itertools.count())
 
     def work(steps: int) -> None:
-        run.batches.cursor.zero_()
         with threads_for(run.work, device):
-            for _ in range(steps):
+            for _ in itertools.islice(left, steps):
                 run.take()
 
     return work
+
+
+def whole_batches(run: Population, epoch: int) -> Iterator[int]:
+    run.batches.start(epoch, 0)
+    yield from range(len(run.train) // run.batch_size)
 
 
 def one_by_one(args: argparse.Namespace, split: TensorSplit) -> Work:
@@ -90,14 +95,13 @@ def one_by_one(args: argparse.Namespace, split: TensorSplit) -> Work:
     run = Training(model, data, options(0), place=Place(torch.device(args.device)))
     model.train()
     size = args.batch * sum(p.numel() for p in model.parameters())
+    left = itertools.chain.from_iterable(run.run(epoch, 0) for epoch in itertools.count())
 
     def work(steps: int) -> None:
         with threads_for(size, torch.device(args.device)):
-            for done, outcome in enumerate(run.run(0, 0), start=1):
+            for outcome in itertools.islice(left, steps):
                 if args.device == "cpu":
                     outcome.loss.item()  # as the loop does
-                if done == steps:
-                    return
 
     return work
 

@@ -104,6 +104,7 @@ def family_of(models: Sequence[nn.Module]) -> Family:
         _compare(members[0], member, number)
     family = Family(tuple(members))
     _check_parameters(family)
+    _check_layouts(family)
     return family
 
 
@@ -464,18 +465,14 @@ def _may_be_equal(a: list[int | None], b: list[int | None]) -> bool:
     return all(x == y or None in (x, y) for x, y in zip(a, b, strict=True))
 
 
-def no_family(models: Sequence[nn.Module]) -> str | None:
-    """Why these networks cannot be trained as one, whatever the data; None if they can."""
-    try:
-        family = family_of(models)
-        widths_of(family)
-    except Unfit as error:
-        return str(error)
-    reasons: dict[bool, str] = {}
+def _check_layouts(family: Family) -> None:
+    """Refuse networks that no data fit, be they rows or maps."""
+    widths_of(family)
+    reasons: dict[bool, Unfit] = {}
     for maps in (False, True):
         try:
             layouts(family, maps=maps)
         except Unfit as error:
-            reasons[maps] = str(error)
-    of_images = any(call.kind in ("conv", "pool") for call in family.first)
-    return reasons[of_images] if len(reasons) == 2 else None
+            reasons[maps] = error
+    if len(reasons) == 2:
+        raise reasons[any(call.kind in ("conv", "pool") for call in family.first)]

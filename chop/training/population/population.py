@@ -18,7 +18,7 @@ from chop.training.check import float_type
 from chop.training.feed import Format
 from chop.training.options import TrainOptions
 from chop.training.population.batches import Batches, every
-from chop.training.population.family import Call, family_of
+from chop.training.population.family import Call, Family, family_of
 from chop.training.population.network import Network
 from chop.training.population.stacks import State, chosen_rows, gather, scatter
 from chop.training.population.updates import Updates
@@ -52,7 +52,6 @@ class Candidate:
     """One network of a population, and its books."""
 
     number: int  # among the caller's models
-    model: nn.Module
     options: TrainOptions
     seed: int
     progress: Progress = field(default_factory=Progress)
@@ -105,12 +104,13 @@ class Population:
         *,
         batch_size: int,
         device: torch.device,
+        family: Family | None = None,
     ) -> None:
         self.models = models
         # candidates of one optimiser lie side by side
         numbers = sorted(range(len(models)), key=lambda number: options[number].optimizer)
-        self.active = [Candidate(i, models[i], options[i], seeds[i]) for i in numbers]
-        family = family_of([candidate.model for candidate in self.active])
+        self.active = [Candidate(i, options[i], seeds[i]) for i in numbers]
+        family = (family or family_of(models)).only(numbers)
         self.batch_size = batch_size
         marks = {
             c.number: c.mark(calls) for c, calls in zip(self.active, family.members, strict=True)

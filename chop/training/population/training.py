@@ -14,7 +14,7 @@ from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, threads_for
 from chop.training.feed import Feed
 from chop.training.options import TrainOptions
-from chop.training.population.family import Unfit, check_traces, no_family
+from chop.training.population.family import Family, Unfit, check_traces, family_of
 from chop.training.population.population import Outcome, Population, Report
 from chop.training.population.snapshots import read_snapshot, restore, snapshot_of
 from chop.training.population.updates import UPDATES
@@ -49,7 +49,7 @@ def train_population(
     """
     chosen = [options] * len(models) if isinstance(options, TrainOptions) else list(options)
     orders = [each.seed for each in chosen] if seeds is None else list(seeds)
-    _check(models, data, chosen, orders)
+    family = _checked(models, data, chosen, orders)
     if shared_order:
         orders = [orders[0]] * len(orders)
     if chosen[0].precision == "64":
@@ -57,7 +57,9 @@ def train_population(
             model.double()
     place = parse_accelerator(device)
     _check_members(models, data[0], batch_size)
-    population = Population(models, data, chosen, orders, batch_size=batch_size, device=place)
+    population = Population(
+        models, data, chosen, orders, batch_size=batch_size, device=place, family=family
+    )
     saved = read_snapshot(snapshot) if resume and snapshot and snapshot.exists() else None
     if saved is not None:
         restore(population, saved)
@@ -94,21 +96,28 @@ def _run(
         yield
 
 
-def _check(
+def _checked(
     models: Sequence[nn.Module],
     data: tuple[TensorSplit, TensorSplit | None],
     options: Sequence[TrainOptions],
     seeds: Sequence[int],
-) -> None:
-    """Refuse what cannot be trained, before anything is."""
+) -> Family:
+    """The networks as a family; what cannot be trained is refused before anything is."""
     for what, given in (("options", options), ("seeds", seeds)):
         if len(given) != len(models):
             raise ValueError(f"{len(models)} models need as many {what}, not {len(given)}")
-    reason = reason_against(models, options)
-    if reason:
-        raise Unfit(f"{reason}; train these networks one by one")
     if data[1] is None and any(each.early_stopping is not None for each in options):
         raise ValueError("early_stopping needs a validation split")
+    try:
+        return _family(models, options)
+    except Unfit as error:
+        raise Unfit(f"{error}; train these networks one by one") from error
+
+
+def _family(models: Sequence[nn.Module], options: Sequence[TrainOptions]) -> Family:
+    for each in options:
+        _check_options(each, options[0])
+    return family_of(models)
 
 
 def _check_members(models: Sequence[nn.Module], split: TensorSplit, batch_size: int) -> None:
@@ -126,16 +135,18 @@ def reason_against(
     models: Sequence[nn.Module], options: TrainOptions | Sequence[TrainOptions] = ()
 ) -> str | None:
     """Why these networks cannot be trained as one population (so); None if they can."""
-    given = [options] if isinstance(options, TrainOptions) else options
-    reasons = (_reason_against_options(each, given[0]) for each in given)
-    return no_family(models) or next((reason for reason in reasons if reason), None)
-
-
-def _reason_against_options(options: TrainOptions, first: TrainOptions) -> str | None:
-    if options.precision not in ("32", "64") or options.precision != first.precision:
-        return f"a population computes in precision 32 or in 64, not in {options.precision}"
-    if options.accumulate_grad_batches != 1 or options.fast_dev_run or options.devices > 1:
-        return "a population takes whole batches on one device"
-    if options.optimizer not in UPDATES:
-        return f"{options.optimizer} has no form for populations; those are {', '.join(UPDATES)}"
+    try:
+        _family(models, [options] if isinstance(options, TrainOptions) else options)
+    except Unfit as error:
+        return str(error)
     return None
+
+
+def _check_options(options: TrainOptions, first: TrainOptions) -> None:
+    if options.precision not in ("32", "64") or options.precision != first.precision:
+        raise Unfit(f"a population computes in precision 32 or in 64, not in {options.precision}")
+    if options.accumulate_grad_batches != 1 or options.fast_dev_run or options.devices > 1:
+        raise Unfit("a population takes whole batches on one device")
+    if options.optimizer not in UPDATES:
+        known = ", ".join(UPDATES)
+        raise Unfit(f"{options.optimizer} has no form for populations; those are {known}")
