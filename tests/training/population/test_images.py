@@ -65,6 +65,24 @@ def test_small_resnets_of_several_widths_learn_as_alone(family, format):
         assert outcome.loss == pytest.approx(fitted.validation.loss, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("format", ["integer", "scale_integer", "ternary"])
+def test_pictures_that_are_flattened_first_learn_as_alone(family, format):
+    config = family.integer(7, 4) if format == "integer" else family.of_format(format)
+
+    def make(width: int) -> nn.Module:
+        torch.manual_seed(width)
+        layers = nn.Linear(72, width), nn.Sigmoid(), nn.Linear(width, 4)
+        return nn.Sequential(nn.Flatten(), *(family.quantized(layer, config) for layer in layers))
+
+    models = [make(width) for width in (3, 6)]
+    splits = family.data(1, 50, SHAPE), family.data(2, 30, SHAPE)
+    apart = [family.copy(model) for model in models]
+    train_population(models, splits, family.options(), batch_size=16)
+    for model, single in zip(models, apart, strict=True):
+        family.alone(single, splits, family.options(), batch_size=16)
+        assert family.distance(model, single) < TOLERANCE
+
+
 def sequence(width: int) -> nn.Module:
     torch.manual_seed(width)
     return nn.Sequential(
