@@ -32,6 +32,10 @@ MAY_IMPORT = {
         "devices",
         "version",
         "dataset",
+        # a population reads networks as calls of layers, and rounds as the quantized ones do
+        "numerics",
+        "ir",
+        "passes",
     },
     "nn": {"numerics", "ir", "passes"},
     "tools": {"registry", "log", "dotted", "devices", "files", "checkpoints", "dataset", "models"},

@@ -54,6 +54,13 @@ PATHS = {
     "chop.models.physical": ["PHYSICAL_MODELS"],
     "chop.models.toy": ["TOY_MODELS"],
     "chop.models.vision": ["VISION_MODELS"],
+    "chop.training.population": [
+        "Outcome",
+        "Report",
+        "Unfit",
+        "reason_against",
+        "train_population",
+    ],
     "chop.user_code": ["import_user_file"],
     "chop.tools": [
         "InputGenerator",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,8 @@ MEETING_POINTS = (
     "SLURM_JOB_ID",
     "SLURM_JOBID",
 )  # by which processes find each other
+
+SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,22 @@ class Place:
         if self.world > 1:
             self.fabric.barrier()
             torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def threads_for(work: int, device: torch.device) -> Iterator[None]:
+    """One thread for small work: several wait for each other, long on a busy machine.
+
+    `work` is batch times parameters. The rule looks at sizes only, so that a run is repeated with
+    the same rounding.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu" and work < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def take_place(options: TrainOptions) -> Place:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -11,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 
 from chop.dataset.tensors import TensorSplit
 from chop.training.check import check_fit, float_type
-from chop.training.devices import Place, take_place
+from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
@@ -44,7 +42,6 @@ logger = logging.getLogger(__name__)
 FIXED = ("model", "dataset", "batch_size", "accumulate_grad_batches", "num_devices", "num_nodes")
 # options that may differ between a run and its continuation without anybody caring
 IRRELEVANT = {"resume", "project", "project_dir", "config", "no_progress", "log_level", "profile"}
-SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
 
 Watch = Callable[[int, Score], None]  # told the score after each epoch; may raise to stop
 
@@ -215,7 +212,8 @@ class Training:
         interruption = Interruption(requeue=self.options.auto_requeue)
         # somebody who watches is in charge of signals, too
         listening = interruption if self.watch is None else contextlib.nullcontext()
-        with listening, self._threads(), bar as shown:
+        work = self.train_feed.batch_size * sum(p.numel() for p in self.model.parameters())
+        with listening, threads_for(work, self.place.device), bar as shown:
             while not self._done():
                 self._train_epoch(interruption, shown)
             if self.validation is None:  # a run that was complete when it was resumed
@@ -229,21 +227,6 @@ class Training:
             precision=self.mixed.name,
             place=self.place,
         )
-
-    @contextlib.contextmanager
-    def _threads(self) -> Iterator[None]:
-        """One thread for small work: several wait for each other, long on a busy machine.
-
-        The rule looks at sizes only, so that a run is repeated with the same rounding.
-        """
-        before = torch.get_num_threads()
-        work = self.train_feed.batch_size * sum(p.numel() for p in self.model.parameters())
-        if self.place.device.type == "cpu" and work < SMALL:
-            torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     def _done(self) -> bool:
         progress, patience = self.progress, self.options.early_stopping

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -182,11 +182,54 @@ class EagerRun:
             yield outcome
 
 
+Result = TypeVar("Result")
+
+
+class Captured(Generic[Result]):
+    """Work that is the same each time, captured in a CUDA graph and replayed.
+
+    The first times it is done as it is, since the libraries settle in them. What it returns is then
+    always the same object, whose tensors change.
+    """
+
+    def __init__(
+        self, work: Callable[[], Result], device: torch.device, before: Callable[[], object]
+    ) -> None:
+        """`before` is called once, ahead of the capture."""
+        self.work, self.before = work, before
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warm = 0
+        self.stream = torch.cuda.Stream(device)
+        self.result: Result
+
+    def __call__(self) -> Result:
+        if self.graph is not None:
+            self.graph.replay()
+            return self.result
+        if self.warm < WARM_UP:
+            self.warm += 1
+            with self.aside():
+                return self.work()
+        self.before()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = self.work()
+        self.graph.replay()
+        return self.result
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Work on a stream of its own, as work to be captured needs."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+
 class CapturedRun:
     """The whole step in one CUDA graph: it gathers its batch, trains on it, and moves on.
 
-    The first steps of a run are taken one by one, since the libraries settle in them; then the
-    step is captured and replayed. A batch that is smaller than the others is taken by itself.
+    A batch that is smaller than the others is taken by itself.
     """
 
     def __init__(
@@ -203,10 +246,7 @@ class CapturedRun:
         self.order = torch.empty(len(split), dtype=torch.int64, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
         self.ahead = torch.arange(batch_size, device=device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm = 0
-        self.outcome: Outcome | None = None
-        self.stream = torch.cuda.Stream(device)
+        self.take = Captured(self._next, device, before=step.optimizer.zero_grad)
 
     def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
         self.order.copy_(self.pass_of(epoch).order(len(self.split)))
@@ -216,28 +256,12 @@ class CapturedRun:
         for _ in range(first, whole):
             if rate != (rate := self.rate()):
                 set_rate(self.step.optimizer, rate)
-            yield self._take()
+            yield self.take()
         if len(self.split) % self.batch_size and first <= whole:
             set_rate(self.step.optimizer, self.rate())
-            with self._aside():
+            with self.take.aside():
                 outcome = self._train(self.order[whole * self.batch_size :])
             yield outcome
-
-    def _take(self) -> Outcome:
-        if self.graph is not None:
-            self.graph.replay()
-            assert self.outcome is not None
-            return self.outcome
-        if self.warm < WARM_UP:
-            self.warm += 1
-            with self._aside():
-                return self._next()
-        self.step.optimizer.zero_grad()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.outcome = self._next()
-        self.graph.replay()
-        return self.outcome
 
     def _next(self) -> Outcome:
         index = self.order.index_select(0, self.cursor + self.ahead)
@@ -250,11 +274,3 @@ class CapturedRun:
         outcome = self.step.accumulate(self.split.prepare(x) if self.split.prepare else x, y, 1)
         self.step.update()
         return outcome
-
-    @contextlib.contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Work on a stream of its own, as a step to be captured needs."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self.stream)

@@ -1,0 +1,478 @@
+"""Which networks can be trained as one: the same calls in the same order, of any widths."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.tracer import MaseTracer, TraceError
+from chop.ir.ops import identify
+from chop.numerics import NumberFormat
+from chop.numerics.float import Float
+from chop.passes.graph.transforms.pruning.masks import masked_names, unmasked_class
+from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
+from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
+
+Kind = Literal["input", "linear", "conv", "norm", "pointwise", "pool", "flatten", "add"]
+
+WEIGHTED: dict[type[nn.Module], Kind] = {
+    nn.Linear: "linear",
+    nn.Conv1d: "conv",
+    nn.Conv2d: "conv",
+    nn.BatchNorm1d: "norm",
+    nn.BatchNorm2d: "norm",
+}
+# ops that treat every number by itself
+POINTWISE = frozenset(
+    {"relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "threshold"}
+    | {"sigmoid", "logsigmoid", "hardsigmoid", "tanh", "hardtanh", "hardswish", "hardshrink"}
+    | {"softshrink", "tanhshrink", "softsign", "softplus", "identity"}
+)
+DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "alpha_dropout"})
+SAME = DROPOUTS | {"identity"}  # what returns its input
+POOLS = frozenset(
+    f"{way}_pool{rank}d"
+    for way in ("max", "avg", "adaptive_max", "adaptive_avg")
+    for rank in (1, 2)
+)
+# attributes by which the layers of a family may differ
+WIDTHS = {"in_features", "out_features", "in_channels", "out_channels", "num_features", "groups"}
+NOT_SETTINGS = WIDTHS | {"training", "inplace", "config", "formats", "pruning_masks"}
+SETTINGS = (bool, int, float, str, tuple, type(None))
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Unfit(ValueError):
+    """Networks that cannot be trained as one; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One computation of one candidate."""
+
+    kind: Kind
+    name: str  # of the module, or of the node
+    inputs: tuple[int, ...] = ()  # numbers of earlier calls
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what a family has in common
+    module: nn.Module | None = None
+    function: Callable[[Tensor], Tensor] | None = None  # of calls without parameters
+    formats: Mapping[str, NumberFormat] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> list[tuple[str, list[int]]]:
+        return [(name, list(parameter.shape)) for name, parameter in _parameters(self).items()]
+
+    @property
+    def common(self) -> tuple[Any, ...]:
+        return self.kind, self.inputs, dict(self.settings)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Candidates, each as its calls; call by call they are the same but for widths and formats."""
+
+    members: tuple[tuple[Call, ...], ...]
+
+    @property
+    def first(self) -> tuple[Call, ...]:
+        return self.members[0]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def calls(self, number: int) -> list[Call]:
+        """The same call of every candidate."""
+        return [member[number] for member in self.members]
+
+    def only(self, rows: Sequence[int]) -> Family:
+        """The candidates at `rows`."""
+        return Family(tuple(self.members[row] for row in rows))
+
+
+def family_of(models: Sequence[nn.Module]) -> Family:
+    """Read the networks; `Unfit` says why they are no family."""
+    if not models:
+        raise Unfit("a population has at least one network")
+    members = [tuple(_calls(model)) for model in models]
+    for number, member in enumerate(members[1:], start=1):
+        _compare(members[0], member, number)
+    family = Family(tuple(members))
+    _check_parameters(family)
+    _check_layouts(family)
+    return family
+
+
+def _compare(first: Sequence[Call], other: Sequence[Call], number: int) -> None:
+    if len(first) != len(other):
+        raise Unfit(
+            f"candidate {number} has {len(other) - 1} layers and candidate 0 has {len(first) - 1}"
+        )
+    for mine, theirs in zip(first, other, strict=True):
+        if mine.common != theirs.common:
+            raise Unfit(
+                f"candidate {number} differs from candidate 0 by more than widths and formats: "
+                f"{theirs.name} is {_described(theirs)}, not {_described(mine)}"
+            )
+
+
+def _described(call: Call) -> str:
+    settings = ", ".join(f"{key}={value}" for key, value in call.settings.items())
+    return f"{call.kind}({settings})"
+
+
+def _check_parameters(family: Family) -> None:
+    """Parameters are of one type, belong to one layer, and learn in all candidates or in none."""
+    kinds = {p.dtype for member in family.members for c in member for p in _parameters(c).values()}
+    if len(kinds) != 1:
+        raise Unfit(f"parameters are of one floating-point type, not of {len(kinds)}")
+    if not any(p.requires_grad for call in family.first for p in _parameters(call).values()):
+        raise Unfit("the networks have no trainable parameters")
+    for number, call in enumerate(family.first):
+        if len({_learning(other) for other in family.calls(number)}) > 1:
+            raise Unfit(f"{call.name} does not learn the same parameters in all candidates")
+    seen: set[int] = set()
+    for row, member in enumerate(family.members):
+        for call in {(id(call.module), row): call for call in member}.values():
+            own = {id(p) for p in _parameters(call).values()}
+            if own & seen:
+                raise Unfit(f"{call.name} of candidate {row} shares a parameter with another layer")
+            seen |= own
+
+
+def _parameters(call: Call) -> dict[str, nn.Parameter]:
+    module = call.module
+    return {} if module is None else {n: p for n, p in module._parameters.items() if p is not None}
+
+
+def _learning(call: Call) -> tuple[str, ...]:
+    return tuple(name for name, p in _parameters(call).items() if p.requires_grad)
+
+
+# --- one network as calls
+
+
+class _Values:
+    """Which call made a value, or changed it last in place; values that share memory know it."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.places = {node: place for place, node in enumerate(graph.nodes)}
+        self.numbers: dict[fx.Node, int] = {}
+        self.same: dict[fx.Node, list[fx.Node]] = {}  # as large, in the same memory
+        self.views: list[tuple[fx.Node, fx.Node]] = []  # of another shape
+
+    def __getitem__(self, node: Any) -> int:
+        if node not in self.numbers:
+            raise Unfit(f"{getattr(node, 'name', node)} is no activation, as far as one can see")
+        return self.numbers[node]
+
+    def enter(self, node: fx.Node, number: int, *, alias: bool, changes: bool, view: bool) -> None:
+        """Note that call `number` made `node`: its input itself, changed or not, a view, or new."""
+        self.numbers[node] = number
+        source = node.all_input_nodes[0] if node.all_input_nodes else node
+        if view:
+            self.views.append((source, node))
+        if not (alias or changes):
+            self.same[node] = [node]
+            return
+        group = self.same[node] = self.same[source]
+        group.append(node)
+        if changes:
+            self._check_views(group, self.places[node], node.name)
+            self.numbers.update(dict.fromkeys(group, number))
+
+    def _check_views(self, group: list[fx.Node], now: int, name: str) -> None:
+        """A change shows in views too, which would have to be computed anew."""
+        for pair in self.views:
+            for mine, other in (pair, pair[::-1]):
+                later = any(self.places[user] > now for n in self.same[other] for user in n.users)
+                if mine in group and later:
+                    raise Unfit(f"{name} changes in place what {other.name} is a view of")
+
+
+def _calls(model: nn.Module) -> list[Call]:
+    graph, root = _graph_of(model)
+    calls: list[Call] = []
+    values = _Values(graph)
+    for node in graph.nodes:
+        if node.op == "output":
+            if values.numbers.get(node.args[0]) != len(calls) - 1:
+                raise Unfit("the network returns something else than the scores of its last layer")
+            return calls
+        if node.op == "placeholder":
+            if calls:
+                raise Unfit(f"the network has several inputs, {node.name} among them")
+            calls.append(Call("input", "the input"))
+        elif _is_size(node):
+            continue  # looked at by the view that uses it
+        else:
+            calls.append(_call(node, root, values))
+        number, view = len(calls) - 1, calls[-1].kind == "flatten"
+        changes, alias = _in_place(node, root), calls[-1].settings.get("op") in SAME
+        values.enter(node, number, alias=alias, changes=changes, view=view)
+    raise Unfit("the network returns nothing")
+
+
+def _graph_of(model: nn.Module) -> tuple[fx.Graph, nn.Module]:
+    if isinstance(model, fx.GraphModule):
+        return model.graph, model
+    tracer = MaseTracer()
+    root = nn.Sequential(model) if tracer.is_leaf_module(model, "") else model
+    try:
+        return tracer.trace(root), root
+    except TraceError as error:
+        raise Unfit(str(error)) from error
+
+
+def check_traces(models: Sequence[nn.Module], x: Tensor) -> None:
+    """Refuse a network whose graph does something else with `x`, as after `b = a; b += 1`."""
+    for model in {type(model): model for model in models}.values():
+        graph, root = _graph_of(copy.deepcopy(model).to(x.device))
+        root.eval()
+        with torch.no_grad():
+            by_graph, by_itself = fx.Interpreter(root, graph=graph).run(x.clone()), root(x.clone())
+        if not torch.equal(by_graph.nan_to_num(), by_itself.nan_to_num()):
+            raise Unfit(
+                f"the graph of {type(model).__name__} does not compute what it does: forward() "
+                f"changes a value in place that it knows by two names"
+            )
+
+
+def _call(node: fx.Node, root: nn.Module, values: _Values) -> Call:
+    module = root.get_submodule(str(node.target)) if node.op == "call_module" else None
+    op = identify(node, module).name
+    inputs = tuple(values[value] for value in node.all_input_nodes if not _is_size(value))
+    if module is not None:
+        return _module_call(module, op, str(node.target), inputs)
+    if op == "flatten" or op in ("view", "reshape"):
+        _check_flatten(node)
+        return Call("flatten", node.name, inputs)
+    formats = _function_formats(node)
+    if op == "add" and _is_plain_add(node):
+        both = tuple(values[value] for value in node.args)
+        return Call("add", node.name, both, formats=formats)
+    if op in POINTWISE or op in POOLS:
+        settings, function = _function(node)
+        kind: Kind = "pool" if op in POOLS else "pointwise"
+        return Call(kind, node.name, inputs, {"op": op} | settings, None, function, formats)
+    raise Unfit(f"{node.name} is {op}, which populations do not know")
+
+
+def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Call:
+    cls = _float_class(module, name)
+    formats = dict(module.formats) if isinstance(module, Quantized) else {}
+    _check_formats(formats, name)
+    settings = {"op": op, "class": cls.__name__, **_settings(module)}
+    if cls in WEIGHTED:
+        _check_layer(module, name)
+        groups = getattr(module, "groups", 1)
+        settings |= {"bias": module.bias is not None, "depthwise": groups > 1}
+        settings |= {"masks": masked_names(type(module))}
+        return Call(WEIGHTED[cls], name, inputs, settings, module, None, formats)
+    if cls is nn.Flatten:
+        if (module.start_dim, module.end_dim) != (1, -1):
+            raise Unfit(f"{name} flattens other dimensions than all of a sample")
+        return Call("flatten", name, inputs)
+    if op in DROPOUTS and module.p > 0:
+        raise Unfit(f"{name} is dropout, whose draws a candidate alone would not share")
+    known = op in POINTWISE or op in POOLS or op in DROPOUTS
+    if known and cls.__module__.startswith("torch.nn."):
+        kind: Kind = "pool" if op in POOLS else "pointwise"
+        return Call(kind, name, inputs, settings, None, _apart(module, cls), formats)
+    raise Unfit(f"{name} is a {type(module).__name__}, which populations do not know")
+
+
+def _float_class(module: nn.Module, name: str) -> type[nn.Module]:
+    """The layer of torch that a module computes, rounded or not."""
+    cls: Any = unmasked_class(type(module))
+    if any(getattr(module, hooks) for hooks in HOOKS) or hasattr(module, "parametrizations"):
+        raise Unfit(f"{name} has hooks or parametrizations")
+    if not isinstance(module, Quantized):
+        return cls  # type: ignore[no-any-return]
+    usual = LAYERS.get(module.float_class)
+    if usual is None or module._own_ways or cls.forward is not usual.forward:
+        raise Unfit(f"{name} is a {cls.__name__}, which does more than round its operands")
+    return module.float_class
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """What a layer was made with, but for its widths."""
+    own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k not in NOT_SETTINGS}
+    return {key: value for key, value in own.items() if isinstance(value, SETTINGS)}
+
+
+def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
+    for operand, fmt in formats.items():
+        if not fmt.deterministic:
+            raise Unfit(
+                f"{name} rounds {operand} at random, with draws that it alone would not get"
+            )
+        if not (fmt._rounds_as_all_do() or isinstance(fmt, Float)):
+            raise Unfit(f"{name} rounds {operand} in a way of its own, {fmt.name}")
+
+
+def _check_layer(module: Any, name: str) -> None:
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        depthwise = module.groups == module.in_channels == module.out_channels
+        if module.groups > 1 and not depthwise:
+            raise Unfit(f"{name} has {module.groups} groups; one, or one a channel, can be batched")
+        if module.padding_mode != "zeros":
+            raise Unfit(f"{name} pads with {module.padding_mode}, not with zeros")
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and (
+        module.momentum is None or module.running_mean is None
+    ):
+        raise Unfit(f"{name} keeps no moving average of its statistics")
+
+
+def _apart(module: nn.Module, cls: type[nn.Module]) -> Callable[[Tensor], Tensor]:
+    """The float layer's own function, which leaves its input as it is."""
+    mine: Any = copy.copy(module)
+    if hasattr(mine, "inplace"):
+        mine.inplace = False
+    forward: Any = cls.forward
+    return lambda x: forward(mine, x)
+
+
+# --- functions
+
+
+def _function(node: fx.Node) -> tuple[dict[str, Any], Callable[[Tensor], Tensor]]:
+    """The other arguments of a function of one tensor, and the function with them."""
+    target: Any = node.target
+    if isinstance(target, QuantizedFunction):
+        target = target.target
+    if node.op == "call_method":
+        target = getattr(Tensor, str(target))
+    name = getattr(target, "__name__", "")
+    if name.endswith("_"):
+        target = getattr(torch, name[:-1], None) or getattr(nn.functional, name[:-1])
+    args = node.args[1:]
+    kwargs = {k: v for k, v in node.kwargs.items() if k not in ("inplace", "config", "input")}
+    if any(isinstance(value, fx.Node) for value in (*args, *kwargs.values())):
+        raise Unfit(f"{node.name} depends on more than one tensor")
+    return {"args": args, "kwargs": kwargs}, lambda x: target(x, *args, **kwargs)
+
+
+def _function_formats(node: fx.Node) -> dict[str, NumberFormat]:
+    if not isinstance(node.target, QuantizedFunction):
+        return {}
+    formats = dict(node.target.formats(node.kwargs["config"]))  # type: ignore[arg-type]
+    _check_formats(formats, node.name)
+    return formats
+
+
+def _is_plain_add(node: fx.Node) -> bool:
+    both = len(node.args) == 2 and all(isinstance(arg, fx.Node) for arg in node.args)
+    return both and not node.kwargs.keys() - {"config"}
+
+
+def _is_size(node: fx.Node) -> bool:
+    """x.size(0), x.shape, x.shape[0]: what a view asks for."""
+    if node.op == "call_method" and node.target == "size":
+        return True
+    if node.op != "call_function":
+        return False
+    if node.target is getattr:
+        return node.args[1:] == ("shape",)
+    return node.target is operator.getitem and _is_size(node.args[0])  # type: ignore[arg-type]
+
+
+def _check_flatten(node: fx.Node) -> None:
+    """Only all dimensions of a sample become one."""
+    rest: Any = (*node.args[1:], *node.kwargs.values())
+    if identify(node).name == "flatten":
+        fits = rest in ((1,), (1, -1))
+    else:
+        shape = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
+        fits = len(shape) == 2 and shape[1] == -1 and _is_first_size(shape[0])
+    if not fits:
+        raise Unfit(f"{node.name} reshapes to something else than one row a sample")
+
+
+def _is_first_size(value: Any) -> bool:
+    if not isinstance(value, fx.Node) or not _is_size(value):
+        return False
+    return value.args[1:] == (0,)
+
+
+def _in_place(node: fx.Node, root: nn.Module) -> bool:
+    if node.op == "call_module":
+        return bool(getattr(root.get_submodule(str(node.target)), "inplace", False))
+    target = node.target.target if isinstance(node.target, QuantizedFunction) else node.target
+    name = getattr(target, "__name__", str(target))
+    inplace = name.endswith("_") and not name.endswith("__")
+    return inplace or name == "iadd" or bool(node.kwargs.get("inplace"))
+
+
+# --- shapes of activations
+
+
+def layouts(family: Family, *, maps: bool) -> list[bool]:
+    """Whether each call gives maps (channels and places) or rows; `maps` is what the input is."""
+    found: list[bool] = []
+    for call in family.first:
+        given = {found[number] for number in call.inputs}
+        if call.kind == "input":
+            found.append(maps)
+        elif call.kind in ("linear", "conv", "pool"):
+            wanted = call.kind != "linear"
+            if given != {wanted}:
+                kinds = ("rows", "maps")
+                raise Unfit(f"{call.name} gets {kinds[not wanted]}, not {kinds[wanted]}")
+            found.append(wanted)
+        elif call.kind == "flatten":
+            found.append(False)
+        else:
+            if len(given) != 1:
+                raise Unfit(f"{call.name} adds rows and maps")
+            found.append(given.pop())
+    if found[-1]:
+        raise Unfit("the network returns maps, not a row of scores a sample")
+    return found
+
+
+def widths_of(family: Family, channels: int | None = None) -> list[list[Any]]:
+    """How many channels each call gives, for every candidate; the input has `channels`, if known.
+
+    Flattened maps count by their channels: each of them is as many features as a map has places.
+    """
+    found: list[list[Any]] = []
+    for number, call in enumerate(family.first):
+        calls: list[Any] = family.calls(number)
+        if call.kind == "input":
+            found.append([channels] * len(family))
+        elif call.kind == "linear":
+            found.append([c.module.out_features for c in calls])
+        elif call.kind == "conv":
+            found.append([c.module.out_channels for c in calls])
+        elif call.kind == "norm":
+            found.append([c.module.num_features for c in calls])
+        else:
+            found.append(found[call.inputs[0]])
+        if call.kind == "add" and not _may_be_equal(*(found[i] for i in call.inputs)):
+            raise Unfit(f"{call.name} adds operands of different widths")
+    if len(set(found[-1])) != 1:
+        raise Unfit(f"candidates score different numbers of classes: {sorted(set(found[-1]))}")
+    return found
+
+
+def _may_be_equal(a: list[int | None], b: list[int | None]) -> bool:
+    return all(x == y or None in (x, y) for x, y in zip(a, b, strict=True))
+
+
+def _check_layouts(family: Family) -> None:
+    """Refuse networks that no data fit, be they rows or maps."""
+    widths_of(family)
+    reasons: dict[bool, Unfit] = {}
+    for maps in (False, True):
+        try:
+            layouts(family, maps=maps)
+        except Unfit as error:
+            reasons[maps] = error
+    if len(reasons) == 2:
+        raise reasons[any(call.kind in ("conv", "pool") for call in family.first)]

@@ -1,0 +1,252 @@
+"""The networks of a family as one: every layer is one batched operation.
+
+Rows of features lie as [K, C, B] and maps as [B, K·C, …], for K candidates of at most C channels
+and B samples: so batch norms, poolings and convolutions find their channels where they look for
+them, and nothing is copied between layers. Channels beyond a candidate's own are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chop.numerics import NumberFormat
+from chop.passes.graph.transforms.pruning.masks import mask_name
+from chop.training.population.family import Call, Family, layouts, widths_of
+from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
+from chop.training.population.stacks import State, is_masked, owner_of, plan_of
+
+
+class Operand:
+    """An activation: how it is rounded, and which of its channels are padding."""
+
+    def __init__(
+        self,
+        formats: Sequence[NumberFormat | None],
+        widths: Sequence[int],
+        *,
+        maps: bool,
+    ) -> None:
+        self.formats, self.widths, self.maps = formats, widths, maps
+        self.idle = not any(formats)
+        self._rounders: dict[tuple[int, int], Rounder] = {}
+        self._masks: dict[int, Tensor] = {}
+
+    def _seen(self, x: Tensor) -> Tensor:
+        return x.view(len(x), len(self.widths), -1, *x.shape[2:]) if self.maps else x
+
+    def rounded(self, x: Tensor) -> Tensor:
+        if self.idle:
+            return x
+        seen = self._seen(x)
+        places = self._places(seen)
+        key = (places, seen.dim())
+        if key not in self._rounders:
+            layout = MAPS if self.maps else ROWS
+            extents = [(width * places,) for width in self.widths]
+            self._rounders[key] = Rounder(self.formats, extents, layout, seen.dim(), x)
+        return self._rounders[key](seen).reshape(x.shape)
+
+    def _places(self, seen: Tensor) -> int:
+        """How many features a channel is: more than one where maps were flattened."""
+        return 1 if self.maps else seen.shape[1] // max(self.widths)
+
+    def masked(self, x: Tensor) -> Tensor:
+        """`x` with zeros where there is padding."""
+        if len(set(self.widths)) == 1:
+            return x
+        seen = self._seen(x)
+        places = self._places(seen)
+        if places not in self._masks:
+            channels = torch.arange(seen.shape[2 if self.maps else 1], device=x.device)
+            widths = torch.tensor(self.widths, device=x.device) * places
+            self._masks[places] = channels < widths.unsqueeze(1)
+        mask = self._masks[places]  # [K, C]
+        shape = (1, *mask.shape, *[1] * (seen.dim() - 3)) if self.maps else (*mask.shape, 1)
+        return torch.where(mask.view(shape), seen, 0.0).reshape(x.shape)
+
+
+Named = dict[str, Tensor]
+
+
+class Layer(Protocol):
+    """One call of all candidates."""
+
+    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor: ...
+
+
+def _linear(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
+    weight, bias = parameters["weight"], parameters.get("bias")
+    if bias is None:
+        return torch.bmm(weight, inputs[0])
+    return torch.baddbmm(bias.unsqueeze(2), weight, inputs[0])
+
+
+class _Conv:
+    """A grouped convolution, a group for each candidate, or for each channel of each."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        module: Any = calls[0].module
+        self.module = module
+        self.depthwise = calls[0].settings["depthwise"]
+        self.convolve: Any = F.conv1d if len(module.kernel_size) == 1 else F.conv2d
+
+    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
+        weight, bias = parameters["weight"], parameters.get("bias")
+        kernel, module = weight.flatten(0, 1), self.module
+        out: Tensor = self.convolve(
+            inputs[0],
+            kernel,
+            None if bias is None else bias.flatten(),
+            module.stride,
+            module.padding,
+            module.dilation,
+            len(kernel) if self.depthwise else len(weight),
+        )
+        return out
+
+
+class _Norm:
+    """Batch norm over the channels of all candidates."""
+
+    def __init__(self, calls: Sequence[Call], maps: bool) -> None:
+        self.module: Any = calls[0].module
+        self.maps = maps
+
+    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
+        x = inputs[0]
+        weight, bias = parameters.get("weight"), parameters.get("bias")
+        out = F.batch_norm(
+            x if self.maps else x.reshape(1, -1, x.shape[2]),
+            parameters["running_mean"].view(-1),
+            parameters["running_var"].view(-1),
+            None if weight is None else weight.flatten(),
+            None if bias is None else bias.flatten(),
+            training,
+            self.module.momentum,
+            self.module.eps,
+        )
+        return out.view(x.shape)
+
+
+class _Function:
+    """An activation or a pooling: what torch does for one network, it does for all."""
+
+    def __init__(self, calls: Sequence[Call], output: Operand) -> None:
+        assert calls[0].function is not None
+        self.function, self.output = calls[0].function, output
+        # at zero a sigmoid is not zero, and padding has to be
+        self.moves_zero = calls[0].kind == "pointwise" and bool(self.function(torch.zeros(1)).any())
+
+    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
+        out = self.function(inputs[0])
+        return self.output.masked(out) if self.moves_zero else out
+
+
+class _Flatten:
+    def __init__(self, candidates: int, maps: bool) -> None:
+        self.candidates, self.maps = candidates, maps
+
+    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
+        x = inputs[0]
+        if not self.maps:
+            return x
+        return x.reshape(len(x), self.candidates, -1).permute(1, 2, 0).contiguous()
+
+
+def _add(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
+    return inputs[0] + inputs[1]
+
+
+class Network:
+    """A family, ready to compute with the numbers of a `State`."""
+
+    def __init__(self, family: Family, *, maps: bool, channels: int) -> None:
+        self.family, self.plan, self.maps = family, plan_of(family), maps
+        self._layouts = layouts(family, maps=maps)
+        self._widths = widths_of(family, channels)
+        self._sizes, self._chosen = self.plan.pieces()
+        self._owners = {
+            number: owner_of(family, number)
+            for number, call in enumerate(family.first)
+            if call.module is not None
+        }
+        numbers = range(1, len(family.first))
+        self._given = {number: self._inputs(number) for number in numbers}
+        self._output = {number: self._operand(number, "data_out", number) for number in numbers}
+        self._layers = {number: self._layer(number) for number in numbers}
+        self._rounders: dict[tuple[int, str], Rounder] = {}
+        self._last_use = {i: n for n in numbers for i in family.first[n].inputs}
+
+    def only(self, rows: Sequence[int]) -> Network:
+        """The same for some of the candidates."""
+        return Network(self.family.only(rows), maps=self.maps, channels=self._widths[0][0])
+
+    def _operand(self, number: int, name: str, value: int) -> Operand:
+        formats = [call.formats.get(name) for call in self.family.calls(number)]
+        return Operand(formats, self._widths[value], maps=self._layouts[value])
+
+    def _inputs(self, number: int) -> list[Operand]:
+        return [self._operand(number, "data_in", i) for i in self.family.first[number].inputs]
+
+    def _layer(self, number: int) -> Layer:
+        calls, maps = self.family.calls(number), self._layouts[number]
+        match calls[0].kind:
+            case "linear":
+                return _linear
+            case "conv":
+                return _Conv(calls)
+            case "norm":
+                return _Norm(calls, maps)
+            case "flatten":
+                return _Flatten(len(calls), self._layouts[calls[0].inputs[0]])
+            case "add":
+                return _add
+        return _Function(calls, self._output[number])
+
+    def __call__(self, state: State, x: Tensor, *, training: bool) -> Tensor:
+        """The scores [K, classes, B] of samples in the layout of the input."""
+        pieces = state.values.split(self._sizes, 1)
+        stacks = {
+            (slot.call, slot.name): pieces[at].view(-1, *slot.shape)
+            for slot, at in zip(self.plan.slots, self._chosen, strict=True)
+        } | state.buffers
+        values: dict[int, Tensor] = {0: x}
+        for number, layer in self._layers.items():
+            call = self.family.first[number]
+            inputs = [
+                operand.rounded(values[i])
+                for operand, i in zip(self._given[number], call.inputs, strict=True)
+            ]
+            parameters = self._parameters(number, stacks) if call.module is not None else {}
+            out = layer(inputs, parameters, training)
+            values[number] = self._output[number].rounded(out)
+            for i in call.inputs:
+                if self._last_use[i] == number:
+                    values.pop(i, None)
+        return values[number]
+
+    def _parameters(self, number: int, stacks: dict[tuple[int, str], Tensor]) -> Named:
+        """What a layer computes with: masked, then rounded."""
+        owner, calls = self._owners[number], self.family.calls(number)
+        found = {name: stack for (call, name), stack in stacks.items() if call == owner}
+        for name in ("weight", "bias"):
+            if name not in found:
+                continue
+            stack = found[name]
+            if is_masked(calls[0], name):
+                stack = torch.where(found[mask_name(name)], stack, 0.0)
+            found[name] = self._rounder(number, name, stack)(stack)
+        return found
+
+    def _rounder(self, number: int, name: str, stack: Tensor) -> Rounder:
+        if (number, name) not in self._rounders:
+            calls: list[Any] = self.family.calls(number)
+            formats = [call.formats.get(name) for call in calls]
+            extents = [tuple(call.module._parameters[name].shape) for call in calls]
+            self._rounders[number, name] = Rounder(formats, extents, PARAMETER, stack.dim(), stack)
+        return self._rounders[number, name]

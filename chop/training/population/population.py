@@ -1,0 +1,282 @@
+"""A population: candidates that learn in step, and leave when they are done."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.dataset.tensors import TensorSplit, batches
+from chop.training.check import float_type
+from chop.training.feed import Format
+from chop.training.options import TrainOptions
+from chop.training.population.batches import Batches, every
+from chop.training.population.family import Call, Family, family_of
+from chop.training.population.network import Network
+from chop.training.population.stacks import State, chosen_rows, gather, scatter
+from chop.training.population.updates import Updates
+from chop.training.saving import Progress
+from chop.training.steps import Captured
+
+
+@dataclass(frozen=True)
+class Report:
+    """A candidate at the end of an epoch, or of its training."""
+
+    candidate: int  # its number among the models
+    epochs: int  # whole ones
+    steps: int
+    loss: float  # on the validation split; without one, that of the last batch
+    accuracy: float | None  # on the validation split
+
+
+@dataclass(frozen=True)
+class Outcome(Report):
+    """What became of a candidate; its weights are in its model."""
+
+    seconds: float  # from the beginning until it was done
+    stopped: str  # why: "budget", "patience", "asked" or "diverged"
+    best_loss: float
+    best_epoch: int
+
+
+@dataclass
+class Candidate:
+    """One network of a population, and its books."""
+
+    number: int  # among the caller's models
+    options: TrainOptions
+    seed: int
+    progress: Progress = field(default_factory=Progress)
+    loss: float = math.inf
+    accuracy: float | None = None
+
+    @property
+    def report(self) -> Report:
+        p = self.progress
+        return Report(self.number, p.epoch, p.step, self.loss, self.accuracy)
+
+    def mark(self, calls: Sequence[Call]) -> str:
+        """What tells a candidate from another one, but for its weights and its budget."""
+        layers = [
+            (call.kind, call.name, call.shapes, sorted(call.formats.items())) for call in calls
+        ]
+        text = f"{self.options.optimizer} {self.seed} {layers}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def stopped(self) -> str | None:
+        """Why this candidate is done, by its own options; None if it is not."""
+        p, options = self.progress, self.options
+        if p.step > 0 and not math.isfinite(self.loss):
+            return "diverged"
+        if p.epoch >= options.max_epochs or (options.max_steps and p.step >= options.max_steps):
+            return "budget"
+        patience = options.early_stopping
+        if patience is not None and p.best_epoch >= 0 and p.stale_epochs >= patience:
+            return "patience"
+        return None
+
+    def end_epoch(self, loss: float, accuracy: float | None, *, step: int, rest: int) -> None:
+        """Enter a score; `rest` are the steps of an epoch that is not over, else 0."""
+        p, self.loss, self.accuracy = self.progress, loss, accuracy
+        p.step, p.step_in_epoch = step, rest
+        p.epoch += not rest
+        if loss < p.best_loss:
+            p.best_loss, p.best_accuracy, p.best_epoch = loss, accuracy, p.epoch - (not rest)
+
+
+class Population:
+    """Candidates that learn in step: their numbers, their data, and how far they are."""
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        data: tuple[TensorSplit, TensorSplit | None],
+        options: Sequence[TrainOptions],
+        seeds: Sequence[int],
+        *,
+        batch_size: int,
+        device: torch.device,
+        family: Family | None = None,
+    ) -> None:
+        self.models = models
+        # candidates of one optimiser lie side by side
+        numbers = sorted(range(len(models)), key=lambda number: options[number].optimizer)
+        self.active = [Candidate(i, options[i], seeds[i]) for i in numbers]
+        family = (family or family_of(models)).only(numbers)
+        self.batch_size = batch_size
+        marks = {
+            c.number: c.mark(calls) for c, calls in zip(self.active, family.members, strict=True)
+        }
+        self.fingerprints = [marks[number] for number in range(len(models))]
+        kind = Format(float_type(models[0]))
+        self.train = kind.split(data[0]).to(device)
+        self.val = None if data[1] is None else kind.split(data[1]).to(device)
+        sample = next(batches(self.train, 1))[0][0]
+        maps, channels = sample.dim() > 1, sample.shape[0]
+        self.network = Network(family, maps=maps, channels=channels)
+        self.state = gather(family, self.network.plan, device, float_type(models[0]))
+        self.moments = torch.zeros(2, *self.state.values.shape).to(self.state.values)
+        self.epoch = self.step = self.step_in_epoch = 0
+        self.finite = torch.ones(len(models), dtype=torch.bool, device=device)
+        self.outcomes: dict[int, Outcome] = {}
+        self.began = time.perf_counter()
+        self._ready()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.train) / self.batch_size)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def _ready(self) -> None:
+        """Make what follows from who is in the population."""
+        options, seeds = [c.options for c in self.active], [c.seed for c in self.active]
+        self.state.values.requires_grad_()
+        self.updates = Updates(self.state.values, options, self.moments, self.step)
+        maps = self.network.maps
+        self.batches = Batches(self.train, self.batch_size, seeds, maps=maps)
+        self.losses = self.state.values.new_zeros(len(options))
+        self._captured: Captured[None] | None = None
+        if self.losses.is_cuda and self.train.augment is None:
+            self._captured = Captured(self._whole, self.losses.device, before=lambda: None)
+
+    def _learn(self, x: Tensor, y: Tensor) -> None:
+        logits = self.network(self.state, x, training=True)
+        losses = F.cross_entropy(logits, y, reduction="none").mean(1)
+        (grad,) = torch.autograd.grad(losses.sum(), self.state.values)
+        self.updates(grad)
+        self.losses.copy_(losses.detach())
+        self.finite &= self.losses.isfinite()
+
+    def _whole(self) -> None:
+        self._learn(*self.batches.next())
+
+    def take(self) -> None:
+        """One step on the coming whole batch; on a GPU, replayed."""
+        (self._captured or self._whole)()
+
+    def take_last(self) -> None:
+        """One step on what is left of an epoch after the whole batches."""
+        with self._captured.aside() if self._captured else contextlib.nullcontext():
+            self._learn(*self.batches.last())
+
+    @property
+    def work(self) -> int:
+        """Products of batch and parameters in a step."""
+        return self.batch_size * self.state.values.numel()
+
+    def advance(self, max_seconds: float | None = None) -> bool:
+        """Train until the epoch, the steps of a candidate or the time end; whether time is left."""
+        limits = [c.options.max_steps for c in self.active if c.options.max_steps]
+        end = min([self.steps_per_epoch, *(self.step_in_epoch + n - self.step for n in limits)])
+        whole = len(self.train) // self.batch_size
+        self.batches.start(self.epoch, self.step_in_epoch)
+        in_time = True
+        while self.step_in_epoch < end and in_time:
+            self.updates.set_rates(epoch=self.epoch, step=self.step)
+            if self.step_in_epoch < whole:
+                self.take()
+            else:
+                self.take_last()
+            self.step += 1
+            self.step_in_epoch += 1
+            in_time = max_seconds is None or self.seconds < max_seconds
+        return in_time
+
+    def enter_scores(self, *, all_of_them: bool) -> list[int]:
+        """Score the candidates whose epoch or training ends here; their rows."""
+        over = self.step_in_epoch >= self.steps_per_epoch
+        rest = 0 if over else self.step_in_epoch
+        if over:
+            self.epoch, self.step_in_epoch = self.epoch + 1, 0
+        ending = [
+            row
+            for row, c in enumerate(self.active)
+            if over or all_of_them or c.options.max_steps == self.step
+        ]
+        losses, accuracies = self._scores(ending)
+        finite = self.finite.tolist()
+        for row, loss, accuracy in zip(ending, losses, accuracies, strict=True):
+            loss = loss if finite[row] else math.nan
+            self.active[row].end_epoch(loss, accuracy, step=self.step, rest=rest)
+        return ending
+
+    def score(self, rows: list[int]) -> None:
+        """Score candidates that have nothing to learn."""
+        if rows and self.val is not None:
+            for row, loss, accuracy in zip(rows, *self._scores(rows), strict=True):
+                self.active[row].loss, self.active[row].accuracy = loss, accuracy
+
+    def _scores(self, rows: list[int]) -> tuple[list[float], list[float | None]]:
+        """Loss and accuracy on the validation split; without one, the loss of the last batch."""
+        if self.val is None:
+            return self.losses[rows].tolist(), [None] * len(rows)
+        network, state = self.network, self.state
+        if len(rows) < len(self.active):
+            network = network.only(rows)
+            state = state.only(rows, self.network.plan, network.plan)
+        loss, hits = scores(network, state, self.val, self.batch_size)
+        return loss.tolist(), hits.tolist()
+
+    def finish(self, done: dict[int, str]) -> None:
+        """Write the candidates at these rows back into their models, and close ranks."""
+        if not done:
+            return
+        scatter(self.network.family, self.network.plan, self.state, list(done), self.step)
+        for row, why in done.items():
+            candidate = self.active[row]
+            report, p = candidate.report, candidate.progress
+            self.outcomes[candidate.number] = Outcome(
+                **asdict(report),
+                seconds=self.seconds,
+                stopped=why,
+                best_loss=p.best_loss,
+                best_epoch=p.best_epoch,
+            )
+        self.keep([row for row in range(len(self.active)) if row not in done])
+
+    def keep(self, rows: list[int]) -> None:
+        """Let all candidates go but those at `rows`."""
+        self.active = [self.active[row] for row in rows]
+        if not rows:
+            return
+        now, self.network = self.network.plan, self.network.only(rows)
+        then = self.network.plan
+        self.state = self.state.only(rows, now, then)
+        self.moments = torch.stack([chosen_rows(m, rows, now, then) for m in self.moments])
+        self.finite = self.finite[rows]
+        self._ready()
+
+    def go_on_from(self, state: State, moments: Tensor, finite: Tensor) -> None:
+        """Take over the numbers of a population of the same candidates."""
+        device = self.state.values.device
+        buffers = {key: stack.to(device) for key, stack in state.buffers.items()}
+        self.state = State(state.values.to(device), buffers)
+        self.moments, self.finite = moments.to(device), finite.to(device)
+        self._ready()
+
+
+@torch.no_grad()
+def scores(
+    network: Network, state: State, split: TensorSplit, batch_size: int
+) -> tuple[Tensor, Tensor]:
+    """Mean loss and accuracy of every candidate over a split."""
+    candidates = len(network.family)
+    loss = torch.zeros(candidates, dtype=torch.float64, device=state.values.device)
+    hits = torch.zeros_like(loss)
+    for x, y in every(split, batch_size, candidates, maps=network.maps):
+        logits = network(state, x, training=False)
+        y = y.expand(candidates, -1)
+        loss += F.cross_entropy(logits, y, reduction="none").sum(1, dtype=torch.float64)
+        hits += (logits.argmax(1) == y).sum(1)
+    return loss / len(split), hits / len(split)

@@ -1,0 +1,103 @@
+"""A population on disk: tensors and plain values, from which it goes on as if never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from chop.checkpoints import read_torch_file
+from chop.training.population.population import Candidate, Outcome, Population
+from chop.training.population.stacks import State
+from chop.training.saving import Progress
+from chop.version import __version__
+
+KEY = "mase_population"
+
+
+def snapshot_of(population: Population) -> dict[str, Any]:
+    """Everything that the population consists of: those that learn, and those that are done."""
+    done = population.outcomes
+    return {
+        KEY: __version__,
+        "who": population.fingerprints,
+        "batch_size": population.batch_size,
+        "samples": len(population.train),
+        "progress": {
+            "epoch": population.epoch,
+            "step": population.step,
+            "step_in_epoch": population.step_in_epoch,
+            "seconds": population.seconds,
+        },
+        "active": [_books(candidate) for candidate in population.active],
+        "values": population.state.values.detach(),
+        "buffers": [[*key, stack] for key, stack in population.state.buffers.items()],
+        "moments": population.moments,
+        "finite": population.finite,
+        "done": [
+            [asdict(outcome), population.models[number].state_dict()]
+            for number, outcome in done.items()
+        ],
+    }
+
+
+def _books(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "number": candidate.number,
+        "progress": asdict(candidate.progress),
+        "loss": candidate.loss,
+        "accuracy": candidate.accuracy,
+    }
+
+
+def read_snapshot(file: Path) -> dict[str, Any]:
+    """What `snapshot_of` made and somebody wrote."""
+    saved = read_torch_file(file)
+    if not isinstance(saved, dict) or KEY not in saved:
+        raise ValueError(f"{file} is no snapshot of a population; remove it to begin anew")
+    return saved
+
+
+def restore(population: Population, saved: dict[str, Any]) -> None:
+    """Bring a fresh population of the same candidates to where `saved` was written."""
+    _check(population, saved)
+    for outcome, state in saved["done"]:
+        population.models[outcome["candidate"]].load_state_dict(state)
+        population.outcomes[outcome["candidate"]] = Outcome(**outcome)
+    books = {each["number"]: each for each in saved["active"]}
+    progress = saved["progress"]
+    population.epoch, population.step = progress["epoch"], progress["step"]
+    population.step_in_epoch = progress["step_in_epoch"]
+    population.began -= progress["seconds"]
+    population.keep([row for row, c in enumerate(population.active) if c.number in books])
+    for candidate in population.active:
+        own = books[candidate.number]
+        candidate.progress = Progress(**own["progress"])
+        candidate.loss, candidate.accuracy = own["loss"], own["accuracy"]
+    if population.active:
+        buffers = {(call, name): stack for call, name, stack in saved["buffers"]}
+        state = State(saved["values"], buffers)
+        population.go_on_from(state, saved["moments"], saved["finite"])
+
+
+def _check(population: Population, saved: dict[str, Any]) -> None:
+    """Refuse another population than the one that was saved."""
+    now = {
+        "batch_size": population.batch_size,
+        "samples": len(population.train),
+        "number of candidates": len(population.fingerprints),
+    }
+    before = {**saved, "number of candidates": len(saved["who"])}
+    for what, value in now.items():
+        if before[what] != value:
+            raise ValueError(
+                f"the population that is resumed has {what} = {before[what]}, not {value}; resume "
+                f"it as it was, or remove its snapshot to begin anew"
+            )
+    pairs = enumerate(zip(saved["who"], population.fingerprints, strict=True))
+    changed = [number for number, (was, is_now) in pairs if was != is_now]
+    if changed:
+        raise ValueError(
+            f"candidate {changed[0]} is not the one that was saved: its layers, formats, seed or "
+            f"optimizer differ; resume it as it was, or remove the snapshot to begin anew"
+        )

@@ -1,0 +1,106 @@
+"""A population on a GPU, its step captured, learns as it does on the CPU."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from chop.dataset import TensorSplit
+from chop.numerics import FORMATS
+from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
+from chop.training.options import TrainOptions
+from chop.training.population import train_population
+from chop.training.population.population import Population
+from chop.training.steps import WARM_UP
+
+pytestmark = pytest.mark.gpu
+CONFIG = {"name": "integer"} | {
+    f"{operand}_{key}": value
+    for operand in ("data_in", "weight", "bias")
+    for key, value in (("width", 8), ("frac_width", 5))
+}
+
+
+def rows(size, seed, shape=(16,)):
+    x = torch.randn(size, *shape, generator=torch.Generator().manual_seed(seed))
+    weight = torch.randn(x[0].numel(), 5, generator=torch.Generator().manual_seed(99))
+    return TensorSplit(x, (x.flatten(1) @ weight).argmax(1))
+
+
+def network(width, config=None):
+    torch.manual_seed(width)
+    linear = nn.Linear(16, width, bias=False)
+    if config is not None:
+        linear = variant(LAYERS[nn.Linear], FORMATS["integer"]).from_float(linear, config)
+    return nn.Sequential(linear, nn.BatchNorm1d(width), nn.Sigmoid(), nn.Linear(width, 5))
+
+
+def picture(width):
+    torch.manual_seed(width)
+    return nn.Sequential(
+        nn.Conv2d(2, width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(9 * width, 5),
+    )
+
+
+def options(**changes):
+    usual = {"max_epochs": 3, "learning_rate": 1e-2, "precision": "64"}
+    return TrainOptions(**(usual | changes))
+
+
+def difference(a, b):
+    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    return max((x.double() - y.double()).abs().max().item() for x, y in pairs)
+
+
+@pytest.mark.parametrize("kind", ["rows", "images"])
+def test_the_gpu_learns_what_the_cpu_learns(kind):
+    shape = (16,) if kind == "rows" else (2, 6, 6)
+    data = rows(1000, 1, shape), rows(300, 2, shape)
+    models = [picture(w) for w in (2, 5, 3)]
+    if kind == "rows":
+        models = [network(3), network(8, CONFIG), network(5)]
+    chosen = [options(seed=1), options(optimizer="sgd"), options(max_steps=20, warmup_steps=5)]
+    others = copy.deepcopy(models)
+    here = train_population(models, data, chosen, batch_size=64, device="cuda")
+    there = train_population(others, data, chosen, batch_size=64, device="cpu")
+    for one, other, a, b in zip(models, others, here, there, strict=True):
+        assert next(one.parameters()).device.type == "cpu"  # models stay where they were
+        assert difference(one, other) < 1e-8  # the rounding of sums, in float64
+        assert (a.steps, a.epochs) == (b.steps, b.epochs)
+        assert a.loss == pytest.approx(b.loss, abs=1e-8)
+
+
+def test_steps_are_replayed():
+    models, device = [network(width).double() for width in (3, 8)], torch.device("cuda:0")
+    chosen = [options(), options()]
+    data = (rows(1000, 1), None)
+    run = Population(models, data, chosen, [0, 1], batch_size=64, device=device)
+    run.advance()
+    assert run._captured.warm == WARM_UP
+    assert run._captured.graph is not None
+
+
+def test_it_resumes_on_the_gpu(tmp_path):
+    def run(**others):
+        models = [network(width) for width in (3, 8)]
+        data = rows(1000, 1), rows(300, 2)
+        train_population(models, data, options(), batch_size=64, device="cuda", **others)
+        return models
+
+    class Killed(Exception):
+        pass
+
+    def killer(reports):
+        if reports[0].epochs == 2:
+            raise Killed
+
+    file = tmp_path / "population.pt"
+    with pytest.raises(Killed):
+        run(on_epoch=killer, snapshot=file)
+    for one, other in zip(run(snapshot=file, resume=True), run(), strict=True):
+        assert difference(one, other) < 1e-10
