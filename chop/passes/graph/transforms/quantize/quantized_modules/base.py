@@ -139,8 +139,9 @@ class Quantized(Leaf, nn.Module):
         if self.training or torch.is_grad_enabled() or not _can_be_kept(tensor, fmt):
             return fmt(tensor)
         kept = self._kept.get(name)
-        if kept is not None and kept.version == tensor._version and kept.fmt == fmt:
-            return kept.rounded
+        if kept is not None and kept.version is not None and kept.fmt == fmt:
+            if kept.version == tensor._version:
+                return kept.rounded
         bits = tensor.detach().view(BITS[tensor.element_size()])
         if kept is None or kept.fmt != fmt or not _same(kept, tensor, bits):
             kept = self._kept[name] = _Kept(bits.clone(), fmt, fmt(tensor.detach()))
