@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import itertools
 import logging
 import os
 import platform
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +20,23 @@ from typing import Any
 from chop.actions.config import ConfigError
 from chop.actions.options import without_password
 from chop.actions.search.company import Guest, Lead, is_led, is_led_at
-from chop.actions.search.coordinator import Coordinator
+from chop.actions.search.coordinator import Coordinator, Failed
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
-from chop.actions.search.record import Record
+from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
-from chop.training.interruption import Interruption
+from chop.training.interruption import Interrupted, Interruption
 from chop.version import __version__
 
 logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
+UNNAMED = re.compile(rf"{STUDY}(-\d+)?")
 # what a study cannot be resumed without
 FIXED = (
     "model",
@@ -68,9 +72,13 @@ class Place:
 
 
 def conduct(
-    problem: Problem, place: Place, about: Mapping[str, Any], visualizer: Any = None
+    problem: Problem,
+    place: Place,
+    about: Mapping[str, Any],
+    visualizer: Any = None,
+    tell: Callable[[Results, Place], None] = lambda results, place: None,
 ) -> Results:
-    """Set everything up, search, and write the files."""
+    """Set everything up, search, and write the files; `tell` hears of cut searches as well."""
     began = datetime.datetime.now()
     _quiet_optuna()
     settings = problem.settings()
@@ -81,11 +89,11 @@ def conduct(
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings)
-    place = _free_place(place)
+    place = _free_place(place, settings.heartbeat)
     logger.info("The study is '%s' in %s", place.study, without_password(place.url))
+    described = described_search(problem, settings, worker, about)
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
-    described = _described(problem, settings, worker, about)
-    with ExitStack() as stack:
+    with contextlib.closing(record), ExitStack() as stack:
         led = None if record.existed else _found(record, settings, described)
         if led is not None:
             stack.enter_context(led)
@@ -93,13 +101,34 @@ def conduct(
         if led is None:
             led = _take_part(record, engine, place, settings, described)
             stack.enter_context(led or nullcontext())
+        cut = None
         if led is not None:
             coordinator = _coordinator(strategy, engine, record, settings, worker, led)
-            _search(coordinator, settings, place, visualizer)
-    results = Results(record, settings.goals, worker.space.config_of)
+            cut = _search(coordinator, settings, place, led, visualizer)
+        stack.close()
+        results = Results(record, settings.goals, worker.space.config_of)
+        if led is not None:
+            page = {**described, **_circumstances(place, began), "workers": workers}
+            results.write(place.folder, {**page, "baseline": baseline}, _labs_keys(problem))
+    tell(results, place)
+    if cut is not None:
+        raise cut
+    return results
+
+
+def _labs_keys(problem: Problem) -> dict[str, Any]:
+    """What the labs' files have in every design."""
+    return {
+        "default": DEFAULT_QUANTIZATION_CONFIG,
+        "by": "name",
+        "accelerator": problem.accelerator,
+    }
+
+
+def _circumstances(place: Place, began: datetime.datetime) -> dict[str, Any]:
+    """When, where and by what a search was run."""
     ended = datetime.datetime.now()
-    page = {
-        **described,
+    return {
         "command": place.command,
         "started": began.isoformat(timespec="seconds"),
         "finished": ended.isoformat(timespec="seconds"),
@@ -108,19 +137,8 @@ def conduct(
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "study": place.study,
         "storage": without_password(place.url),
-        "workers": workers,
-        "baseline": baseline,
         "test": None,
     }
-    if led is not None:
-        extra = {
-            "default": DEFAULT_QUANTIZATION_CONFIG,
-            "by": "name",
-            "accelerator": problem.accelerator,
-        }
-        results.write(place.folder, page, extra)
-    record.close()
-    return results
 
 
 def _quiet_optuna() -> None:
@@ -158,24 +176,35 @@ def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings) -> None:
         )
 
 
-def _free_place(place: Place) -> Place:
+def _free_place(place: Place, beat: float) -> Place:
     """A second search in a folder gets a study of its own; a resumed one the latest."""
-    if place.storage is not None or place.study != STUDY:
-        return place
-    there = sorted(place.folder.glob(f"{STUDY}*.journal"), key=lambda f: f.stat().st_mtime)
+    if place.resume:
+        return latest(place)
+    there = _journals(place)
     if not there:
         return place
-    if place.resume or is_led_at(str(there[-1]), there[-1].stem):
-        return dataclasses.replace(place, study=there[-1].stem)
-    return dataclasses.replace(place, study=f"{STUDY}-{len(there)}")
+    if is_led_at(str(there[-1]), there[-1].stem, beat):
+        return latest(place)
+    taken = {file.stem for file in there}
+    free = (f"{STUDY}-{i}" for i in itertools.count(1) if f"{STUDY}-{i}" not in taken)
+    return dataclasses.replace(place, study=next(free))
 
 
 def latest(place: Place) -> Place:
     """The place of the search that is there."""
-    return _free_place(dataclasses.replace(place, resume=True))
+    there = _journals(place)
+    return dataclasses.replace(place, study=there[-1].stem) if there else place
 
 
-def _described(
+def _journals(place: Place) -> list[Path]:
+    """The studies of the folder that nobody has named, the latest last."""
+    if place.storage is not None or place.study != STUDY:
+        return []
+    files = [f for f in place.folder.glob(f"{STUDY}*.journal") if UNNAMED.fullmatch(f.stem)]
+    return sorted(files, key=lambda file: file.stat().st_mtime)
+
+
+def described_search(
     problem: Problem, settings: Settings, worker: Worker, about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the search is about; a resumed one has to be about the same."""
@@ -327,16 +356,30 @@ def _coordinator(
     return coordinator
 
 
-def _search(coordinator: Coordinator, settings: Settings, place: Place, visualizer: Any) -> None:
+def _search(
+    coordinator: Coordinator, settings: Settings, place: Place, led: Lead, visualizer: Any
+) -> BaseException | None:
+    """Search; what cut it short, once what there is has been written."""
     logger.info("Search started...")
     shown = progress_bar(settings.goals, wanted=place.progress, log=logger.info)
-    with Interruption() as interruption, shown as show:
-        coordinator.show = show
-        coordinator.visualizer = visualizer
-        coordinator.run(lambda: interruption.received)
+    try:
+        with Interruption() as interruption, shown as show:
+            coordinator.show = show
+            coordinator.visualizer = visualizer
+            coordinator.run(lambda: interruption.received or led.deposed)
+    except Failed as error:
+        return error
+    if led.deposed:
+        record = coordinator.record
+        raise StorageError(
+            f"this process was away for long, and another leads the study {record.study!r} in "
+            f"{record.shown} now; the same command joins it"
+        )
     if interruption.received:
-        interruption.stop(interruption.received)
-    if not any(out.state == "COMPLETE" for out in coordinator.outcomes.values()):
-        errors = [out.error for _, out in sorted(coordinator.outcomes.items()) if out.error]
-        last = errors[0].strip().splitlines()[-1] if errors else "nothing was tried"
-        raise ValueError(f"no trial was completed; the first failed with: {last}")
+        return Interrupted(interruption.received)
+    if coordinator.progress.completed == 0:
+        failed = coordinator.first_failure
+        error_lines = (failed.error or "").strip().splitlines() if failed else []
+        last = error_lines[-1] if error_lines else "nothing was tried"
+        return ValueError(f"no trial was completed; the first failed with: {last}")
+    return None
