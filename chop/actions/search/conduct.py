@@ -27,6 +27,7 @@ from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
+from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
@@ -36,6 +37,7 @@ from chop.version import __version__
 logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
+LONGEST = 10**300  # a number that every reader of JSON takes
 UNNAMED = re.compile(rf"{STUDY}(-\d+)?")
 # what a study cannot be resumed without
 FIXED = (
@@ -225,7 +227,7 @@ def described_search(
             "threads": settings.threads,
             "space": {
                 "name": worker.space.name,
-                "size": worker.space.choices.size,
+                "size": _written_size(worker.space.choices.size),
                 "choices": {p.key: p.choice.plain() for p in worker.space.choices.open},
             },
             "objectives": [dataclasses.asdict(goal) for goal in settings.goals.goals],
@@ -234,6 +236,11 @@ def described_search(
         }
     )
     return found
+
+
+def _written_size(size: int | None) -> int | str | None:
+    """A size as a file can hold it."""
+    return size if size is None or size < LONGEST else shown_size(size)
 
 
 def _versions() -> dict[str, str]:

@@ -86,6 +86,12 @@ class Goals:
         opposed = goal.direction != self.summed
         return -1.0 if self.honour_directions and opposed and goal.scale > 0 else 1.0
 
+    def wants_more(self, goal: Goal) -> bool:
+        """Whether a greater metric is better, be its scale negative or not."""
+        if self.summed is None:
+            return (goal.direction == "maximize") == (goal.scale > 0)
+        return (self.summed == "maximize") == (self._signed(goal) * goal.scale > 0)
+
     def violations(self, metrics: Mapping[str, float]) -> list[float]:
         return [constraint.violation(metrics) for constraint in self.constraints]
 

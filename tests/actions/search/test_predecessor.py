@@ -201,3 +201,14 @@ def test_tpe_beats_random_on_a_planted_problem():
     """In 10 of 12 seeds at least, which chance gives with a probability of 2 %."""
     wins = [best_of("tpe", n) < best_of("random", n) for n in range(12)]
     assert sum(wins) >= 10
+
+
+@pytest.mark.parametrize("summed", [None, "maximize", "minimize"])
+@pytest.mark.parametrize("honour", [True, False])
+@pytest.mark.parametrize("scale", [0.5, -0.5])
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_early_stopping_hopes_for_what_really_counts_as_better(direction, scale, honour, summed):
+    goal = Goal("loss", direction, scale)
+    goals = Goals((goal,), summed, honour_directions=honour)
+    less, more = (goals.costs(goals.values({"loss": loss})) for loss in (1.0, 2.0))
+    assert goals.wants_more(goal) == (more < less)

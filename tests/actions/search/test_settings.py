@@ -77,6 +77,7 @@ WRONG = {
     "strategy.constraints": ("average_bitwidth <= 6", "is a list of sentences"),
     "strategy.early_stopping": (3, "is a table with margin and warmup"),
     "strategy.early_stopping.margin": (0.1, "margin says by metric"),
+    "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
     "strategy.early_stopping.warmup": (0, "warmup is a whole number from 1"),
 }
 
