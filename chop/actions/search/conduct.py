@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import hashlib
 import itertools
 import logging
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
 from chop.actions.options import without_password
@@ -34,19 +35,28 @@ from chop.actions.search.worker import Worker
 from chop.training.interruption import Interrupted, Interruption
 from chop.version import __version__
 
+if TYPE_CHECKING:
+    from torch import nn
+
 logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
+NEW_NAME = "give the new search a name of its own by --study"
 LONGEST = 10**300  # a number that every reader of JSON takes
 UNNAMED = re.compile(rf"{STUDY}(-\d+)?")
 # what a study cannot be resumed without
 FIXED = (
     "model",
+    "weights",
     "dataset",
+    "fingerprints",
     "space",
+    "runners",
     "objectives",
     "constraints",
     "summed",
+    "honour_directions",
+    "early_stopping",
     "sampler",
     "sampler_options",
     "seed",
@@ -212,10 +222,11 @@ def described_search(
     """What the search is about; a resumed one has to be about the same."""
     data = problem.data_module
     splits = {"train": data.train_dataset, "validation": data.val_dataset}
-    info = data.dataset_info
+    info, stopping = data.dataset_info, settings.early_stopping
     found: dict[str, Any] = plain(
         {
             "model": about.get("model"),
+            "weights": _digest(problem.graph.model),
             "dataset": data.name,
             "dataset_title": getattr(info, "title", data.name),
             "simulated": bool(getattr(info, "simulated", False)),
@@ -230,12 +241,26 @@ def described_search(
                 "size": _written_size(worker.space.choices.size),
                 "choices": {p.key: p.choice.plain() for p in worker.space.choices.open},
             },
+            "runners": {cls.name: dict(options) for cls, options in settings.runners},
+            "early_stopping": stopping and dataclasses.asdict(stopping),
+            "honour_directions": settings.goals.honour_directions,
             "objectives": [dataclasses.asdict(goal) for goal in settings.goals.goals],
             "summed": settings.goals.summed,
             "constraints": [str(c) for c in settings.goals.constraints],
         }
     )
     return found
+
+
+def _digest(model: nn.Module) -> str:
+    """Parents with the same weights and statistics have the same."""
+    import torch
+
+    whole = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(model.state_dict().items()):
+        whole.update(name.encode())
+        whole.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return whole.hexdigest()
 
 
 def _written_size(size: int | None) -> int | str | None:
@@ -302,11 +327,11 @@ def _take_part(
     """Lead the study, or help whoever does until it is over; None if there is nothing to lead."""
     beat = settings.heartbeat
     if record.existed:
-        _check_same(record, about)
+        check_same(record, about)
     took_over = False
     while True:
         while record.existed and is_led(record, beat):
-            _check_same(record, about)  # which may be younger than our first look
+            check_same(record, about)  # which may be younger than our first look
             logger.info("Joined the study '%s' in %s", record.study, record.shown)
             if Guest(record, engine, beat, settings.retries).run():
                 return None
@@ -315,22 +340,22 @@ def _take_part(
         if record.existed and not (place.resume or took_over):
             raise ConfigError(
                 f"the study {record.study!r} in {record.shown} exists; go on with it by --resume, "
-                f"or give the new search a name of its own by --study"
+                f"or {NEW_NAME}"
             )
         lead = Lead.taken(record, beat)
         if lead is not None:
             return lead
 
 
-def _check_same(record: Record, about: Mapping[str, Any]) -> None:
+def check_same(record: Record, about: Mapping[str, Any], fix: str = NEW_NAME) -> None:
+    """Refuse to mix two searches."""
     before = record.attributes().get("about", {})
     differ = [key for key in FIXED if key in before and before[key] != about[key]]
     if differ:
         key = differ[0]
         raise ConfigError(
             f"the study {record.study!r} in {record.shown} is about another search: its {key} is "
-            f"{_shown(before[key])}, and here {_shown(about[key])}; "
-            f"give the new search a name of its own by --study"
+            f"{_shown(before[key])}, and here {_shown(about[key])}; {fix}"
         )
 
 

@@ -44,13 +44,16 @@ class Stored:
     front: tuple[Costs, ...] = ()
 
 
-def open_storage(url: str) -> BaseStorage:
+def open_storage(url: str, *, create: bool = True) -> BaseStorage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
     if "://" not in url or url.startswith("journal://"):
+        path = Path(url.removeprefix("journal://"))
+        if not create and not path.exists():
+            raise ValueError(f"there is no study in {path}; search first")
         with _told(url), quiet():
             from chop.actions.search.journal import open_journal
 
-            return open_journal(Path(url.removeprefix("journal://")))
+            return open_journal(path)
     with _told(url), quiet():
         return _database(url)
 
@@ -126,7 +129,7 @@ class Record:
         from optuna.study import StudyDirection
 
         self.url, self.study, self.choices = url, study, choices
-        self._storage = open_storage(url)
+        self._storage = open_storage(url, create=create)
         ways = [StudyDirection[d.upper()] for d in directions]
         with _told(url), quiet():
             try:

@@ -213,6 +213,7 @@ def test_there_has_to_be_a_search_to_apply(searches):
     said = searches.run(searches.config("n_trials = 6"), "--apply", "best", check=2)
     assert "Traceback" not in said
     assert said.strip().splitlines()[-1].startswith("ch: ")
+    assert not list(searches.results().glob("*.journal"))
 
 
 # --- storages
