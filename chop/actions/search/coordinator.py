@@ -168,7 +168,7 @@ class Coordinator:
     def _front(self) -> tuple[Costs, ...]:
         if self.settings.early_stopping is None:
             return ()
-        return tuple(self.progress.front.members.values())
+        return self.progress.front.costs
 
     def _tell(self, out: Outcome) -> None:
         values = out.values if out.state == "COMPLETE" else None
@@ -316,4 +316,4 @@ def front_of(outcomes: Iterable[Outcome], goals: Goals) -> list[Outcome]:
         if out.feasible and out.values is not None:
             front.add(out.number, goals.costs(out.values))
             found[out.number] = out
-    return [found[number] for number in sorted(front.members)]
+    return [found[number] for number in front.numbers]

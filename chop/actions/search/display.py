@@ -135,7 +135,7 @@ def _lines(goals: Goals, log: Callable[[str], None]) -> Show:
 def state(progress: Progress, goals: Goals) -> str:
     """Best so far, size of the front, speed, what went wrong."""
     said = []
-    members = list(progress.front.members.values())
+    members = progress.front.costs
     if members and len(goals.directions) == 1:
         best = members[0][0]
         said.append(f"best {-best if goals.directions[0] == 'maximize' else best:.4g}")
