@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.search.conduct import Place, latest
+from chop.actions.search.conduct import Place, check_same, described_search, latest
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record
 from chop.actions.search.results import Results
@@ -17,9 +18,13 @@ def apply(problem: Problem, place: Place, config: RunConfig) -> None:
     """Build the design of a trial from the parent, train it as its trial did, and save it."""
     worker = problem.worker()
     place = latest(place)
-    goals = problem.settings().goals
-    record = Record(place.url, place.study, goals.directions, worker.space.choices, create=False)
-    results = Results(record, goals, worker.space.config_of)
+    settings = problem.settings()
+    ways, choices = settings.goals.directions, worker.space.choices
+    about = described_search(problem, settings, worker, {"model": config.model})
+    record = Record(place.url, place.study, ways, choices, create=False)
+    with contextlib.closing(record):
+        check_same(record, about, "apply its designs with the file and the weights that it had")
+        results = Results(record, settings.goals, worker.space.config_of)
     number = _number(str(config.apply), results)
     logger.info("Applying trial %d: %s", number, dict(results.outcomes[number].scaled))
     graph = worker.rebuilt(number, results.designs[number])

@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 LEADER = "leader"
 GUEST = "guest:"
-BEAT = 3.0  # seconds
 GRACE = 5  # beats without which somebody is gone
 LOOK = 0.5  # seconds between two looks of a guest
 
@@ -66,17 +65,20 @@ class Pulse:
         self._record, self._key, self._me, self._beat = record, key, me, beat
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        record.note(key, me.sign(0))
+        record.note(key, me.sign(1))
         self._thread.start()
 
     def _run(self) -> None:
-        number = 0
+        number = 1
         while not self._over.wait(self._beat):
             number += 1
             try:
-                self._record.note(self._key, self._me.sign(number))
+                self._strike(number)
             except StorageError:  # a leader that fell silent here would soon have a rival
                 logger.debug("a beat could not be noted", exc_info=True)
+
+    def _strike(self, number: int) -> None:
+        self._record.note(self._key, self._me.sign(number))
 
     def silence(self) -> None:
         """Stop without a word."""
@@ -90,6 +92,27 @@ class Pulse:
             self._record.note(self._key, self._me.sign(-1) | {"ended": True})
         except StorageError:
             logger.debug("the end could not be noted", exc_info=True)
+
+
+class Reign(Pulse):
+    """The beat of a leader, who may have slept so long that another leads by now."""
+
+    deposed = False
+
+    def _strike(self, number: int) -> None:
+        said = self._record.attributes()[LEADER]
+        # who only wants to lead has not struck yet, and will see that we do
+        if said.get("id") != self._me.id and said.get("beat"):
+            self.deposed = True
+            self._over.set()
+        else:
+            super()._strike(number)
+
+    def stop(self) -> None:
+        if self.deposed:
+            self.silence()
+        else:
+            super().stop()
 
 
 class Ear:
@@ -143,7 +166,7 @@ def is_led(record: Record, beat: float) -> bool:
     return False
 
 
-def is_led_at(url: str, study: str, beat: float = BEAT) -> bool:
+def is_led_at(url: str, study: str, beat: float) -> bool:
     """Whether somebody leads the study of that name, if there is one."""
     record = Record.found(url, study)
     if record is None:
@@ -157,7 +180,7 @@ def is_led_at(url: str, study: str, beat: float = BEAT) -> bool:
 class Lead:
     """Being the leader: nobody else is, and the others are known."""
 
-    _pulse: Pulse
+    _pulse: Reign
 
     def __init__(self, record: Record, beat: float) -> None:
         self.record, self.beat, self.me = record, beat, Identity()
@@ -167,12 +190,18 @@ class Lead:
     def taken(cls, record: Record, beat: float) -> Lead | None:
         """The lead, unless another process had the same idea at the same time and got it."""
         lead = cls(record, beat)
-        lead._pulse = Pulse(record, LEADER, lead.me, beat)
+        record.note(LEADER, lead.me.sign(0))
         time.sleep(2 * min(LOOK, beat) if record.existed else 0)
-        if record.attributes()[LEADER].get("id") == lead.me.id:
-            return lead
-        lead._pulse.silence()
-        return None
+        if record.attributes()[LEADER].get("id") != lead.me.id:
+            record.existed = True  # at the latest now
+            return None
+        lead._pulse = Reign(record, LEADER, lead.me, beat)
+        return lead
+
+    @property
+    def deposed(self) -> bool:
+        """Whether another process leads by now."""
+        return self._pulse.deposed
 
     def __enter__(self) -> Lead:
         return self
@@ -210,7 +239,7 @@ class Guests:
     def lost(self) -> Iterable[int]:
         """Trials that run, and for a while now nobody who is there has had them."""
         here, now = self._alive | {self._leader}, time.monotonic()
-        held = [t for t in self._record.trials() if t.outcome is None and not t.waiting]
+        held = [trial for trial in self._record.unfinished() if not trial.waiting]
         orphans = [t.number for t in held if t.worker not in here]
         # who claims a trial signs it a moment later
         self._orphans = {number: self._orphans.get(number, now) for number in orphans}
@@ -256,8 +285,8 @@ class Guest:
     def _take(self) -> None:
         if self.engine.free() == 0:
             return
-        for trial in self.record.trials():
-            if not trial.waiting or trial.outcome is not None:
+        for trial in self.record.unfinished():
+            if not trial.waiting:
                 continue
             if self.record.claim(trial.number, self.me.id):
                 self.engine.submit(Task(trial.number, trial.chosen, trial.front))

@@ -2,45 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import hashlib
+import itertools
 import logging
 import os
 import platform
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
 from chop.actions.options import without_password
 from chop.actions.search.company import Guest, Lead, is_led, is_led_at
-from chop.actions.search.coordinator import Coordinator
+from chop.actions.search.coordinator import Coordinator, Failed
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
-from chop.actions.search.record import Record
+from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
+from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
-from chop.training.interruption import Interruption
+from chop.training.interruption import Interrupted, Interruption
 from chop.version import __version__
+
+if TYPE_CHECKING:
+    from torch import nn
 
 logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
+NEW_NAME = "give the new search a name of its own by --study"
+LONGEST = 10**300  # a number that every reader of JSON takes
+UNNAMED = re.compile(rf"{STUDY}(-\d+)?")
 # what a study cannot be resumed without
 FIXED = (
     "model",
+    "weights",
     "dataset",
+    "fingerprints",
     "space",
+    "runners",
     "objectives",
     "constraints",
     "summed",
+    "honour_directions",
+    "early_stopping",
     "sampler",
     "sampler_options",
     "seed",
@@ -68,9 +84,13 @@ class Place:
 
 
 def conduct(
-    problem: Problem, place: Place, about: Mapping[str, Any], visualizer: Any = None
+    problem: Problem,
+    place: Place,
+    about: Mapping[str, Any],
+    visualizer: Any = None,
+    tell: Callable[[Results, Place], None] = lambda results, place: None,
 ) -> Results:
-    """Set everything up, search, and write the files."""
+    """Set everything up, search, and write the files; `tell` hears of cut searches as well."""
     began = datetime.datetime.now()
     _quiet_optuna()
     settings = problem.settings()
@@ -81,11 +101,11 @@ def conduct(
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings)
-    place = _free_place(place)
+    place = _free_place(place, settings.heartbeat)
     logger.info("The study is '%s' in %s", place.study, without_password(place.url))
+    described = described_search(problem, settings, worker, about)
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
-    described = _described(problem, settings, worker, about)
-    with ExitStack() as stack:
+    with contextlib.closing(record), ExitStack() as stack:
         led = None if record.existed else _found(record, settings, described)
         if led is not None:
             stack.enter_context(led)
@@ -93,13 +113,34 @@ def conduct(
         if led is None:
             led = _take_part(record, engine, place, settings, described)
             stack.enter_context(led or nullcontext())
+        cut = None
         if led is not None:
             coordinator = _coordinator(strategy, engine, record, settings, worker, led)
-            _search(coordinator, settings, place, visualizer)
-    results = Results(record, settings.goals, worker.space.config_of)
+            cut = _search(coordinator, settings, place, led, visualizer)
+        stack.close()
+        results = Results(record, settings.goals, worker.space.config_of)
+        if led is not None:
+            page = {**described, **_circumstances(place, began), "workers": workers}
+            results.write(place.folder, {**page, "baseline": baseline}, _labs_keys(problem))
+    tell(results, place)
+    if cut is not None:
+        raise cut
+    return results
+
+
+def _labs_keys(problem: Problem) -> dict[str, Any]:
+    """What the labs' files have in every design."""
+    return {
+        "default": DEFAULT_QUANTIZATION_CONFIG,
+        "by": "name",
+        "accelerator": problem.accelerator,
+    }
+
+
+def _circumstances(place: Place, began: datetime.datetime) -> dict[str, Any]:
+    """When, where and by what a search was run."""
     ended = datetime.datetime.now()
-    page = {
-        **described,
+    return {
         "command": place.command,
         "started": began.isoformat(timespec="seconds"),
         "finished": ended.isoformat(timespec="seconds"),
@@ -108,19 +149,8 @@ def conduct(
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "study": place.study,
         "storage": without_password(place.url),
-        "workers": workers,
-        "baseline": baseline,
         "test": None,
     }
-    if led is not None:
-        extra = {
-            "default": DEFAULT_QUANTIZATION_CONFIG,
-            "by": "name",
-            "accelerator": problem.accelerator,
-        }
-        results.write(place.folder, page, extra)
-    record.close()
-    return results
 
 
 def _quiet_optuna() -> None:
@@ -158,33 +188,45 @@ def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings) -> None:
         )
 
 
-def _free_place(place: Place) -> Place:
+def _free_place(place: Place, beat: float) -> Place:
     """A second search in a folder gets a study of its own; a resumed one the latest."""
-    if place.storage is not None or place.study != STUDY:
-        return place
-    there = sorted(place.folder.glob(f"{STUDY}*.journal"), key=lambda f: f.stat().st_mtime)
+    if place.resume:
+        return latest(place)
+    there = _journals(place)
     if not there:
         return place
-    if place.resume or is_led_at(str(there[-1]), there[-1].stem):
-        return dataclasses.replace(place, study=there[-1].stem)
-    return dataclasses.replace(place, study=f"{STUDY}-{len(there)}")
+    if is_led_at(str(there[-1]), there[-1].stem, beat):
+        return latest(place)
+    taken = {file.stem for file in there}
+    free = (f"{STUDY}-{i}" for i in itertools.count(1) if f"{STUDY}-{i}" not in taken)
+    return dataclasses.replace(place, study=next(free))
 
 
 def latest(place: Place) -> Place:
     """The place of the search that is there."""
-    return _free_place(dataclasses.replace(place, resume=True))
+    there = _journals(place)
+    return dataclasses.replace(place, study=there[-1].stem) if there else place
 
 
-def _described(
+def _journals(place: Place) -> list[Path]:
+    """The studies of the folder that nobody has named, the latest last."""
+    if place.storage is not None or place.study != STUDY:
+        return []
+    files = [f for f in place.folder.glob(f"{STUDY}*.journal") if UNNAMED.fullmatch(f.stem)]
+    return sorted(files, key=lambda file: file.stat().st_mtime)
+
+
+def described_search(
     problem: Problem, settings: Settings, worker: Worker, about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the search is about; a resumed one has to be about the same."""
     data = problem.data_module
     splits = {"train": data.train_dataset, "validation": data.val_dataset}
-    info = data.dataset_info
+    info, stopping = data.dataset_info, settings.early_stopping
     found: dict[str, Any] = plain(
         {
             "model": about.get("model"),
+            "weights": _digest(problem.graph.model),
             "dataset": data.name,
             "dataset_title": getattr(info, "title", data.name),
             "simulated": bool(getattr(info, "simulated", False)),
@@ -196,15 +238,34 @@ def _described(
             "threads": settings.threads,
             "space": {
                 "name": worker.space.name,
-                "size": worker.space.choices.size,
+                "size": _written_size(worker.space.choices.size),
                 "choices": {p.key: p.choice.plain() for p in worker.space.choices.open},
             },
+            "runners": {cls.name: dict(options) for cls, options in settings.runners},
+            "early_stopping": stopping and dataclasses.asdict(stopping),
+            "honour_directions": settings.goals.honour_directions,
             "objectives": [dataclasses.asdict(goal) for goal in settings.goals.goals],
             "summed": settings.goals.summed,
             "constraints": [str(c) for c in settings.goals.constraints],
         }
     )
     return found
+
+
+def _digest(model: nn.Module) -> str:
+    """Parents with the same weights and statistics have the same."""
+    import torch
+
+    whole = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(model.state_dict().items()):
+        whole.update(name.encode())
+        whole.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return whole.hexdigest()
+
+
+def _written_size(size: int | None) -> int | str | None:
+    """A size as a file can hold it."""
+    return size if size is None or size < LONGEST else shown_size(size)
 
 
 def _versions() -> dict[str, str]:
@@ -266,11 +327,11 @@ def _take_part(
     """Lead the study, or help whoever does until it is over; None if there is nothing to lead."""
     beat = settings.heartbeat
     if record.existed:
-        _check_same(record, about)
+        check_same(record, about)
     took_over = False
     while True:
         while record.existed and is_led(record, beat):
-            _check_same(record, about)  # which may be younger than our first look
+            check_same(record, about)  # which may be younger than our first look
             logger.info("Joined the study '%s' in %s", record.study, record.shown)
             if Guest(record, engine, beat, settings.retries).run():
                 return None
@@ -279,22 +340,22 @@ def _take_part(
         if record.existed and not (place.resume or took_over):
             raise ConfigError(
                 f"the study {record.study!r} in {record.shown} exists; go on with it by --resume, "
-                f"or give the new search a name of its own by --study"
+                f"or {NEW_NAME}"
             )
         lead = Lead.taken(record, beat)
         if lead is not None:
             return lead
 
 
-def _check_same(record: Record, about: Mapping[str, Any]) -> None:
+def check_same(record: Record, about: Mapping[str, Any], fix: str = NEW_NAME) -> None:
+    """Refuse to mix two searches."""
     before = record.attributes().get("about", {})
     differ = [key for key in FIXED if key in before and before[key] != about[key]]
     if differ:
         key = differ[0]
         raise ConfigError(
             f"the study {record.study!r} in {record.shown} is about another search: its {key} is "
-            f"{_shown(before[key])}, and here {_shown(about[key])}; "
-            f"give the new search a name of its own by --study"
+            f"{_shown(before[key])}, and here {_shown(about[key])}; {fix}"
         )
 
 
@@ -327,16 +388,30 @@ def _coordinator(
     return coordinator
 
 
-def _search(coordinator: Coordinator, settings: Settings, place: Place, visualizer: Any) -> None:
+def _search(
+    coordinator: Coordinator, settings: Settings, place: Place, led: Lead, visualizer: Any
+) -> BaseException | None:
+    """Search; what cut it short, once what there is has been written."""
     logger.info("Search started...")
     shown = progress_bar(settings.goals, wanted=place.progress, log=logger.info)
-    with Interruption() as interruption, shown as show:
-        coordinator.show = show
-        coordinator.visualizer = visualizer
-        coordinator.run(lambda: interruption.received)
+    try:
+        with Interruption() as interruption, shown as show:
+            coordinator.show = show
+            coordinator.visualizer = visualizer
+            coordinator.run(lambda: interruption.received or led.deposed)
+    except Failed as error:
+        return error
+    if led.deposed:
+        record = coordinator.record
+        raise StorageError(
+            f"this process was away for long, and another leads the study {record.study!r} in "
+            f"{record.shown} now; the same command joins it"
+        )
     if interruption.received:
-        interruption.stop(interruption.received)
-    if not any(out.state == "COMPLETE" for out in coordinator.outcomes.values()):
-        errors = [out.error for _, out in sorted(coordinator.outcomes.items()) if out.error]
-        last = errors[0].strip().splitlines()[-1] if errors else "nothing was tried"
-        raise ValueError(f"no trial was completed; the first failed with: {last}")
+        return Interrupted(interruption.received)
+    if coordinator.progress.completed == 0:
+        failed = coordinator.first_failure
+        error_lines = (failed.error or "").strip().splitlines() if failed else []
+        last = error_lines[-1] if error_lines else "nothing was tried"
+        return ValueError(f"no trial was completed; the first failed with: {last}")
+    return None

@@ -69,6 +69,10 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
 
     @property
+    def completed(self) -> int:
+        return self.done - self.failed - self.stopped
+
+    @property
     def per_second(self) -> float:
         return (self.done - self.resumed) / max(time.monotonic() - self.began, 1e-9)
 
@@ -98,8 +102,10 @@ class Coordinator:
         self.in_flight = settings.in_flight
         if not strategy.looks_back and settings.early_stopping is None:  # nothing depends on it
             self.in_flight = max(self.in_flight, 2 * engine.slots)
-        self.asked: dict[int, Asked] = {}
-        self.outcomes: dict[int, Outcome] = {}
+        self.first_failure: Outcome | None = None
+        self._asked: dict[int, Asked] = {}  # not yet told
+        self._outcomes: dict[int, Outcome] = {}  # not yet told
+        self._here: set[int] = set()  # with our own engine
         self._waiting: deque[int] = deque()  # asked, not yet begun
         self._published: set[int] = set()  # in the storage, not finished
         self._stored: dict[int, Stored] = {}  # of an earlier run
@@ -120,8 +126,8 @@ class Coordinator:
         while True:
             if self._may_ask():
                 self._ask()
-            elif self._told in self.outcomes:
-                self._tell(self.outcomes[self._told])
+            elif self._told in self._outcomes:
+                self._tell(self._outcomes.pop(self._told))
             else:
                 return
 
@@ -133,9 +139,9 @@ class Coordinator:
         number, before = self._next, self._stored.pop(self._next, None)
         if before is not None:
             self.strategy.adopt(number, before.chosen, before.notes)
-            self.asked[number] = Asked(before.chosen, before.notes, self._front())
+            self._asked[number] = Asked(before.chosen, before.notes, self._front())
             if before.outcome is not None:
-                self.outcomes[number] = before.outcome
+                self._outcomes[number] = before.outcome
             else:
                 self._published.add(number)
                 self._reclaim(before)
@@ -146,7 +152,7 @@ class Coordinator:
                 self.progress.total = number
                 logger.info("All %d designs of the space have been tried", number)
                 return
-            self.asked[number] = Asked(chosen, self.strategy.notes(number), self._front())
+            self._asked[number] = Asked(chosen, self.strategy.notes(number), self._front())
             self._waiting.append(number)
         self._next += 1
 
@@ -155,13 +161,14 @@ class Coordinator:
         if not before.waiting:
             if self.others.present() and self.others.has(before.worker):
                 return
-            self.record.requeue(before.number)
+            if not self.record.requeue(before.number):
+                return  # it was finished a moment ago
         self._waiting.append(before.number)
 
     def _front(self) -> tuple[Costs, ...]:
         if self.settings.early_stopping is None:
             return ()
-        return tuple(self.progress.front.members.values())
+        return self.progress.front.costs
 
     def _tell(self, out: Outcome) -> None:
         values = out.values if out.state == "COMPLETE" else None
@@ -169,6 +176,7 @@ class Coordinator:
         if out.feasible:
             assert out.values is not None
             self.progress.front.add(out.number, self.goals.costs(out.values))
+        del self._asked[out.number]
         self._told += 1
         if self.visualizer is not None and out.scaled:
             self.visualizer.log_metrics(metrics=dict(out.scaled), step=out.number)
@@ -177,7 +185,7 @@ class Coordinator:
 
     def resume(self, stored: Iterable[Stored]) -> None:
         """Take over what an earlier run has recorded."""
-        self._stored = {trial.number: trial for trial in stored}
+        self._stored = {trial.number: trial for trial in stored if trial.number < self._limit}
         finished = [t.outcome for t in self._stored.values() if t.outcome is not None]
         for out in finished:
             self._count(out)
@@ -214,12 +222,13 @@ class Coordinator:
             self._offer(self._waiting)
         while self._waiting and self.engine.free() > 0:
             number = self._waiting.popleft()
-            asked = self.asked[number]
+            asked = self._asked[number]
             if number in self._published:
                 if not self.record.claim(number, self.name):
                     continue  # somebody else has it
             elif not self.engine.in_order:
                 self._publish(number, self.name)
+            self._here.add(number)
             self.engine.submit(Task(number, asked.chosen, asked.front))
 
     def _offer(self, numbers: Iterable[int]) -> None:
@@ -228,11 +237,14 @@ class Coordinator:
                 self._publish(number, None)
 
     def _publish(self, number: int, worker: str | None) -> None:
-        asked = self.asked[number]
+        asked = self._asked[number]
         self.record.publish(number, asked.chosen, asked.notes, worker, asked.front)
         self._published.add(number)
 
     def _handle(self, event: Outcome | Died) -> None:
+        self._here.discard(event.number)
+        if event.number not in self._asked or event.number in self._outcomes:
+            return  # a guest that we thought gone was faster
         out = self._again(event) if isinstance(event, Died) else event
         if out is None:
             return
@@ -256,7 +268,7 @@ class Coordinator:
         return None
 
     def _store(self, out: Outcome) -> None:
-        asked = self.asked[out.number]
+        asked = self._asked[out.number]
         if out.number in self._published:
             if not self.record.finish(out):
                 return
@@ -266,30 +278,35 @@ class Coordinator:
         self._take(out)
 
     def _take(self, out: Outcome) -> None:
-        if out.number not in self.outcomes:
-            self.outcomes[out.number] = out
-            self._count(out)
+        self._outcomes[out.number] = out
+        self._count(out)
 
     def _count(self, out: Outcome) -> None:
         self.progress.done += 1
         self.progress.failed += out.state == "FAIL"
         self.progress.stopped += out.state == "PRUNED"
+        first = self.first_failure
+        if out.state == "FAIL" and (first is None or out.number < first.number):
+            self.first_failure = out
 
     def _look_around(self) -> None:
         """What others have finished, and what they have dropped."""
-        if not self.others.present():
+        if not self.others.present() and not self._elsewhere():
             return
         for number in self.others.lost():
-            if self.record.requeue(number):
+            if number in self._published and self.record.requeue(number):
                 logger.warning("Trial %d: its worker is gone; it is run again", number)
                 self._waiting.append(number)
         # read after who is gone was found out, so that nobody's last outcome is missed
-        for trial in self.record.trials():
-            if trial.outcome is not None and trial.number not in self.outcomes:
-                self._published.discard(trial.number)
-                if trial.number in self._waiting:
-                    self._waiting.remove(trial.number)
-                self._take(trial.outcome)
+        for out in self.record.outcomes_of(self._published):
+            self._published.discard(out.number)
+            if out.number in self._waiting:
+                self._waiting.remove(out.number)
+            self._take(out)
+
+    def _elsewhere(self) -> set[int]:
+        """Trials that somebody else has, or had when we last looked."""
+        return self._published.difference(self._waiting, self._here)
 
 
 def front_of(outcomes: Iterable[Outcome], goals: Goals) -> list[Outcome]:
@@ -299,4 +316,4 @@ def front_of(outcomes: Iterable[Outcome], goals: Goals) -> list[Outcome]:
         if out.feasible and out.values is not None:
             front.add(out.number, goals.costs(out.values))
             found[out.number] = out
-    return [found[number] for number in sorted(front.members)]
+    return [found[number] for number in front.numbers]

@@ -11,6 +11,7 @@ from typing import Any
 from chop.actions.search.coordinator import Progress
 from chop.actions.search.goals import Goals
 from chop.actions.search.search_space.base import Space
+from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings
 
 EVERY = 30.0  # seconds between lines where no bar can be drawn
@@ -35,7 +36,7 @@ def summary(space: Space, settings: Settings, workers: int, seconds: float | Non
     """The numbers of the plan."""
     size = space.choices.size
     trials = settings.n_trials if size is None else min(settings.n_trials, _limit(settings, size))
-    designs = "no end of designs" if size is None else f"{size:,} designs"
+    designs = "no end of designs" if size is None else f"{shown_size(size)} designs"
     nodes = len({p.key.rpartition("/config/")[0] for p in space.choices.open})
     disk = trials * (400 + 60 * len(space.choices.parameters))
     said = [
@@ -44,7 +45,9 @@ def summary(space: Space, settings: Settings, workers: int, seconds: float | Non
         f"about {_bytes(disk)} on disk",
     ]
     if seconds is not None and not settings.trains:
-        said.append(f"about {_time(trials * seconds / workers)} on {_workers(workers)}")
+        said.append(
+            f"about {_time(trials * seconds / min(workers, trials))} on {_workers(workers)}"
+        )
     else:
         said.append(f"{_workers(workers)}; the time left is shown after the first trial")
     return "\n".join(said)
@@ -132,7 +135,7 @@ def _lines(goals: Goals, log: Callable[[str], None]) -> Show:
 def state(progress: Progress, goals: Goals) -> str:
     """Best so far, size of the front, speed, what went wrong."""
     said = []
-    members = list(progress.front.members.values())
+    members = progress.front.costs
     if members and len(goals.directions) == 1:
         best = members[0][0]
         said.append(f"best {-best if goals.directions[0] == 'maximize' else best:.4g}")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from chop.actions.search.runners.base import Direction
 
 SIGNS = {"<=": 1.0, "<": 1.0, ">=": -1.0, ">": -1.0}
@@ -86,6 +88,12 @@ class Goals:
         opposed = goal.direction != self.summed
         return -1.0 if self.honour_directions and opposed and goal.scale > 0 else 1.0
 
+    def wants_more(self, goal: Goal) -> bool:
+        """Whether a greater metric is better, be its scale negative or not."""
+        if self.summed is None:
+            return (goal.direction == "maximize") == (goal.scale > 0)
+        return (self.summed == "maximize") == (self._signed(goal) * goal.scale > 0)
+
     def violations(self, metrics: Mapping[str, float]) -> list[float]:
         return [constraint.violation(metrics) for constraint in self.constraints]
 
@@ -104,19 +112,33 @@ def dominates(a: Costs, b: Costs) -> bool:
 
 
 class Front:
-    """The designs that none of those seen beats; equal ones stay together."""
+    """The trials that none of those seen beats; equal ones stay together."""
 
     def __init__(self) -> None:
-        self.members: dict[int, Costs] = {}
+        self._trials: dict[Costs, list[int]] = {}
+        self._points = np.empty((0, 0))  # the costs again, to compare with all of them at once
 
     def add(self, number: int, costs: Costs) -> bool:
-        """Whether the design is on the front now."""
-        if any(dominates(other, costs) for other in self.members.values()):
+        """Whether the trial is on the front now."""
+        if costs in self._trials:
+            self._trials[costs].append(number)
+            return True
+        points, point = self._points.reshape(-1, len(costs)), np.array(costs)
+        if (points <= point).all(axis=1).any():
             return False
-        self.members = {n: c for n, c in self.members.items() if not dominates(costs, c)}
-        self.members[number] = costs
+        beaten = (points >= point).all(axis=1)
+        for gone in points[beaten].tolist():
+            del self._trials[tuple(gone)]
+        self._points = np.concatenate([points[~beaten], point[None]])
+        self._trials[costs] = [number]
         return True
 
-    def beats(self, costs: Costs) -> bool:
-        """Whether some member dominates that."""
-        return any(dominates(member, costs) for member in self.members.values())
+    @property
+    def costs(self) -> tuple[Costs, ...]:
+        """Where the front is; trials with the same costs are one point of it."""
+        return tuple(self._trials)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The trials on the front, in their order."""
+        return sorted(number for numbers in self._trials.values() for number in numbers)

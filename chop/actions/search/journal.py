@@ -9,7 +9,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,23 +45,41 @@ class File(JournalFileBackend):
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         weakref.finalize(self, os.close, self._file)
         self._synced = 0.0
+        self._ours = -1  # where the file ends if nobody else has written since we looked
         with self._alone():
             pass  # which mends it
 
-    def append_logs(self, logs: list[dict[str, Any]], *, urgent: bool = True) -> None:
-        """Write lines, which survive this process; if they are `urgent`, the machine as well."""
+    def append_logs(
+        self,
+        logs: list[dict[str, Any]],
+        *,
+        urgent: bool = True,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Write lines, which survive this process; if they are `urgent`, the machine as well.
+
+        `check` looks at what others have written, if they have, and may refuse.
+        """
         lines = b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
         with self._alone():
             size = os.fstat(self._file).st_size
-            try:
-                while lines:
-                    lines = lines[os.write(self._file, lines) :]
-                if urgent or time.monotonic() - self._synced > SYNC_SECONDS:
-                    os.fsync(self._file)
-                    self._synced = time.monotonic()
-            except OSError:
-                os.ftruncate(self._file, size)
-                raise
+            known = size == self._ours
+            if check is not None and not known:
+                check()
+                known = True
+            self._write(lines, size, urgent)
+            self._ours = size + len(lines) if known else -1
+
+    def _write(self, lines: bytes, size: int, urgent: bool) -> None:
+        try:
+            while lines:
+                lines = lines[os.write(self._file, lines) :]
+            if urgent or time.monotonic() - self._synced > SYNC_SECONDS:
+                os.fsync(self._file)
+                self._synced = time.monotonic()
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -111,10 +129,18 @@ class Journal(JournalStorage):
             "system_attrs": trial.system_attrs,
             "intermediate_values": {},
         }
-        if isinstance(self._backend, File):
-            self._backend.append_logs([log], urgent=False)
-        else:
-            self._backend.append_logs([log])
+        with self._thread_lock:  # the beat is written by a thread of its own
+            if isinstance(self._backend, File):
+                check = functools.partial(self._check_next, study_id, trial.number)
+                self._backend.append_logs([log], urgent=False, check=check)
+            else:
+                self._backend.append_logs([log])
+
+    def _check_next(self, study_id: int, number: int) -> None:
+        """A trial is numbered by its place: nobody else may have added one."""
+        self._sync_with_backend()
+        if len(self._replay_result.get_all_trials(study_id, None)) != number:
+            raise OSError("another search adds trials to it as well; stop one of them")
 
 
 def _written(moment: datetime.datetime) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,19 +44,22 @@ class Stored:
     front: tuple[Costs, ...] = ()
 
 
-def open_storage(url: str) -> BaseStorage:
+def open_storage(url: str, *, create: bool = True) -> BaseStorage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
     if "://" not in url or url.startswith("journal://"):
-        with _told(url):
+        path = Path(url.removeprefix("journal://"))
+        if not create and not path.exists():
+            raise ValueError(f"there is no study in {path}; search first")
+        with _told(url), quiet():
             from chop.actions.search.journal import open_journal
 
-            return open_journal(Path(url.removeprefix("journal://")))
-    with _told(url):
+            return open_journal(path)
+    with _told(url), quiet():
         return _database(url)
 
 
 def _database(url: str) -> BaseStorage:
-    from optuna.storages import RDBStorage
+    from optuna.storages import RDBStorage, get_storage
     from sqlalchemy.exc import ArgumentError
 
     arguments: dict[str, Any] = {"pool_pre_ping": True}
@@ -66,7 +68,8 @@ def _database(url: str) -> BaseStorage:
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return RDBStorage(url, engine_kwargs=arguments)
+        # with a cache: finished trials are read once
+        return get_storage(RDBStorage(url, engine_kwargs=arguments))
     except ImportError as error:
         raise ValueError(
             f"--storage {without_password(url)}: its driver is not installed; "
@@ -87,7 +90,7 @@ def _reason(error: Exception) -> str:
 def _close(storage: BaseStorage) -> None:
     from optuna.storages import RDBStorage
 
-    inner = getattr(storage, "_backend", storage)  # Optuna may put a cache before it
+    inner = getattr(storage, "_backend", storage)  # behind its cache
     if isinstance(inner, RDBStorage):
         inner.remove_session()
         inner.engine.dispose()
@@ -100,9 +103,7 @@ def _told(url: str) -> Iterator[None]:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     except StorageError:
         raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
@@ -128,7 +129,7 @@ class Record:
         from optuna.study import StudyDirection
 
         self.url, self.study, self.choices = url, study, choices
-        self._storage = open_storage(url)
+        self._storage = open_storage(url, create=create)
         ways = [StudyDirection[d.upper()] for d in directions]
         with _told(url), quiet():
             try:
@@ -196,6 +197,15 @@ class Record:
     def trials(self) -> list[Stored]:
         """All trials in the order of their numbers."""
         return [self._stored(trial) for trial in self.frozen()]
+
+    def unfinished(self) -> list[Stored]:
+        """The trials that wait, or that somebody measures."""
+        return [self._stored(trial) for trial in self.frozen() if not trial.state.is_finished()]
+
+    def outcomes_of(self, numbers: Collection[int]) -> list[Outcome]:
+        """What has come of those of the trials that are finished."""
+        there = [trial for trial in self.frozen() if trial.number in numbers]
+        return [_outcome(trial) for trial in there if trial.state.is_finished()]
 
     def frozen(self) -> list[FrozenTrial]:
         """The trials as Optuna has them."""

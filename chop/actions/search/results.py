@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import functools
 import json
 import math
 import pickle
@@ -23,7 +24,7 @@ LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
 
 Config = Mapping[str, Any]
-# what the labs' files say of nodes that no design is about
+# the table `default` of every design in the labs' files
 DEFAULT_QUANTIZATION_CONFIG = {
     "config": {
         "name": "integer",
@@ -59,7 +60,7 @@ class Results:
             self._configs[number] = self._config_of(self.designs[number])
         return self._configs[number]
 
-    @property
+    @functools.cached_property
     def best(self) -> list[Outcome]:
         """What nobody beats; of several trials of one design, the first."""
         seen: list[Chosen] = []
@@ -85,8 +86,8 @@ class Results:
 
         return best[min(range(len(best)), key=distance)]
 
-    def table(self) -> str:
-        """The labs' table of the best trials."""
+    def table(self, most: int | None = None) -> str:
+        """The labs' table of the best trials, or of `most` of them."""
         from tabulate import tabulate
 
         rows = [
@@ -96,7 +97,7 @@ class Results:
                 "hardware_metrics": _short(out.hardware),
                 "scaled_metrics": _short(out.scaled),
             }
-            for out in self.best
+            for out in self.best[:most]
         ]
         return tabulate(rows, headers="keys", tablefmt="orgtbl", showindex="always")
 

@@ -19,12 +19,14 @@ from chop.tools.config_load import convert_str_na_to_none, load_config
 if TYPE_CHECKING:  # torch is imported when there is work to do
     from torch import nn
 
+    from chop.actions.search.conduct import Place
     from chop.actions.search.problem import Problem
     from chop.actions.search.results import Results
 
 logger = logging.getLogger(__name__)
 
 ENGINES = ("local", "ray")
+SHOWN = 20  # rows of the table of the best
 
 
 def parse_search_config(search_config: Mapping[str, Any] | str | Path) -> tuple[Any, Any]:
@@ -132,7 +134,6 @@ def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
     from chop.actions.search.conduct import STUDY, Place, conduct
     from chop.actions.search.parent import candidates_trained, parent_checkpoint
-    from chop.actions.search.report.page import write_report
     from chop.actions.search.settings import settings_of
 
     _check_engine(config.engine)
@@ -172,18 +173,32 @@ def run_search(config: RunConfig, project: Project) -> None:
         apply(problem, place, config)
         return
     logger.info("Searching model '%s'...", config.model)
-    results = conduct(problem, place, {"model": config.model})
+    conduct(
+        problem,
+        place,
+        {"model": config.model},
+        tell=lambda results, place: _tell(results, place, config),
+    )
+    logger.info("Searching is completed")
+
+
+def _tell(results: Results, place: Place, config: RunConfig) -> None:
+    """What was found, and where it is."""
+    from chop.actions.search.report.page import write_report
+
     logger.info("Best trial(s):")
-    logger.info("\n%s", results.table())
+    logger.info("\n%s", results.table(SHOWN))
     if not results.written:
         logger.info("Its files are where the process that led the search has written them")
         return
+    if len(results.best) > SHOWN:
+        more, file = len(results.best) - SHOWN, place.folder / "best.json"
+        logger.info("… and %d more, in %s", more, file)
     page = write_report(place.folder / "search.json")
     logger.info("Saved the search to %s", place.folder)
     logger.info("Look at it: %s", page)
     if results.chosen is not None:
         logger.info("Build the best with: %s --apply best", without_password(_again(config)))
-    logger.info("Searching is completed")
 
 
 def _again(config: RunConfig) -> str:

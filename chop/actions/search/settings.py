@@ -116,7 +116,7 @@ def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
     goals = attempt(_goals, strategy, setup, runners) if not problems else None
     sampler = str(setup.get("sampler", "tpe"))
     chosen = attempt(strategy_named, sampler)
-    stopping = attempt(_early_stopping, strategy)
+    stopping = attempt(_early_stopping, strategy, goals)
     if problems or goals is None:
         raise ConfigError(*problems)
     fields = [key for key in SETUP if key in Settings.__dataclass_fields__ and key not in GIVEN]
@@ -270,7 +270,7 @@ def _check_produced(name: str, made: Mapping[str, Direction]) -> None:
     )
 
 
-def _early_stopping(strategy: Mapping[str, Any]) -> EarlyStopping | None:
+def _early_stopping(strategy: Mapping[str, Any], goals: Goals | None) -> EarlyStopping | None:
     table = strategy.get("early_stopping")
     if table is None or table is False:
         return None
@@ -286,6 +286,8 @@ def _early_stopping(strategy: Mapping[str, Any]) -> EarlyStopping | None:
             f"{where}.margin says by metric how much better it may become, "
             f"as in margin.accuracy = 0.02; not {margin!r}"
         )
+    if goals is not None:
+        _check_keys(margin, [goal.name for goal in goals.goals], f"{where}.margin")
     if not isinstance(warmup, int) or warmup < 1:
         raise ValueError(f"{where}.warmup is a whole number from 1, not {warmup!r}")
     return EarlyStopping(dict(margin), warmup)

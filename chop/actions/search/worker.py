@@ -195,7 +195,7 @@ class _Watch:
         hoped = dict(known)
         for goal in self.goals.goals:
             margin = self.rule.margin.get(goal.name, 0.0)
-            hoped[goal.name] += margin if goal.direction == "maximize" else -margin
+            hoped[goal.name] += margin if self.goals.wants_more(goal) else -margin
         return self.goals.costs(self.goals.values(hoped))
 
 

@@ -94,13 +94,15 @@ class InOrder(Shuffled):
     in_order = True
 
 
-def coordinate(path, sampler, engine, *, choices=CHOICES, seed=7, study="s", table=None, **setup):
+def coordinate(
+    path, sampler, engine, *, choices=CHOICES, seed=7, study="s", table=None, others=None, **setup
+):
     """Begin or resume a search; the coordinator when it is over."""
     settings = settings_of(table or tables(engine.directions, sampler=sampler, **setup))
     record = Record(str(path), study, settings.goals.directions, choices)
     quest = Quest(choices, settings.goals.directions, settings.n_trials, seed)
     strategy = strategy_named(sampler)(quest, **settings.sampler_options)
-    coordinator = Coordinator(strategy, engine, record, settings, worker_name="me")
+    coordinator = Coordinator(strategy, engine, record, settings, worker_name="me", others=others)
     coordinator.resume(record.trials())
     coordinator.run()
     return coordinator

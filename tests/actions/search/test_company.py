@@ -75,6 +75,46 @@ def test_a_leader_that_failed_otherwise_says_so(tmp_path):
     assert record.attributes()[LEADER]["ended"]
 
 
+def rival(record, beat):
+    """Somebody who has taken the lead meanwhile."""
+    record.note(LEADER, Identity().sign(beat))
+
+
+def test_a_leader_that_slept_while_another_took_the_lead_stands_down(tmp_path):
+    record = study(tmp_path / "j")
+    with Lead.taken(record, BEAT) as lead:
+        rival(study(tmp_path / "j"), beat=4)
+        until(lambda: lead.deposed)
+    said = record.attributes()[LEADER]
+    assert said["id"] != lead.me.id
+    assert "ended" not in said
+
+
+def test_a_leader_is_not_moved_by_who_only_wants_to_lead(tmp_path):
+    record = study(tmp_path / "j")
+    with Lead.taken(record, BEAT) as lead:
+        rival(study(tmp_path / "j"), beat=0)
+        until(lambda: record.attributes()[LEADER]["id"] == lead.me.id)
+        assert not lead.deposed
+
+
+def test_of_many_who_want_to_lead_at_once_one_does(tmp_path):
+    """A beat that is shorter than the wait must not outvote who came last."""
+    study(tmp_path / "j")
+    records, leads = [study(tmp_path / "j") for _ in range(4)], []
+    threads = [
+        threading.Thread(target=lambda record=record: leads.append(Lead.taken(record, 0.2)))
+        for record in records
+    ]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    (lead,) = [lead for lead in leads if lead is not None]
+    lead.__exit__(None, None, None)
+
+
 @pytest.mark.parametrize(("host", "dead"), [("", True), ("a clone of this machine", False)])
 def test_a_process_is_dead_only_if_its_number_is_one_of_this_machine(host, dead):
     process = os.fork()

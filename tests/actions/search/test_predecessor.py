@@ -1,13 +1,17 @@
 """What went wrong in the tool before this one, once each."""
 
 import copy
+import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from chop.actions.config import ConfigError
 from chop.actions.search import search as search_module
+from chop.actions.search.apply import apply
+from chop.actions.search.conduct import Place
 from chop.actions.search.goals import Goal, Goals
 from chop.actions.search.problem import Problem
 from chop.actions.search.runners.base import Runner, register_runner
@@ -201,3 +205,43 @@ def test_tpe_beats_random_on_a_planted_problem():
     """In 10 of 12 seeds at least, which chance gives with a probability of 2 %."""
     wins = [best_of("tpe", n) < best_of("random", n) for n in range(12)]
     assert sum(wins) >= 10
+
+
+@pytest.mark.parametrize("summed", [None, "maximize", "minimize"])
+@pytest.mark.parametrize("honour", [True, False])
+@pytest.mark.parametrize("scale", [0.5, -0.5])
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_early_stopping_hopes_for_what_really_counts_as_better(direction, scale, honour, summed):
+    goal = Goal("loss", direction, scale)
+    goals = Goals((goal,), summed, honour_directions=honour)
+    less, more = (goals.costs(goals.values({"loss": loss})) for loss in (1.0, 2.0))
+    assert goals.wants_more(goal) == (more < less)
+
+
+def test_a_study_is_resumed_with_what_it_was_begun_with_alone(scene, tmp_path):
+    run(scene, tmp_path, tables(setup={"n_trials": 2}))
+    run(scene, tmp_path, tables(setup={"n_trials": 4}), resume=True)
+    fewer = tables(sw_runner={"basic_evaluation": {"num_samples": 32}})
+    with pytest.raises(ConfigError, match="is about another search: its runners is"):
+        run(scene, tmp_path, fewer, resume=True)
+    other = dataclasses.replace(scene, graph=scene.graph.clone())
+    with torch.no_grad():
+        next(other.graph.model.parameters()).add_(1)
+    with pytest.raises(ConfigError, match="is about another search: its weights is"):
+        run(other, tmp_path, tables(), resume=True)
+
+
+def test_applying_designs_of_another_file_is_refused(scene, tmp_path):
+    run(scene, tmp_path, tables(setup={"n_trials": 2}))
+    table = tables()
+    table["search_space"]["seed"]["seq_blocks_2"]["config"] = seed([3, 5, 7])
+    config = SimpleNamespace(apply="0", model=type(scene.graph.model).__name__)
+    with pytest.raises(ConfigError, match=r"its space is .*; apply its designs with the file"):
+        apply(problem_of(scene, table, 0), Place(tmp_path), config)
+
+
+def test_applying_what_was_never_searched_leaves_nothing_behind(scene, tmp_path):
+    config = SimpleNamespace(apply="best", model="m")
+    with pytest.raises(ValueError, match=r"there is no study in .*; search first"):
+        apply(problem_of(scene, tables()), Place(tmp_path), config)
+    assert not list(tmp_path.iterdir())

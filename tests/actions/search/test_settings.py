@@ -4,10 +4,12 @@ import copy
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chop.actions.config import ConfigError
 from chop.actions.options import without_password
-from chop.actions.search.goals import Goals
+from chop.actions.search.goals import Front, Goals, dominates
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import Results
@@ -77,6 +79,7 @@ WRONG = {
     "strategy.constraints": ("average_bitwidth <= 6", "is a list of sentences"),
     "strategy.early_stopping": (3, "is a table with margin and warmup"),
     "strategy.early_stopping.margin": (0.1, "margin says by metric"),
+    "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
     "strategy.early_stopping.warmup": (0, "warmup is a whole number from 1"),
 }
 
@@ -188,6 +191,30 @@ def test_one_objective_is_called_value(tmp_path):
     assert json.loads((tmp_path / "best.json").read_text())["0"]["value"] == [0.5]
 
 
+def test_many_trials_of_one_design_are_one_row(tmp_path):
+    goals = settings_of(GOOD).goals
+    record = Record(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    for number in range(6):
+        out = Outcome(number, "COMPLETE", values=(0.5 + number % 2, 3.0 + number % 2))
+        record.add(CHOICES.nth(number % 2), {}, out)
+    assert [out.number for out in Results(record, goals, unflatten_dict).best] == [0, 1]
+
+
+points = st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2), st.integers(-2, 2)))
+
+
+@given(points)
+def test_the_front_is_what_nobody_beats(costs):
+    costs = [tuple(map(float, point)) for point in costs]
+    front = Front()
+    for number, point in enumerate(costs):
+        front.add(number, point)
+    best = [n for n, point in enumerate(costs) if not any(dominates(c, point) for c in costs)]
+    assert front.numbers == best
+    assert set(front.costs) == {costs[n] for n in best}
+    assert len(front.costs) == len(set(front.costs))
+
+
 # --- --apply
 
 
@@ -212,6 +239,7 @@ def test_there_has_to_be_a_search_to_apply(searches):
     said = searches.run(searches.config("n_trials = 6"), "--apply", "best", check=2)
     assert "Traceback" not in said
     assert said.strip().splitlines()[-1].startswith("ch: ")
+    assert not list(searches.results().glob("*.journal"))
 
 
 # --- storages

@@ -1,7 +1,10 @@
 """What can be chosen, and that a candidate is what its design says, whatever was there before."""
 
+import json
 import logging
+import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from chop.actions.search.conduct import _written_size
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.choices import (
     Choices,
@@ -19,11 +23,13 @@ from chop.actions.search.search_space.choices import (
     flatten_dict,
     unflatten_dict,
 )
-from chop.actions.search.search_space.parts import part_for
+from chop.actions.search.search_space.parts import frozen, part_for
+from chop.actions.search.settings import settings_of
 from chop.actions.search.strategies.base import Quest, strategy_named
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph import quantize_transform_pass
 
+from .conftest import tables
 from .runners.conftest import graph_of, settle
 
 INTEGER = {
@@ -268,6 +274,27 @@ def test_brute_force_visits_each_place_once(choices, seed):
     asked = [strategy.ask(n) for n in range(choices.size + 1)]
     assert asked.pop() is None
     assert len({repr(chosen) for chosen in asked}) == choices.size
+
+
+@pytest.mark.parametrize("nodes", [34, 1200, 6000])
+def test_a_space_of_any_size_can_be_gone_through_and_talked_of(nodes):
+    """10^30 designs, more than a float can count, more digits than Python writes."""
+    from chop.actions.search.display import summary
+
+    choices = Choices([Parameter(f"{i}/config/w", OneOf(tuple(range(8)))) for i in range(nodes)])
+    strategy = strategy_named("brute")(Quest(choices, ("maximize",), 10, 1))
+    asked = [strategy.ask(number) for number in range(12)]
+    assert len({repr(chosen) for chosen in asked}) == 12
+    varied = [key for key in asked[0] if len({chosen[key] for chosen in asked}) > 1]
+    assert len(varied) > 0.9 * nodes
+    said = summary(SimpleNamespace(choices=choices), settings_of(tables()), 1, 0.1)
+    assert f"about 10^{int(nodes * math.log10(8))} designs" in said
+    assert len(json.dumps(_written_size(choices.size))) < 400
+
+
+def test_lists_of_lists_can_be_told_apart():
+    blocks = ([[1, 2], [3]], [[4]], [[1, 2], [3]])
+    assert len({frozen({"name": "block_fp", "block": block}) for block in blocks}) == 2
 
 
 def test_brute_force_refuses_a_continuum():

@@ -44,7 +44,7 @@ class Space(_Part):
     """What could be chosen; a size of None is one that nobody can count."""
 
     name: str = "unnamed"
-    size: int | None = None
+    size: int | str | None = None
     choices: dict[str, Any] = {}
 
 

@@ -69,10 +69,12 @@ def facts(record: SearchRecord) -> Html:
     return _definitions(rows, class_="facts")
 
 
-def _size(designs: int | None) -> Html | str:
+def _size(designs: int | str | None) -> Html | str:
     """All digits up to a billion, then a power of ten."""
     if designs is None:
         return "not countable"
+    if isinstance(designs, str):
+        return f"{designs} designs"
     if designs < 10**9:
         return f"{designs:,} designs"
     power = len(str(designs)) - 1

@@ -226,6 +226,11 @@ class Choices:
         return {p.key: chosen[p.key] for p in self.parameters if p.key in chosen}
 
 
+def shown_size(size: int) -> str:
+    """All digits up to a billion, then a power of ten: Python itself writes no more than 4300."""
+    return f"{size:,}" if size < 10**9 else f"about 10^{math.floor(math.log10(size))}"
+
+
 Group = tuple[Parameter, ...]  # a parameter, and those that depend on it
 
 

@@ -29,9 +29,11 @@ WIDENINGS = ("output_only", "both", "input_only")
 
 def frozen(config: Mapping[str, Any]) -> tuple[Any, ...]:
     """A hashable form of a config, in which lists are tuples."""
-    return tuple(
-        (key, tuple(value) if isinstance(value, list) else value) for key, value in config.items()
-    )
+    return tuple((key, _frozen(value)) for key, value in config.items())
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 class Part(ABC):

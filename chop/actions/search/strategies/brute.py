@@ -6,8 +6,6 @@ import math
 
 from chop.actions.search.strategies.base import Chosen, Quest, Strategy, register_strategy
 
-GOLDEN = (math.sqrt(5) - 1) / 2
-
 
 @register_strategy("brute", "brute-force", "bruteforce", "grid")
 class BruteForce(Strategy):
@@ -35,7 +33,8 @@ class BruteForce(Strategy):
 
 def _coprime(size: int) -> int:
     """A stride that visits every place once before it comes back, and spreads early visits."""
-    stride = max(1, round(size * GOLDEN))
+    # the golden section of any size, however large: (sqrt(5) - 1) / 2 of it, rounded
+    stride = max(1, (math.isqrt(20 * size * size) - 2 * size + 2) // 4)
     while math.gcd(stride, size) != 1:
         stride += 1
     return stride
