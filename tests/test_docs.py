@@ -35,7 +35,8 @@ def test_links_inside_the_documentation_lead_somewhere(page):
 
 def test_the_readme_opens_with_the_two_commands():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.startswith("# MASE\n\n```bash\n./ch --help\nmake test\n```\n")
+    quickstart = "./ch search --config configs/examples/quickstart.toml"
+    assert text.startswith(f"# MASE\n\n```bash\n{quickstart}\nmake test\n```\n")
 
 
 def test_the_reference_is_what_the_registries_say():

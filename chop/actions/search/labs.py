@@ -96,6 +96,9 @@ class LabSpace:
         model = getattr(made, "model", made)
         return Candidate(model, lambda: made)
 
+    def expect_training(self) -> None:
+        """`rebuild_model` starts from the pristine model each time."""
+
     def build(self, config: dict[str, Any]) -> Any:
         return self.inner.rebuild_model(config, is_eval_mode=False)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,9 +92,10 @@ def unpacked(packed: bytes) -> Problem:
 def graph_bytes(graph: MaseGraph) -> bytes:
     """A graph as the files that it is saved as, in one archive."""
     with tempfile.TemporaryDirectory() as folder, io.BytesIO() as buffer:
-        graph.export(Path(folder) / "graph")
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            archive.add(Path(folder) / "graph", "graph")
+        saved = graph.export(Path(folder) / "graph")
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for file in saved.iterdir():
+                archive.write(file, file.name)
         return buffer.getvalue()
 
 
@@ -104,6 +105,6 @@ def graph_from(content: bytes, accelerator: str) -> MaseGraph:
     from chop.devices import parse_accelerator
 
     with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            archive.extractall(folder, filter="data")
-        return load_graph(str(Path(folder) / "graph"), parse_accelerator(accelerator))
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.extractall(folder)
+        return load_graph(folder, parse_accelerator(accelerator))

@@ -50,6 +50,8 @@ class Worker:
         self.space, self.scene, self.settings, self.trained = space, scene, settings, trained
         self.goals = settings.goals
         self.runners = [cls(scene, **options) for cls, options in settings.runners]
+        if any(runner.trains for runner in self.runners):
+            space.expect_training()
         # the cost of a design is known before it is trained, which early stopping lives on
         self.runners.sort(key=lambda runner: runner.side == "software")
         self.name = f"{socket.gethostname()}:{os.getpid()}"

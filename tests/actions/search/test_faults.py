@@ -135,8 +135,9 @@ def test_every_finished_trial_survives_kill_9(searches, storage, workers):
 
 @pytest.mark.slow
 def test_two_processes_share_a_study_and_one_takes_over_when_the_other_is_killed(searches):
-    config = searches.config(f"n_trials = 40\n{QUICK_BEAT}", odd="seconds = 0.2")
-    searches.run(config, out="alone")
+    setup = f"n_trials = 40\n{QUICK_BEAT}"
+    searches.run(searches.config(setup, odd="seconds = 0.0"), out="alone")
+    config = searches.config(setup, odd="seconds = 0.6")  # a guest takes a while to start
     storage = str(searches.folder / "shared.journal")
     flags = ["--storage", storage, "--study", "both"]
     leader = searches.start(config, *flags)
@@ -157,8 +158,9 @@ def test_two_processes_share_a_study_and_one_takes_over_when_the_other_is_killed
 
 @pytest.mark.slow
 def test_a_guest_leaves_when_the_search_is_over(searches, storage):
-    config = searches.config(f"n_trials = 30\n{QUICK_BEAT}", odd="seconds = 0.2")
-    searches.run(config, out="alone")
+    setup = f"n_trials = 30\n{QUICK_BEAT}"
+    searches.run(searches.config(setup, odd="seconds = 0.0"), out="alone")
+    config = searches.config(setup, odd="seconds = 0.6")  # a guest takes a while to start
     flags = ["--storage", storage, "--study", "guest"]
     leader = searches.start(config, *flags)
 
@@ -177,8 +179,9 @@ def test_a_guest_leaves_when_the_search_is_over(searches, storage):
 
 @pytest.mark.slow
 def test_the_trial_of_a_guest_that_was_killed_is_run_again(searches):
-    config = searches.config(f"n_trials = 30\n{QUICK_BEAT}", odd="seconds = 0.2")
-    searches.run(config, out="alone")
+    setup = f"n_trials = 30\n{QUICK_BEAT}"
+    searches.run(searches.config(setup, odd="seconds = 0.0"), out="alone")
+    config = searches.config(setup, odd="seconds = 0.6")  # a guest takes a while to start
     storage = str(searches.folder / "shared.journal")
     flags = ["--storage", storage, "--study", "both"]
     leader = searches.start(config, *flags)

@@ -100,6 +100,10 @@ class Space:
             graph, fresh = self._built(config)
         return Candidate(graph.model, lambda: graph, fresh)
 
+    def expect_training(self) -> None:
+        """Candidates are going to be trained, each from the weights of the parent."""
+        self._in_place.expect_training()
+
     @functools.cached_property
     def _in_place(self) -> Any:
         from chop.actions.search.search_space.in_place import InPlace

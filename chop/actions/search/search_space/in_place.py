@@ -32,6 +32,8 @@ class Shelf(OrderedDict[tuple[Any, ...], Any]):
     def __init__(self, budget: int = KEPT_BYTES) -> None:
         super().__init__()
         self.budget, self.used = budget, 0
+        # torch's fused optimisers write without counting: then only the bits themselves tell
+        self.trained = False
 
     def put(self, key: tuple[Any, ...], kept: Any) -> None:
         if key in self:
@@ -59,8 +61,9 @@ class _Corner(dict[str, Any]):
     def __setitem__(self, name: str, kept: Any) -> None:
         # what is no parameter itself, as a masked weight, is made anew at each look
         parameter = self._layer._parameters.get(name)
-        version = None if parameter is None else parameter._version
-        self._shelf.put(self._key(name), kept._replace(version=version))
+        if parameter is not None and not self._shelf.trained:
+            kept = kept._replace(version=parameter._version)
+        self._shelf.put(self._key(name), kept)
 
 
 @dataclass
@@ -102,8 +105,12 @@ class InPlace:
         if stale:
             self.graph.fx_graph.lint()
             self.graph.model.recompile()
-        if self._version() != self._versions:
+        if self._shelf.trained or self._version() != self._versions:
             self.restore()
+
+    def expect_training(self) -> None:
+        """Somebody is going to train the network: give it its parent's weights each time."""
+        self._shelf.trained = True
 
     def restore(self) -> None:
         """Give the network the weights and statistics of its parent again."""
