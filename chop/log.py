@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 HANDLER = "chop-stderr"
@@ -49,3 +51,16 @@ def show_logs_unless_configured() -> None:
     undecided = root_logger.level == logging.NOTSET and not root_logger.isEnabledFor(logging.INFO)
     if undecided or not root_logger.hasHandlers():
         show_logs()
+
+
+@contextlib.contextmanager
+def only_warnings(part: str) -> Iterator[None]:
+    """What `part` of the package has to say below WARNING is for those alone who debug."""
+    logger = logging.getLogger(part)
+    before = logger.level
+    if not logger.isEnabledFor(logging.DEBUG):
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

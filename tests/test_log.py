@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chop.log import HANDLER, root_logger, show_logs
+from chop.log import HANDLER, only_warnings, root_logger, show_logs
 from chop.tools.logger import get_logger, set_logging_verbosity
 
 
@@ -80,3 +80,17 @@ def test_a_report_is_seen_once_unless_somebody_decided_against_it(setup, times):
     code = REPORT.format(setup=setup)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stderr.count("Node name") == times
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", False), ("debug", True)])
+def test_a_part_is_quiet_unless_somebody_debugs(capsys, level, shown):
+    show_logs(level)
+    logger = logging.getLogger("chop.part.of_it")
+    with only_warnings("chop.part"):
+        logger.info("detail")
+        logger.warning("trouble")
+    logger.info("after")
+    said = capsys.readouterr().err
+    assert ("detail" in said) is shown
+    assert "trouble" in said
+    assert "after" in said

@@ -33,6 +33,17 @@ PATHS = {
         "get_hw_runner",
         "get_sw_runner",
     ],
+    "chop.actions.search.search": ["parse_search_config", "search"],
+    "chop.actions.search.search_space": [
+        "SEARCH_SPACE_MAP",
+        "SearchSpaceBase",
+        "get_search_space_cls",
+    ],
+    "chop.actions.search.search_space.base": ["SearchSpaceBase"],
+    "chop.actions.search.search_space.registry": ["register_search_space"],
+    "chop.actions.search.strategies": ["SEARCH_STRATEGY_MAP", "get_search_strategy_cls"],
+    "chop.actions.search.strategies.base": ["SearchStrategyBase", "Strategy", "register_strategy"],
+    "chop.actions.search.strategies.optuna": ["SearchStrategyOptuna"],
     "chop.actions.search.report": ["find_record", "read_record", "report_page", "write_report"],
     "chop.cli": ["ChopCLI"],
     "chop.dataset": [

@@ -5,8 +5,13 @@ Data sets, models and `InputGenerator` are stand-ins with the labs' names and si
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from chop.dataset.jsc import FILE
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
+
+ROOT = Path(__file__).parents[2]
 
 
 class JSC_Tiny(nn.Module):
@@ -146,3 +154,28 @@ def graph_of() -> Callable[..., MaseGraph]:
         return graph
 
     return make
+
+
+@pytest.fixture
+def ch(tmp_path: Path) -> Callable[..., str]:
+    """`ch("search", …)` in a folder with the examples and a small JSC; what it said."""
+    layouts = runpy.run_path(str(ROOT / "tests" / "dataset" / "layouts.py"))
+    (tmp_path / "cache" / "jsc").mkdir(parents=True)
+    layouts["write_cernbox"](tmp_path / "cache" / "jsc" / FILE, layouts["jets"]())
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    environment = os.environ | {"MASE_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def run(*words: object, check: int = 0) -> str:
+        command = [sys.executable, "-m", "chop", *map(str, words)]
+        done = subprocess.run(
+            [*command, "--project-dir", str(tmp_path / "out"), "--accelerator", "cpu"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=600,
+        )
+        assert done.returncode == check, done.stderr
+        return done.stderr
+
+    return run

@@ -198,14 +198,12 @@ def _tell(results: Results, place: Place, config: RunConfig) -> None:
     logger.info("Saved the search to %s", place.folder)
     logger.info("Look at it: %s", page)
     if results.chosen is not None:
-        logger.info("Build the best with: %s --apply best", without_password(_again(config)))
+        logger.info("Build the best with: %s --apply best", _again(config, sys.argv[1:]))
 
 
-def _again(config: RunConfig) -> str:
-    """The command that finds this search again."""
-    words = ["ch", "search", "--config", str(config.config), "--project", str(config.project)]
-    if config.load_name is not None:
-        words += ["--load", config.load_name, "--load-type", config.load_type]
-    if config.storage is not None:
-        words += ["--storage", config.storage, "--study", str(config.study)]
-    return shlex.join(words)
+def _again(config: RunConfig, words: list[str]) -> str:
+    """The command that finds this search again: the one that was given, and its project's name."""
+    kept = [word for word in words if word != "--resume"]
+    if not any(word.split("=")[0] == "--project" for word in kept):
+        kept += ["--project", str(config.project)]
+    return shlex.join(["ch", *map(without_password, kept)])

@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.search.lab_names import from_labs
 from chop.actions.search.search_space.choices import Choices, Parameter
 from chop.actions.search.search_space.parts import Config, NodePart, Part
+from chop.log import only_warnings
 
 if TYPE_CHECKING:
     from torch import nn
 
     from chop.ir.graph.mase_graph import MaseGraph
+
+__getattr__ = from_labs(__name__, "SearchSpaceBase")
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,8 @@ class Space:
             prepared = self._in_place
             prepared.apply(config)
             return Candidate(prepared.graph.model, prepared.noted)
-        graph, fresh = self._built(config)
+        with only_warnings("chop.passes"):  # of thousands of designs, nobody reads each report
+            graph, fresh = self._built(config)
         return Candidate(graph.model, lambda: graph, fresh)
 
     def expect_training(self) -> None:

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from chop.actions.search.lab_names import from_labs
 from chop.actions.search.search_space.choices import Choices
 from chop.registry import Registry
 
 Chosen = dict[str, Any]
+__getattr__ = from_labs(__name__, "SearchStrategyBase")
 
 
 @dataclass(frozen=True)

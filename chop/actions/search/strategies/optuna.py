@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from chop.actions.search.lab_names import from_labs
 from chop.actions.search.search_space.choices import Choice, Choices, OneOf, Range
 from chop.actions.search.strategies.base import Chosen, Quest, Strategy, register_strategy
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 VIOLATIONS = "violations"
+__getattr__ = from_labs(__name__, "SearchStrategyOptuna")
 # what a sampler keeps of the trials that it has seen: which keys they all have
 REMEMBERED = ("_search_space", "_intersection_search_space")
 
