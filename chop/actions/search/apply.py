@@ -26,7 +26,8 @@ def apply(problem: Problem, place: Place, config: RunConfig) -> None:
         check_same(record, about, "apply its designs with the file and the weights that it had")
         results = Results(record, settings.goals, worker.space.config_of)
     number = _number(str(config.apply), results)
-    logger.info("Applying trial %d: %s", number, dict(results.outcomes[number].scaled))
+    out = results.outcomes[number]
+    logger.info("Applying trial %d: %s", number, {**out.software, **out.hardware})
     graph = worker.rebuilt(number, results.designs[number])
     folder = graph.export(place.folder / f"trial_{number}")
     logger.info("Saved mase graph to %s", folder)

@@ -11,6 +11,7 @@ import logging
 import os
 import platform
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -63,6 +64,9 @@ FIXED = (
     "in_flight",
     "threads",
 )
+
+
+OF_ONE_SEARCH = ("search.json", "report.html", "study.pkl")
 
 
 @dataclass(frozen=True)
@@ -122,10 +126,18 @@ def conduct(
         if led is not None:
             page = {**described, **_circumstances(place, began), "workers": workers}
             results.write(place.folder, {**page, "baseline": baseline}, _labs_keys(problem))
+            if baseline is not None:
+                logger.info("The parent itself: %s", _merged(baseline))
     tell(results, place)
     if cut is not None:
         raise cut
     return results
+
+
+def _merged(baseline: Mapping[str, Any]) -> dict[str, float]:
+    """All metrics of the parent, in few digits."""
+    metrics = {k: v for side in baseline.values() for k, v in side.items()}
+    return {key: float(f"{value:.4g}") for key, value in metrics.items()}
 
 
 def _labs_keys(problem: Problem) -> dict[str, Any]:
@@ -199,7 +211,23 @@ def _free_place(place: Place, beat: float) -> Place:
         return latest(place)
     taken = {file.stem for file in there}
     free = (f"{STUDY}-{i}" for i in itertools.count(1) if f"{STUDY}-{i}" not in taken)
+    _set_aside(place.folder, there[-1].stem)
     return dataclasses.replace(place, study=next(free))
+
+
+def _set_aside(folder: Path, study: str) -> None:
+    """Keep what an earlier search has left; its journal stays where it is."""
+    named = (folder / name for name in ("best.json", "log.json", *OF_ONE_SEARCH))
+    files = [*(file for file in named if file.exists()), *folder.glob("trial_*")]
+    if not files:
+        return
+    aside = folder / study
+    aside.mkdir(exist_ok=True)
+    for file in files:
+        if (aside / file.name).is_dir():
+            shutil.rmtree(aside / file.name)
+        file.replace(aside / file.name)
+    logger.info("An earlier search is in this folder: its files are in %s now", aside)
 
 
 def latest(place: Place) -> Place:

@@ -26,8 +26,9 @@ def plan(space: Space, settings: Settings, workers: int, seconds: float | None) 
         (p.key, _shown(p.choice.plain()), "" if p.parent is None else f"for {_shown(p.when)}")
         for p in space.choices.open
     ]
-    cut = rows[:SHOWN]
-    table = tabulate(cut, ("Key", "Choices", ""), "orgtbl", disable_numparse=True)
+    columns = 3 if any(when for *_, when in rows) else 2
+    cut = [row[:columns] for row in rows[:SHOWN]]
+    table = tabulate(cut, ("Key", "Choices", "Only")[:columns], "orgtbl", disable_numparse=True)
     more = f"\n… and {len(rows) - SHOWN} keys more" if len(rows) > SHOWN else ""
     return f"{table}{more}\n{summary(space, settings, workers, seconds)}"
 
@@ -71,6 +72,9 @@ def _goals(goals: Goals) -> str:
 
 def _shown(value: Any) -> str:
     text = str(value)
+    if isinstance(value, dict):  # a range
+        steps = f" by {value['step']}" if "step" in value else ""
+        text = f"{value['min']} to {value['max']}{steps}{', log' if value.get('log') else ''}"
     return text if len(text) <= 60 else text[:59] + "…"
 
 
@@ -103,17 +107,23 @@ def progress_bar(goals: Goals, *, wanted: bool, log: Callable[[str], None]) -> I
 
     columns = (
         BarColumn(),
-        TextColumn("{task.completed:,}/{task.total:,} trials"),
+        TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
     with RichProgress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None, note="")
+        task = bar.add_task("", total=None, note="", count="")
 
         def show(progress: Progress) -> None:
-            note = state(progress, goals)
-            bar.update(task, total=progress.total, completed=progress.done, note=note)
+            total = "" if progress.total is None else f"/{progress.total:,}"
+            bar.update(
+                task,
+                total=progress.total,
+                completed=progress.done,
+                note=state(progress, goals),
+                count=f"{progress.done:,}{total} trials",
+            )
 
         yield show
 

@@ -20,6 +20,7 @@ from chop.actions.search.strategies.base import Chosen
 from chop.files import write_text
 
 DIGITS = 10  # of the labs' files
+AS_GOOD = 0.01  # of the best value: what counts as equally good
 LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
 
@@ -73,8 +74,12 @@ class Results:
 
     @property
     def chosen(self) -> Outcome | None:
-        """The best trial; of several on a front, the one nearest to the ideal point."""
-        best = self.best
+        """The best trial; of several on a front, the cheapest of those that are about as good.
+
+        As good is within 1 % of the best in every software metric that is searched for; of these,
+        the one nearest to the ideal point.
+        """
+        best = self._as_good(self.best)
         if not best:
             return None
         costs = [self.goals.costs(out.values or ()) for out in best]
@@ -85,6 +90,28 @@ class Results:
             return float(sum(((c - a) / (b - a)) ** 2 for c, a, b in spans if b > a))
 
         return best[min(range(len(best)), key=distance)]
+
+    def _as_good(self, best: list[Outcome]) -> list[Outcome]:
+        kept = best
+        for goal in () if self.goals.summed else self.goals.goals:
+            if not best or any(goal.name not in out.software for out in best):
+                continue
+            sign = 1 if goal.direction == "maximize" else -1
+            top = max(sign * out.software[goal.name] for out in best)
+            near = top - AS_GOOD * abs(top)
+            kept = [out for out in kept if sign * out.software[goal.name] >= near] or kept
+        return kept
+
+    def nearest_miss(self) -> str:
+        """Which constraints no design meets, and the design that is nearest to meeting them."""
+        missed = [o for o in self.outcomes.values() if o.state == "COMPLETE" and not o.feasible]
+        if not missed:
+            return ""
+        nearest = min(missed, key=lambda out: sum(max(0.0, v) for v in out.violations))
+        metrics = {**nearest.software, **nearest.hardware}
+        said = [f"{c.metric} = {metrics[c.metric]:.4g}" for c in self.goals.constraints]
+        wanted = " and ".join(str(c) for c in self.goals.constraints)
+        return f"No design meets {wanted}; nearest is trial {nearest.number}: {', '.join(said)}"
 
     def table(self, most: int | None = None) -> str:
         """The labs' table of the best trials, or of `most` of them."""

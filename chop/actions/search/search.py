@@ -186,8 +186,11 @@ def _tell(results: Results, place: Place, config: RunConfig) -> None:
     """What was found, and where it is."""
     from chop.actions.search.report.page import write_report
 
-    logger.info("Best trial(s):")
-    logger.info("\n%s", results.table(SHOWN))
+    if results.best:
+        logger.info("Best trial(s):")
+        logger.info("\n%s", results.table(SHOWN))
+    elif miss := results.nearest_miss():
+        logger.warning("%s", miss)
     if not results.written:
         logger.info("Its files are where the process that led the search has written them")
         return

@@ -79,7 +79,6 @@ def of_pass(name: str, run: str, table: Mapping[str, Any], problem: Problem) -> 
 
 @register_search_space(
     "graph/quantize/mixed_precision_ptq",
-    "graph/quantize/mixed_precision",
     "graph/architecture/channel_multiplier",
 )
 def mixed_precision(name: str, table: Mapping[str, Any], problem: Problem) -> Space:

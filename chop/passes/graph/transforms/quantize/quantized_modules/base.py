@@ -30,6 +30,10 @@ class _Kept(NamedTuple):
     rounded: Tensor
     version: int | None = None
 
+    def counts_writes_of(self, tensor: Tensor) -> bool:
+        """Whether nobody has written to the tensor since."""
+        return self.version is not None and self.version == tensor._version
+
 
 class Quantized(Leaf, nn.Module):
     """Mixed in before a float layer; knows that operands have formats, never which.
@@ -139,9 +143,8 @@ class Quantized(Leaf, nn.Module):
         if self.training or torch.is_grad_enabled() or not _can_be_kept(tensor, fmt):
             return fmt(tensor)
         kept = self._kept.get(name)
-        if kept is not None and kept.version is not None and kept.fmt == fmt:
-            if kept.version == tensor._version:
-                return kept.rounded
+        if kept is not None and kept.counts_writes_of(tensor) and kept.fmt == fmt:
+            return kept.rounded
         bits = tensor.detach().view(BITS[tensor.element_size()])
         if kept is None or kept.fmt != fmt or not _same(kept, tensor, bits):
             kept = self._kept[name] = _Kept(bits.clone(), fmt, fmt(tensor.detach()))

@@ -1,0 +1,153 @@
+"""What a person sees of a search: on a terminal, in the log, in the folder."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from chop.actions.search.coordinator import Progress
+from chop.actions.search.display import plan, progress_bar
+from chop.actions.search.goals import Constraint, Goal, Goals
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.results import Results
+
+GOALS = Goals((Goal("accuracy", "maximize"), Goal("bitops", "minimize")))
+
+
+class Recorded:
+    """Enough of a study for its results."""
+
+    def __init__(self, outcomes):
+        self.outcomes = outcomes
+
+    def results(self, goals):
+        made = Results.__new__(Results)
+        made.goals, made.outcomes = goals, {out.number: out for out in self.outcomes}
+        made.designs = {out.number: {"width": out.number} for out in self.outcomes}
+        return made
+
+
+def outcome(number, accuracy, bitops, violations=()):
+    metrics = {"accuracy": accuracy}, {"bitops": bitops}
+    return Outcome(number, "COMPLETE", (accuracy, bitops), violations, *metrics)
+
+
+def test_the_best_is_the_cheapest_that_is_about_as_good():
+    """A front runs down to designs that nobody wants, which must not decide what is best."""
+    front = [outcome(0, 0.25, 10.0), outcome(1, 0.63, 150.0), outcome(2, 0.70, 330.0)]
+    made = Recorded([*front, outcome(3, 0.703, 900.0)]).results(GOALS)
+    assert made.chosen.number == 2
+
+
+def test_of_one_objective_the_best_is_the_best():
+    goals = Goals(GOALS.goals, summed="maximize")
+    outcomes = [Outcome(n, "COMPLETE", (value,)) for n, value in enumerate((0.1, 0.9, 0.5))]
+    assert Recorded(outcomes).results(goals).chosen.number == 1
+
+
+def test_constraints_that_no_design_meets_are_said_with_the_nearest():
+    goals = Goals(GOALS.goals, constraints=(Constraint("bitops", "<=", 5.0),))
+    outcomes = [outcome(0, 0.5, 10.0, (5.0,)), outcome(1, 0.4, 7.0, (2.0,))]
+    made = Recorded(outcomes).results(goals)
+    assert made.chosen is None
+    assert made.nearest_miss() == "No design meets bitops <= 5; nearest is trial 1: bitops = 7"
+
+
+def test_the_bar_is_drawn_before_the_number_of_trials_is_known(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar(GOALS, wanted=True, log=print) as show:
+        show(Progress(None))
+        show(Progress(1200, done=3))
+
+
+@pytest.mark.slow
+def test_a_search_on_a_terminal_shows_a_bar_and_ends_well(searches):
+    config = searches.config("sampler = 'random'\nn_trials = 30")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "chop", "search", "--config", str(config)]
+    command += ["--project-dir", str(searches.folder / "out")]
+    command += ["--load", str(searches.checkpoint), "--load-type", "pt"]
+    process = subprocess.Popen(
+        command,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=searches.folder,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(ours)
+    assert process.wait(60) == 0, said.decode()
+    assert b"/30 trials" in said
+    assert b"Searching is completed" in said
+
+
+@pytest.mark.slow
+def test_a_second_search_leaves_the_files_of_the_first(searches):
+    first = searches.config("sampler = 'brute'\nn_trials = 3")
+    searches.run(first)
+    before = (searches.results() / "log.json").read_text()
+    said = searches.run(searches.config("sampler = 'brute'\nn_trials = 5"))
+    assert "An earlier search is in this folder" in said
+    assert (searches.results() / "search" / "log.json").read_text() == before
+    assert len(searches.table()) == 5
+    assert {file.stem for file in searches.results().glob("*.journal")} == {"search", "search-1"}
+
+
+JOINT = """
+[search.search_space]
+name = "graph/joint"
+[search.search_space.passes.prune.seed.weight]
+sparsity = [0.25, 0.5]
+method = ["l1-norm"]
+[search.search_space.passes.quantize.setup]
+by = "type"
+[search.search_space.passes.quantize.seed.linear.config]
+name = ["integer"]
+data_in_width = [8]
+data_in_frac_width = [4]
+weight_width = [4, 8]
+weight_frac_width = ["NA"]
+bias_width = [8]
+bias_frac_width = [4]
+"""
+
+
+@pytest.mark.slow
+def test_a_pruned_and_quantized_design_can_be_tested_afterwards(searches, ch, tmp_path):
+    text = searches.config("sampler = 'brute'\nn_trials = 4").read_text()
+    start, end = text.index("[search.search_space]"), text.index("[search.strategy]")
+    config = tmp_path / "joint.toml"
+    config.write_text(text[:start] + JOINT + text[end:])
+    said = searches.run(config)
+    assert "Pruning module" not in said  # of every trial
+    searches.run(config, "--apply", "best")
+    (folder,) = searches.results().glob("trial_*")
+    tested = ch("test", "jsc-tiny", "jsc-sim", "--load", str(folder), "--load-type", "mz")
+    assert tested.returncode == 0, tested.stderr
+
+
+def test_the_plan_says_ranges_in_words():
+    from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
+    from chop.actions.search.settings import settings_of
+
+    from .conftest import tables
+
+    class Space:
+        choices = Choices(
+            [Parameter("a/config/name", OneOf(("x", "y"))), Parameter("a/config/w", Range(2, 8))]
+        )
+
+    said = plan(Space(), settings_of(tables()), 1, None)
+    assert "2 to 8" in said
+    assert "Only" not in said
