@@ -216,7 +216,8 @@ class RunConfig:
     imports: Annotated[
         tuple[Path, ...],
         General(
-            "Python file that registers models, data sets or passes of your own; can be repeated.",
+            "Python file that registers models, data sets, passes, metrics or samplers of your own; "
+            "can be repeated.",
             flags=("--import",),
             row="when set",
             exists=True,
