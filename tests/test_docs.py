@@ -51,6 +51,9 @@ def test_the_reference_is_what_the_registries_say():
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SMALL = {  # so that nobody waits for minutes
     "lab1_sweep.py": ["--epochs", "1", "--seeds", "1"],
+    "lab2_quantize.py": ["--epochs", "1"],
+    "lab3_search.py": ["--epochs", "1", "--seeds", "1", "--trials", "5"],
+    "lab4_nas.py": ["--epochs", "1", "--seeds", "1", "--trials", "4"],
     "lab_logicnets.py": ["--epochs", "1", "--hidden", "16", "8"],
 }
 

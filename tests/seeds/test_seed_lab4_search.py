@@ -182,15 +182,25 @@ def photographs(folder: Path, size: int) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["brute", "tpe"])
-def test_the_file_for_vgg7_runs_on_images(search, tmp_path, sampler):
+def test_the_file_for_vgg7_runs_on_images(search, tmp_path):
     """As written but for the number of trials; a step of training each, on twenty images."""
-    text = patched(VGG, n_trials=2, sampler=sampler)
     few = ("--max-epochs", 1, "--data-path", photographs(tmp_path, 20), "--cpu", 0)
-    said, folder = search(text, *few)
+    said, folder = search(patched(VGG, n_trials=2), *few)
     assert "5 nodes, 5 keys with a choice, 512 designs" in said
     assert "each is trained for max_epochs = 1 at learning_rate = 0.1" in said
     assert len(set(designs(folder))) == 2
     widened = {f"feature_layers_{i}": "both" for i in (3, 7, 10, 14)}
     widened |= {"feature_layers_0": "output_only", "feature_layers_17": "input_only"}
     check_layout(folder, VGG_NODES, widened)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["tpe", "brute"])
+def test_our_file_for_vgg7_runs_on_images(search, tmp_path, sampler):
+    example = (ROOT / "configs" / "examples" / "vgg7_cifar10_search.toml").read_text()
+    text = patched(example, n_trials=3, max_epochs=1, sampler=sampler)
+    said, folder = search(text, "--data-path", photographs(tmp_path, 20), "--cpu", 0)
+    assert "5 nodes, 5 keys with a choice, 243 designs" in said
+    assert len(set(designs(folder))) == 3
+    macs = [row["user_attrs_hardware_metrics"]["macs"] for row in rows(folder, "log.json")]
+    assert len(set(macs)) == 3

@@ -1,0 +1,61 @@
+"""Lab 3: bit widths of a network, searched by TPE and by brute force; how soon is each there?"""
+
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+import typer
+from tabulate import tabulate
+
+from chop.actions import search
+from chop.actions.search.runners.labs import get_sw_runner
+from chop.charts import Chart, page
+from chop.dataset import MaseDataModule
+from chop.models import get_model, get_model_info
+
+WIDTHS = {"data_in_width": [4, 8], "weight_width": [2, 3, 4, 6, 8], "bias_width": [8]}
+FRACTIONS = {f"{what}_frac_width": ["NA"] for what in ("data_in", "weight", "bias")}
+SPACE = {
+    "name": "graph/quantize/mixed_precision_ptq",
+    "setup": {"by": "type"},
+    "seed": {
+        "default": {"config": {"name": ["NA"]}},
+        "linear": {"config": {"name": ["integer"], **WIDTHS, **FRACTIONS}},
+    },
+}
+STRATEGY = {
+    "sw_runner": {"basic_evaluation": {"data_loader": "val_dataloader", "num_samples": 4096}},
+    "hw_runner": {"average_bitwidth": {}},
+    "metrics": {"accuracy": {"scale": 1.0}, "average_bitwidth": {"scale": 0.01}},
+}
+
+
+def main(seeds: int = 3, trials: int = 150, epochs: int = 5, out: Path = Path("lab3")) -> None:
+    """Search a network for simulated jets; a bit of all weights counts as 1 % of accuracy."""
+    torch.manual_seed(2)
+    data = MaseDataModule("jsc-sim", batch_size=512)
+    data.setup()
+    about = (get_model_info("jsc-three-linear"), "cls", data.dataset_info)
+    model = get_model("jsc-three-linear", dataset_info=data.dataset_info)
+    training = {"max_epochs": epochs, "learning_rate": 1e-2}
+    get_sw_runner("basic_train", *about, "cpu", training)(data, model, {})
+    rows, curves = [], {}
+    for sampler in ("brute", "tpe"):
+        for seed in range(seeds):
+            number = trials if sampler == "tpe" else 10 * trials  # 1,000 designs and no more
+            setup = {"sampler": sampler, "n_trials": number, "sum_scaled_metrics": True}
+            tables = {"search_space": SPACE, "strategy": {**STRATEGY, "setup": setup}}
+            folder = out / f"{sampler}-{seed}"
+            found = search(model, *about, data, tables, folder, "cpu", seed=seed)
+            values = [found.outcomes[n].values[0] for n in sorted(found.outcomes)]
+            reached = list(accumulate(values, max))
+            rows.append((sampler, seed, len(values), reached[-1], reached.index(reached[-1])))
+            curves[f"{sampler}, seed {seed}"] = list(enumerate(reached))
+    print(tabulate(rows, ("sampler", "seed", "trials", "best", "found in trial"), "github"))
+    chart = Chart("Best so far", "trial", "accuracy less 0.01 a bit", curves)
+    (out / "best_so_far.svg").write_text(page([chart]), encoding="utf-8")
+    print(f"curves: {out / 'best_so_far.svg'}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

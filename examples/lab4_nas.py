@@ -1,0 +1,70 @@
+"""Lab 4: widths and bits of a network for jets, searched together; every candidate is trained."""
+
+from pathlib import Path
+
+import torch
+import typer
+from tabulate import tabulate
+
+from chop.actions import search
+from chop.actions.search.runners.labs import get_hw_runner, get_sw_runner
+from chop.dataset import MaseDataModule
+from chop.ir import MaseGraph
+from chop.models import get_model, get_model_info
+from chop.passes import Pipeline, quantize_transform_pass, redefine_transform_pass
+from chop.passes.base import graph_pass
+
+SPACE = {"first": [8, 12, 16, 20, 24, 32], "second": [4, 8, 12, 16], "bits": [4, 5, 6, 8, 10]}
+GOALS = {"accuracy": {"direction": "maximize"}, "bitops": {"direction": "minimize"}}
+
+
+@graph_pass("lab4", "transform", needs=("common",))
+def lab4_transform_pass(graph, *, first: int = 16, second: int = 16, bits: int = 8):
+    """Hidden layers of other widths, which inherit their weights, in fixed point."""
+    widths = {"seq_blocks_2": first, "seq_blocks_4": second}.items()
+    tables = {node: {"config": {"name": "both", "width": width}} for node, width in widths}
+    redefine_transform_pass(graph, {"by": "name", "weights": "inherit", **tables})
+    form = {"name": "integer"}
+    for operand in ("data_in", "weight", "bias"):
+        form |= {f"{operand}_width": bits, f"{operand}_frac_width": bits // 2}
+    quantize_transform_pass(graph, {"by": "type", "linear": {"config": form}})
+
+
+def main(seeds: int = 3, trials: int = 60, epochs: int = 5, out: Path = Path("lab4_nas")) -> None:
+    """Search, then train and test what was chosen on the validation split, and the parent."""
+    data, rows = MaseDataModule("jsc-sim", batch_size=1024), []
+    data.setup()
+    about = (get_model_info("jsc-three-linear"), "cls", data.dataset_info, "cpu")
+    runners = {"sw_runner": {"basic_train": {"max_epochs": epochs, "learning_rate": 1e-2}}}
+    runners |= {"hw_runner": {"bitops": {}, "macs": {}}, "metrics": GOALS}
+    plan = {"search_space": {"name": "graph/lab4", "seed": SPACE}}
+    plan["strategy"] = {**runners, "setup": {"n_trials": trials, "sampler": "tpe"}}
+    train = get_sw_runner("basic_train", *about, runners["sw_runner"]["basic_train"])
+    whole = {"data_loader": "test_dataloader", "num_samples": len(data.test_dataset)}
+    test = get_sw_runner("basic_evaluation", *about, whole)
+    prepare = ["init_metadata", ("add_common_metadata", {"dummy_in": {"x": torch.randn(8, 16)}})]
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        models = [get_model("jsc-three-linear", dataset_info=data.dataset_info) for _ in range(6)]
+        parent = max(models, key=lambda model: train(data, model, {})["accuracy"])
+        graph, _ = Pipeline(prepare)(MaseGraph(parent))
+        cost = {}
+        for name in ("macs", "bitops"):
+            cost |= get_hw_runner(name, *about)(data, graph, {})
+        goes_on = graph.clone()  # for as long as a candidate trains
+        goal = train(data, goes_on, {})["accuracy"]
+        rows.append((seed, "parent", *cost.values(), goal, test(data, goes_on, {})["accuracy"]))
+        found = search(parent, *about[:3], data, plan, out / str(seed), "cpu", seed=seed)
+        front = sorted(found.best, key=lambda trial: trial.hardware["bitops"])  # dearer and better
+        as_good = [trial for trial in front if trial.software["accuracy"] >= goal]
+        for trial in as_good[:1] + [front[-1]] * (as_good[:1] != [front[-1]]):
+            candidate, design, cost = graph.clone(), found.designs[trial.number], trial.hardware
+            lab4_transform_pass(candidate, design)
+            scores = [run(data, candidate, {})["accuracy"] for run in (train, test)]
+            rows.append((seed, design, cost["macs"], cost["bitops"], *scores))
+    headers = ("seed", "network", "MACs", "BitOPs", "validation", "test")
+    print(tabulate(rows, headers, "github", floatfmt=("", "", ".0f", ".0f", ".4f", ".4f")))
+
+
+if __name__ == "__main__":
+    typer.run(main)
