@@ -216,7 +216,7 @@ class RunConfig:
     imports: Annotated[
         tuple[Path, ...],
         General(
-            "Python file that registers models, data sets, passes, metrics or samplers of your own; "
+            "Python file that registers models, data sets, passes, metrics or samplers of yours; "
             "can be repeated.",
             flags=("--import",),
             row="when set",
