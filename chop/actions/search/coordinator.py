@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from chop.actions.search.engines.base import Died, Engine, Task
+from chop.actions.search.engines.base import Died, Engine, Group, Task
 from chop.actions.search.goals import Costs, Front, Goals
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record, Stored
@@ -90,14 +90,18 @@ class Coordinator:
         worker_name: str = "",
         others: Others | None = None,
         show: Callable[[Progress], None] = lambda progress: None,
+        group: int = 1,
+        recorded: Callable[[int], None] = lambda first: None,
     ) -> None:
         self.strategy, self.engine, self.record = strategy, engine, record
         self.settings, self.goals = settings, settings.goals
         self.name, self.show = worker_name, show
         self.others: Others = others or Nobody()
+        self.group = group  # trials that are asked and measured together
+        self.recorded = recorded  # is told the first trial of each group that is in the storage
         self.in_flight = settings.in_flight
         if not strategy.looks_back and settings.early_stopping is None:  # nothing depends on it
-            self.in_flight = max(self.in_flight, 2 * engine.slots)
+            self.in_flight = max(self.in_flight, 2 * engine.slots * group)
         self.asked: dict[int, Asked] = {}
         self.outcomes: dict[int, Outcome] = {}
         self._waiting: deque[int] = deque()  # asked, not yet begun
@@ -126,8 +130,14 @@ class Coordinator:
                 return
 
     def _may_ask(self) -> bool:
-        room = self._told > self._next - self.in_flight
+        last = self._group_of(self._next)[-1]
+        room = self._told > last - self.in_flight
         return room and self._next < self._limit and not self._exhausted
+
+    def _group_of(self, number: int) -> range:
+        """The numbers of the trials that are measured together with one."""
+        first = number - number % self.group
+        return range(first, first + self.group)
 
     def _ask(self) -> None:
         number, before = self._next, self._stored.pop(self._next, None)
@@ -209,18 +219,45 @@ class Coordinator:
 
     def _begin(self) -> None:
         """Give waiting trials to the engine, and offer the rest to others."""
+        if self.group > 1:
+            self._begin_groups()
+            return
         shared = self.others.present()
         if shared:
             self._offer(self._waiting)
         while self._waiting and self.engine.free() > 0:
             number = self._waiting.popleft()
-            asked = self.asked[number]
-            if number in self._published:
-                if not self.record.claim(number, self.name):
-                    continue  # somebody else has it
-            elif not self.engine.in_order:
-                self._publish(number, self.name)
-            self.engine.submit(Task(number, asked.chosen, asked.front))
+            if self._is_mine(number):
+                self.engine.submit(self._task(number))
+
+    def _is_mine(self, number: int) -> bool:
+        """Note down who measures a trial, where others may see it; False if somebody else does."""
+        if number in self._published:
+            return self.record.claim(number, self.name)
+        if not self.engine.in_order:
+            self._publish(number, self.name)
+        return True
+
+    def _task(self, number: int) -> Task:
+        asked = self.asked[number]
+        return Task(number, asked.chosen, asked.front)
+
+    def _begin_groups(self) -> None:
+        """Give whole groups to the engine; others, who take trials one by one, get none."""
+        while self._waiting and self.engine.free() > 0:
+            first = self._waiting[0]
+            numbers = [n for n in self._group_of(first) if n in self.asked]
+            if 0 < self.settings.retries <= self._deaths.get(first, 0):  # who of them was it?
+                self._waiting.popleft()
+                self._is_mine(first)
+                self.engine.submit(self._task(first))
+                continue
+            known = frozenset(n for n in numbers if n in self.outcomes)
+            for number in numbers:
+                if number in self._waiting:
+                    self._waiting.remove(number)
+                    self._is_mine(number)
+            self.engine.submit(Group(tuple(self._task(n) for n in numbers), known))
 
     def _offer(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -237,11 +274,17 @@ class Coordinator:
         if out is None:
             return
         self._store(out)
+        self._close_group(out.number)
         if out.state == "FAIL":
             reason = (out.error or "").strip().splitlines()[-1]
             if self.settings.fail_fast:
                 raise Failed(f"trial {out.number} failed: {reason}")
             logger.warning("Trial %d failed: %s", out.number, reason)
+
+    def _close_group(self, number: int) -> None:
+        members = [n for n in self._group_of(number) if n in self.asked]
+        if self.group > 1 and all(n in self.outcomes for n in members):
+            self.recorded(members[0])
 
     def _again(self, event: Died) -> Outcome | None:
         """A trial whose process died is run again, until it has killed too many."""

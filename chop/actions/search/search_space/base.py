@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +83,10 @@ class Space:
         from chop.passes import run_pass
 
         graph, fresh = self.graph.clone(), list[str]()
-        for name, options in self.steps(config):
-            graph, info = run_pass(name, graph, {**self._extra(name), **options})
-            fresh += info.get("fresh", [])
+        with _silent("chop.passes"):  # whose reports are for those who look at one network
+            for name, options in self.steps(config):
+                graph, info = run_pass(name, graph, {**self._extra(name), **options})
+                fresh += info.get("fresh", [])
         return graph, tuple(fresh)
 
     def candidate(self, config: Config) -> Candidate:
@@ -92,6 +95,10 @@ class Space:
             prepared = self._in_place
             prepared.apply(config)
             return Candidate(prepared.graph.model, prepared.noted)
+        return self.own(config)
+
+    def own(self, config: Config) -> Candidate:
+        """The design as a network that is lent for ever."""
         graph, fresh = self._built(config)
         return Candidate(graph.model, lambda: graph, fresh)
 
@@ -117,6 +124,18 @@ class Space:
     def _quantizes(self) -> bool:
         (part,) = self.parts.values()
         return isinstance(part, NodePart) and part.run.name == "quantize"
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """A logger that has warnings only."""
+    talker = logging.getLogger(name)
+    before = talker.level
+    talker.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        talker.setLevel(before)
 
 
 def _below(label: str, parameter: Parameter) -> Parameter:

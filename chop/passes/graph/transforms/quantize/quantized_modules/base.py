@@ -139,12 +139,19 @@ class Quantized(Leaf, nn.Module):
         if self.training or torch.is_grad_enabled() or not _can_be_kept(tensor, fmt):
             return fmt(tensor)
         kept = self._kept.get(name)
-        if kept is not None and kept.version == tensor._version and kept.fmt == fmt:
+        if kept is not None and kept.fmt == fmt and self._is_unwritten(name, kept):
             return kept.rounded
         bits = tensor.detach().view(BITS[tensor.element_size()])
         if kept is None or kept.fmt != fmt or not _same(kept, tensor, bits):
             kept = self._kept[name] = _Kept(bits.clone(), fmt, fmt(tensor.detach()))
         return kept.rounded
+
+    def _is_unwritten(self, name: str, kept: _Kept) -> bool:
+        """Whether a count of writes says so; a masked parameter, made at each look, has none."""
+        if kept.version is None or name in masked_names(type(self)):
+            return False
+        parameter = self._parameters[name]
+        return parameter is not None and parameter._version == kept.version
 
     def q_operands(self, input: Tensor) -> tuple[Any, Any, Any]:
         """Input, weight and bias in their formats; with gradients, by one node of the graph."""
