@@ -12,7 +12,7 @@ from chop.dataset.jsc import FILE
 ROOT = Path(__file__).parents[2]
 LAYOUTS = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "dataset" / "layouts.py")))
 FILES = sorted((ROOT / "configs" / "examples").glob("*.toml"))
-ORDER = ("train", "test", "transform")  # what one trains, others load
+ORDER = ("train", "test", "transform", "search")  # what one trains, others load
 
 
 def command(file: Path) -> list[str]:

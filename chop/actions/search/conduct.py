@@ -26,6 +26,7 @@ from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
+from chop.actions.search.retrain import check_splits, retrain
 from chop.actions.search.runners.population_train import forget
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
@@ -88,6 +89,8 @@ def conduct(
     logger.info("Building search space...")
     worker = problem.worker()
     worker.check()
+    if settings.retrain is not None:
+        check_splits(problem.data_module)
     settings = _whole_groups(settings, worker.group)
     workers = place.workers or settings.n_jobs
     strategy = settings.strategy(worker.quest, **settings.sampler_options)
@@ -132,6 +135,12 @@ def conduct(
             "accelerator": problem.accelerator,
         }
         results.write(place.folder, page, extra)
+        if settings.retrain is not None:
+            folder = place.folder / f"{place.study}.retrained"
+            page["test"] = retrain(
+                problem, worker, settings.retrain, results, folder, bar=place.progress
+            )
+            results.write(place.folder, page, extra)
     record.close()
     return results
 
@@ -201,6 +210,7 @@ def _described(
     data = problem.data_module
     splits = {"train": data.train_dataset, "validation": data.val_dataset}
     info = data.dataset_info
+    fixed = getattr(worker.space, "fixed", {})
     found: dict[str, Any] = plain(
         {
             "model": about.get("model"),
@@ -218,6 +228,7 @@ def _described(
                 "name": worker.space.name,
                 "size": worker.space.choices.size,
                 "choices": {p.key: p.choice.plain() for p in worker.space.choices.open},
+                **({"options": fixed} if fixed else {}),
             },
             "objectives": [dataclasses.asdict(goal) for goal in settings.goals.goals],
             "summed": settings.goals.summed,

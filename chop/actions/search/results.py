@@ -73,9 +73,14 @@ class Results:
     @property
     def chosen(self) -> Outcome | None:
         """The best trial; of several on a front, the one nearest to the ideal point."""
+        return next(iter(self.ranked), None)
+
+    @property
+    def ranked(self) -> list[Outcome]:
+        """The front, those nearest to the ideal point first."""
         best = self.best
         if not best:
-            return None
+            return []
         costs = [self.goals.costs(out.values or ()) for out in best]
         low, high = ([f(column) for column in zip(*costs, strict=True)] for f in (min, max))
 
@@ -83,7 +88,7 @@ class Results:
             spans = zip(costs[i], low, high, strict=True)
             return float(sum(((c - a) / (b - a)) ** 2 for c, a, b in spans if b > a))
 
-        return best[min(range(len(best)), key=distance)]
+        return [best[i] for i in sorted(range(len(best)), key=distance)]
 
     def table(self) -> str:
         """The labs' table of the best trials."""

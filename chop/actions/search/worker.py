@@ -171,12 +171,15 @@ class Worker:
             return candidate
         return dataclasses.replace(candidate, fresh=("the whole network",))
 
+    def untrained(self, number: int, chosen: Chosen) -> MaseGraph:
+        """The network of a trial, its own, as it was before its trial."""
+        _seed_all(self.quest.seed_of(number))
+        return self.space.build(self.space.config_of(chosen))
+
     def rebuilt(self, number: int, chosen: Chosen) -> MaseGraph:
         """The network of a trial, its own, trained as in the trial."""
-        seed = self.quest.seed_of(number)
-        _seed_all(seed)
-        config = self.space.config_of(chosen)
-        graph = self.space.build(config)
+        graph = self.untrained(number, chosen)
+        seed, config = self.quest.seed_of(number), self.space.config_of(chosen)
         candidate = Candidate(graph.model, lambda: graph)
         trial = _trial(number, config, seed, candidate, _Watch(None, self, ()))
         with fixed_threads(self.settings.threads):

@@ -3,8 +3,11 @@
 import json
 import math
 import time
+import tomllib
 
 import pytest
+
+from chop.actions import search
 
 from .conftest import HEAD
 
@@ -105,6 +108,60 @@ def close(some, others, tolerance):
     ]
     for a, b in pairs:
         assert math.isclose(a["loss"], b["loss"], rel_tol=tolerance), (a, b)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """jsc-s, its data, and what `search` wants to know about them."""
+    import torch
+
+    from chop.dataset import MaseDataModule
+    from chop.models import get_model, get_model_info
+
+    torch.manual_seed(3)
+    data = MaseDataModule("jsc-sim", batch_size=8192)
+    data.prepare_data()
+    data.setup("fit")
+    model = get_model("jsc-s", task="cls", dataset_info=data.dataset_info, pretrained=False)
+    return model, get_model_info("jsc-s"), "cls", data.dataset_info, data
+
+
+def joint(runner, options, **redefine):
+    tables = tomllib.loads(SPACE)["search"]
+    tables["search_space"]["passes"]["redefine"] |= redefine
+    tables["strategy"] = {
+        "sw_runner": {runner: options},
+        "hw_runner": {"average_bitwidth": {}},
+        "setup": {"n_trials": 4, "in_flight": 4},
+        "metrics": {"accuracy": {}, "average_bitwidth": {}},
+    }
+    return tables
+
+
+def test_a_joint_space_is_searched_by_training_many_or_one_at_a_time(network, tmp_path):
+    options = {"max_epochs": 1, "learning_rate": 0.02, "num_val_samples": 2000}
+    whole = joint("population_train", options | {"population": 4})
+    ours = search(*network, whole, tmp_path / "together", "cpu")
+    theirs = search(*network, joint("basic_train", options), tmp_path / "alone", "cpu")
+    assert ours.designs == theirs.designs
+    assert {out.state for out in ours.outcomes.values()} == {"COMPLETE"}
+    for number, out in ours.outcomes.items():
+        assert out.hardware == theirs.outcomes[number].hardware
+        assert out.software["loss"] == pytest.approx(
+            theirs.outcomes[number].software["loss"], rel=0.05
+        )
+    about = json.loads((tmp_path / "together" / "search.json").read_text())
+    assert (about["population"], about["in_flight"]) == (4, 4)
+    assert not list((tmp_path / "together").glob("*.populations"))
+
+
+def test_designs_that_inherit_weights_need_no_training(network, tmp_path):
+    tables = joint("basic_evaluation", {"num_samples": 512}, weights="inherit")
+    results = search(*network, tables, tmp_path, "cpu")
+    assert {out.state for out in results.outcomes.values()} == {"COMPLETE"}
+    fresh = joint("basic_evaluation", {"num_samples": 512})
+    with pytest.raises(ValueError, match=r"use sw_runner\.basic_train"):
+        search(*network, fresh, tmp_path / "fresh", "cpu")
 
 
 @pytest.mark.slow

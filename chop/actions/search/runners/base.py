@@ -180,8 +180,6 @@ class _FunctionRunner(Runner):
 
 def check_options(cls: type[Runner], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The options of a TOML table, typed; what is wrong with them is said with its path."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
     known, hints = cls.options(), _hints(cls)
     for key in given:
         if key not in known:
@@ -191,17 +189,19 @@ def check_options(cls: type[Runner], given: Mapping[str, Any], where: str) -> di
     for key, option in known.items():
         if option.default is option.empty and key not in given:
             raise ValueError(f"{where} needs the key {key!r}")
-    checked = {}
-    for key, value in given.items():
-        adapter: Any = TypeAdapter(
-            hints.get(key, Any), config=ConfigDict(arbitrary_types_allowed=True)
-        )
-        try:
-            checked[key] = adapter.validate_python(value, strict=True)
-        except ValidationError as error:
-            said = error.errors()[0]["msg"].removeprefix("Input ")
-            raise ValueError(f"{where}.{key}: {said}, not {value!r}") from None
-    return checked
+    return {k: checked(hints.get(k, Any), v, f"{where}.{k}") for k, v in given.items()}
+
+
+def checked(kind: Any, value: Any, where: str) -> Any:
+    """The value, if it is of that kind; else a sentence that says where it stands."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    adapter: Any = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Input ")
+        raise ValueError(f"{where}: {said}, not {value!r}") from None
 
 
 def _hints(cls: type[Runner]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from chop.ir.graph.mase_graph import MaseGraph
+
+
+NOTHING: Mapping[str, Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,13 @@ class Space:
         parts: Mapping[str, Part],
         *,
         extra: Callable[[str], Mapping[str, Any]] = lambda name: {},
+        fixed: Mapping[str, Mapping[str, Any]] = NOTHING,
+        batches: Callable[[], Iterable[Any]] = lambda: (),
     ) -> None:
         self.name, self.graph, self.parts = name, graph, dict(parts)
         self._extra = extra  # options of a pass that no file can hold
+        self.fixed = fixed  # options of a pass that are the same for all designs
+        self._batches = batches  # of training data
         self.choices = Choices(
             [_below(label, p) for label, part in self.parts.items() for p in part.parameters]
             if self.joint
@@ -85,9 +92,18 @@ class Space:
         graph, fresh = self.graph.clone(), list[str]()
         with _silent("chop.passes"):  # whose reports are for those who look at one network
             for name, options in self.steps(config):
-                graph, info = run_pass(name, graph, {**self._extra(name), **options})
+                fixed = self.fixed.get(name, {})
+                graph, info = run_pass(name, graph, {**self._extra(name), **fixed, **options})
                 fresh += info.get("fresh", [])
+            self._settle(graph)
         return graph, tuple(fresh)
+
+    def _settle(self, graph: MaseGraph) -> None:
+        """Let the batch norms of a network that inherits weights see what they now get."""
+        from chop.passes.graph.transforms.redefine import reestimate_batch_norm
+
+        if any(fixed.get("weights") == "inherit" for fixed in self.fixed.values()):
+            reestimate_batch_norm(graph, self._batches())
 
     def candidate(self, config: Config) -> Candidate:
         """The design as cheaply as it can be had; it is never what an earlier one was."""
