@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import itertools
 import logging
+import math
 import os
 import platform
 import re
@@ -29,6 +31,8 @@ from chop.actions.search.engines.processes import Processes
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
+from chop.actions.search.retrain import check_splits, retrain
+from chop.actions.search.runners.population_train import forget
 from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
@@ -62,6 +66,7 @@ FIXED = (
     "sampler_options",
     "seed",
     "in_flight",
+    "population",
     "threads",
 )
 
@@ -86,6 +91,11 @@ class Place:
     def url(self) -> str:
         return self.storage or str(self.folder / f"{self.study}.journal")
 
+    @property
+    def unfinished(self) -> Path:
+        """Where populations are kept until their trials are recorded."""
+        return self.folder / f"{self.study}.populations"
+
 
 def conduct(
     problem: Problem,
@@ -98,14 +108,19 @@ def conduct(
     began = datetime.datetime.now()
     _quiet_optuna()
     settings = problem.settings()
+    place = _free_place(place, settings.heartbeat)
+    problem = dataclasses.replace(problem, folder=place.unfinished)
     logger.info("Building search space...")
     worker = problem.worker()
+    worker.check()
+    if settings.retrain is not None:
+        check_splits(problem.data_module)
+    settings = _whole_groups(settings, worker.group)
     workers = place.workers or settings.n_jobs
     strategy = settings.strategy(worker.quest, **settings.sampler_options)
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
-    _warn_of_idle(workers, strategy, settings)
-    place = _free_place(place, settings.heartbeat)
+    _warn_of_idle(workers, strategy, settings, worker.group)
     logger.info("The study is '%s' in %s", place.study, without_password(place.url))
     described = described_search(problem, settings, worker, about)
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
@@ -120,12 +135,20 @@ def conduct(
         cut = None
         if led is not None:
             coordinator = _coordinator(strategy, engine, record, settings, worker, led)
+            coordinator.recorded = functools.partial(forget, place.unfinished)
             cut = _search(coordinator, settings, place, led, visualizer)
         stack.close()
         results = Results(record, settings.goals, worker.space.config_of)
         if led is not None:
             page = {**described, **_circumstances(place, began), "workers": workers}
-            results.write(place.folder, {**page, "baseline": baseline}, _labs_keys(problem))
+            page["baseline"] = baseline
+            results.write(place.folder, page, _labs_keys(problem))
+            if settings.retrain is not None and cut is None:
+                folder = place.folder / f"{place.study}.retrained"
+                page["test"] = retrain(
+                    problem, worker, settings.retrain, results, folder, bar=place.progress
+                )
+                results.write(place.folder, page, _labs_keys(problem))
             if baseline is not None:
                 logger.info("The parent itself: %s", _merged(baseline))
     tell(results, place)
@@ -190,13 +213,19 @@ def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, flo
     )
 
 
-def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings) -> None:
-    """More workers than trials that may run at once have nothing to do."""
-    if strategy.looks_back and workers > settings.in_flight:
+def _whole_groups(settings: Settings, group: int) -> Settings:
+    """Designs are asked for by the group."""
+    return dataclasses.replace(settings, in_flight=math.ceil(settings.in_flight / group) * group)
+
+
+def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings, group: int = 1) -> None:
+    """More workers than groups of trials that may run at once have nothing to do."""
+    busy = settings.in_flight // group
+    if strategy.looks_back and workers > busy:
         logger.warning(
             "%d of %d workers will have work, for search.strategy.setup.in_flight = %d; "
             "a new study may have more",
-            *(settings.in_flight, workers, settings.in_flight),
+            *(busy, workers, settings.in_flight),
         )
 
 
@@ -251,6 +280,7 @@ def described_search(
     data = problem.data_module
     splits = {"train": data.train_dataset, "validation": data.val_dataset}
     info, stopping = data.dataset_info, settings.early_stopping
+    fixed = getattr(worker.space, "fixed", {})
     found: dict[str, Any] = plain(
         {
             "model": about.get("model"),
@@ -263,11 +293,13 @@ def described_search(
             "sampler": settings.sampler,
             "sampler_options": settings.sampler_options,
             "in_flight": settings.in_flight,
+            "population": worker.group,
             "threads": settings.threads,
             "space": {
                 "name": worker.space.name,
                 "size": _written_size(worker.space.choices.size),
                 "choices": {p.key: p.choice.plain() for p in worker.space.choices.open},
+                **({"options": fixed} if fixed else {}),
             },
             "runners": {cls.name: dict(options) for cls, options in settings.runners},
             "early_stopping": stopping and dataclasses.asdict(stopping),
@@ -331,6 +363,7 @@ def _ray_engine(problem: Problem, settings: Settings, worker: Worker, workers: i
     gpus = settings.gpus_per_trial
     if gpus is None:
         gpus = 1 if worker.scene.device.type == "cuda" else 0
+    problem = dataclasses.replace(problem, folder=None)  # which other machines do not have
     if problem.accelerator not in ("cpu", "mps"):
         # a worker sees the GPUs that Ray gives it, whatever their numbers are here
         problem = dataclasses.replace(problem, accelerator="cuda" if gpus else "cpu")
@@ -361,6 +394,12 @@ def _take_part(
         while record.existed and is_led(record, beat):
             check_same(record, about)  # which may be younger than our first look
             logger.info("Joined the study '%s' in %s", record.study, record.shown)
+            if about["population"] > 1:
+                logger.warning(
+                    "Its trials are trained %d at a time by the process that leads; there is "
+                    "nothing to do here unless that one is gone",
+                    about["population"],
+                )
             if Guest(record, engine, beat, settings.retries).run():
                 return None
             logger.warning("The process that led the search is gone; going on in its place")
@@ -407,6 +446,7 @@ def _coordinator(
         settings,
         worker_name=led.me.id,
         others=led.guests,
+        group=worker.group,
     )
     stored = record.trials()
     if stored:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from chop.actions.search.engines.base import Died, Engine, Task
+from chop.actions.search.engines.base import Died, Engine, Group, Task
 from chop.actions.search.goals import Costs, Front, Goals
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record, Stored
@@ -94,17 +94,21 @@ class Coordinator:
         worker_name: str = "",
         others: Others | None = None,
         show: Callable[[Progress], None] = lambda progress: None,
+        group: int = 1,
+        recorded: Callable[[int], None] = lambda first: None,
     ) -> None:
         self.strategy, self.engine, self.record = strategy, engine, record
         self.settings, self.goals = settings, settings.goals
         self.name, self.show = worker_name, show
         self.others: Others = others or Nobody()
+        self.group = group  # trials that are asked and measured together
+        self.recorded = recorded  # is told the first trial of each group that is in the storage
         self.in_flight = settings.in_flight
         if not strategy.looks_back and settings.early_stopping is None:  # nothing depends on it
-            self.in_flight = max(self.in_flight, 2 * engine.slots)
+            self.in_flight = max(self.in_flight, 2 * engine.slots * group)
         self.first_failure: Outcome | None = None
-        self._asked: dict[int, Asked] = {}  # not yet told
-        self._outcomes: dict[int, Outcome] = {}  # not yet told
+        self._asked: dict[int, Asked] = {}  # of groups that are not yet told
+        self._outcomes: dict[int, Outcome] = {}  # of groups that are not yet told
         self._here: set[int] = set()  # with our own engine
         self._waiting: deque[int] = deque()  # asked, not yet begun
         self._published: set[int] = set()  # in the storage, not finished
@@ -127,13 +131,19 @@ class Coordinator:
             if self._may_ask():
                 self._ask()
             elif self._told in self._outcomes:
-                self._tell(self._outcomes.pop(self._told))
+                self._tell(self._outcomes[self._told])
             else:
                 return
 
     def _may_ask(self) -> bool:
-        room = self._told > self._next - self.in_flight
+        last = self._group_of(self._next)[-1]
+        room = self._told > last - self.in_flight
         return room and self._next < self._limit and not self._exhausted
+
+    def _group_of(self, number: int) -> range:
+        """The numbers of the trials that are measured together with one."""
+        first = number - number % self.group
+        return range(first, first + self.group)
 
     def _ask(self) -> None:
         number, before = self._next, self._stored.pop(self._next, None)
@@ -176,10 +186,16 @@ class Coordinator:
         if out.feasible:
             assert out.values is not None
             self.progress.front.add(out.number, self.goals.costs(out.values))
-        del self._asked[out.number]
         self._told += 1
+        if self._told % self.group == 0:
+            self._forget_group(out.number)
         if self.visualizer is not None and out.scaled:
             self.visualizer.log_metrics(metrics=dict(out.scaled), step=out.number)
+
+    def _forget_group(self, number: int) -> None:
+        for member in self._group_of(number):
+            self._asked.pop(member, None)
+            self._outcomes.pop(member, None)
 
     # --- the loop
 
@@ -217,19 +233,47 @@ class Coordinator:
 
     def _begin(self) -> None:
         """Give waiting trials to the engine, and offer the rest to others."""
+        if self.group > 1:
+            self._begin_groups()
+            return
         shared = self.others.present()
         if shared:
             self._offer(self._waiting)
         while self._waiting and self.engine.free() > 0:
             number = self._waiting.popleft()
-            asked = self._asked[number]
-            if number in self._published:
-                if not self.record.claim(number, self.name):
-                    continue  # somebody else has it
-            elif not self.engine.in_order:
-                self._publish(number, self.name)
-            self._here.add(number)
-            self.engine.submit(Task(number, asked.chosen, asked.front))
+            if self._is_mine(number):
+                self.engine.submit(self._task(number))
+
+    def _is_mine(self, number: int) -> bool:
+        """Note down who measures a trial, where others may see it; False if somebody else does."""
+        if number in self._published:
+            if not self.record.claim(number, self.name):
+                return False
+        elif not self.engine.in_order:
+            self._publish(number, self.name)
+        self._here.add(number)
+        return True
+
+    def _task(self, number: int) -> Task:
+        asked = self._asked[number]
+        return Task(number, asked.chosen, asked.front)
+
+    def _begin_groups(self) -> None:
+        """Give whole groups to the engine; others, who take trials one by one, get none."""
+        while self._waiting and self.engine.free() > 0:
+            first = self._waiting[0]
+            numbers = [n for n in self._group_of(first) if n in self._asked]
+            if 0 < self.settings.retries <= self._deaths.get(first, 0):  # who of them was it?
+                self._waiting.popleft()
+                self._is_mine(first)
+                self.engine.submit(self._task(first))
+                continue
+            known = frozenset(n for n in numbers if n in self._outcomes)
+            for number in numbers:
+                if number in self._waiting:
+                    self._waiting.remove(number)
+                    self._is_mine(number)
+            self.engine.submit(Group(tuple(self._task(n) for n in numbers), known))
 
     def _offer(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -249,11 +293,17 @@ class Coordinator:
         if out is None:
             return
         self._store(out)
+        self._close_group(out.number)
         if out.state == "FAIL":
             reason = (out.error or "").strip().splitlines()[-1]
             if self.settings.fail_fast:
                 raise Failed(f"trial {out.number} failed: {reason}")
             logger.warning("Trial %d failed: %s", out.number, reason)
+
+    def _close_group(self, number: int) -> None:
+        members = [n for n in self._group_of(number) if n in self._asked]
+        if self.group > 1 and all(n in self._outcomes for n in members):
+            self.recorded(members[0])
 
     def _again(self, event: Died) -> Outcome | None:
         """A trial whose process died is run again, until it has killed too many."""

@@ -99,6 +99,9 @@ class LabSpace:
     def expect_training(self) -> None:
         """`rebuild_model` starts from the pristine model each time."""
 
+    def own(self, config: dict[str, Any]) -> Candidate:
+        return self.candidate(config)
+
     def build(self, config: dict[str, Any]) -> Any:
         return self.inner.rebuild_model(config, is_eval_mode=False)
 

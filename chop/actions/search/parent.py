@@ -34,7 +34,7 @@ def candidates_trained(config: RunConfig) -> dict[str, Any]:
     evaluation = runners["basic_evaluation"]
     if not isinstance(evaluation, dict) or evaluation.get("allow_untrained"):
         return tables
-    if any(name.endswith("_train") for name in runners):
+    if any(name.endswith("_train") for name in runners) or _inherits(tables):
         return tables
     logger.info(
         "Candidates of other widths have new weights: each is trained for max_epochs = %d at "
@@ -60,6 +60,13 @@ def _widens(tables: dict[str, Any]) -> bool:
     seeds = (space.get("seed") or {}).values() if isinstance(space.get("seed"), dict) else ()
     names = [(seed.get("config") or seed).get("name") for seed in seeds if isinstance(seed, dict)]
     return any(name in WIDENINGS for n in names if isinstance(n, list) for name in n)
+
+
+def _inherits(tables: dict[str, Any]) -> bool:
+    """Whether candidates of other widths have the parent's weights."""
+    space = tables.get("search_space") or {}
+    options = [space.get("options"), *(space.get("passes") or {}).values()]
+    return any(isinstance(o, dict) and o.get("weights") == "inherit" for o in options)
 
 
 def parent_checkpoint(

@@ -35,6 +35,7 @@ class Problem:
     imports: Sequence[Path] = ()  # files of the user that registered something
     trained: bool = True  # whether the parent has weights that somebody has trained
     own_space: Any = None  # a space that was made by hand
+    folder: Path | None = None  # for what runners keep until a trial is recorded
 
     def settings(self) -> Settings:
         return settings_of(self.search)
@@ -57,6 +58,7 @@ class Problem:
             self.data_module.dataset_info,
             parameter.device if parameter is not None else torch.device("cpu"),
             self.seed,
+            self.folder,
         )
 
     def worker(self) -> Worker:

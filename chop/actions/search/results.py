@@ -74,14 +74,22 @@ class Results:
 
     @property
     def chosen(self) -> Outcome | None:
-        """The best trial; of several on a front, the cheapest of those that are about as good.
+        """The best trial: the first of those that are about as good as any."""
+        return next(iter(self.ranked), None)
 
-        As good is within 1 % of the best in every software metric that is searched for; of these,
-        the one nearest to the ideal point.
+    @property
+    def ranked(self) -> list[Outcome]:
+        """The front: first what is about as good as the best, the nearest to the ideal point first.
+
+        As good is within 1 % of the best in every software metric that is searched for.
         """
-        best = self._as_good(self.best)
+        best = self.best
+        good = self._as_good(best)
+        return [*self._by_distance(good), *self._by_distance([o for o in best if o not in good])]
+
+    def _by_distance(self, best: list[Outcome]) -> list[Outcome]:
         if not best:
-            return None
+            return []
         costs = [self.goals.costs(out.values or ()) for out in best]
         low, high = ([f(column) for column in zip(*costs, strict=True)] for f in (min, max))
 
@@ -89,7 +97,7 @@ class Results:
             spans = zip(costs[i], low, high, strict=True)
             return float(sum(((c - a) / (b - a)) ** 2 for c, a, b in spans if b > a))
 
-        return best[min(range(len(best)), key=distance)]
+        return [best[i] for i in sorted(range(len(best)), key=distance)]
 
     def _as_good(self, best: list[Outcome]) -> list[Outcome]:
         kept = best

@@ -5,16 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from chop.actions.config import ConfigError
 from chop.actions.search.goals import Constraint, Goal, Goals
-from chop.actions.search.runners.base import RUNNERS, Direction, Runner, Side, check_options
+from chop.actions.search.runners.base import (
+    RUNNERS,
+    Direction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Runner,
+    Side,
+    check_options,
+    checked,
+)
 from chop.actions.search.strategies.base import Strategy, strategy_named
 from chop.registry import UnknownName, nearest
 
-TABLES = ("search_space", "strategy", "train_parent")
-SPACE_KEYS = ("name", "setup", "seed", "passes")
+TABLES = ("search_space", "strategy", "train_parent", "retrain")
+SPACE_KEYS = ("name", "setup", "seed", "passes", "options")
 STRATEGY_KEYS = (
     "name",
     "eval_mode",
@@ -41,6 +52,21 @@ class EarlyStopping:
 
 
 @dataclass(frozen=True)
+class Retrain:
+    """What is trained to the end after the search, and how."""
+
+    designs: Literal["front", "best"] | PositiveInt = "best"
+    max_epochs: PositiveInt = 50
+    early_stopping: PositiveInt = 5  # epochs without a lower validation loss
+    learning_rate: PositiveFloat = 1e-3
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    weight_decay: NonNegativeFloat = 0.0
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: NonNegativeInt = 0
+    gradient_clip: PositiveFloat | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """What `[search]` says."""
 
@@ -62,6 +88,7 @@ class Settings:
     cpus_per_trial: float = 1
     gpus_per_trial: float | None = None  # one if the parent is on a GPU
     early_stopping: EarlyStopping | None = None
+    retrain: Retrain | None = None
 
     @property
     def trains(self) -> bool:
@@ -117,6 +144,7 @@ def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
     sampler = str(setup.get("sampler", "tpe"))
     chosen = attempt(strategy_named, sampler)
     stopping = attempt(_early_stopping, strategy, goals)
+    retrain = attempt(_retrain, search)
     if problems or goals is None:
         raise ConfigError(*problems)
     fields = [key for key in SETUP if key in Settings.__dataclass_fields__ and key not in GIVEN]
@@ -128,6 +156,7 @@ def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
         strategy=chosen,
         sampler_options=setup.get("sampler_options", {}),
         early_stopping=stopping,
+        retrain=retrain,
         **{key: setup[key] for key in fields if setup.get(key) is not None},
     )
 
@@ -268,6 +297,17 @@ def _check_produced(name: str, made: Mapping[str, Direction]) -> None:
         f"search.strategy.metrics: no runner of this file gives {name!r}{fix} "
         f"(they give: {', '.join(made) or 'nothing; add [search.strategy.sw_runner.…]'})"
     )
+
+
+def _retrain(search: Mapping[str, Any]) -> Retrain | None:
+    table = search.get("retrain")
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        raise ValueError(f"search.retrain is a table with designs and max_epochs, not {table!r}")
+    _check_keys(table, Retrain.__dataclass_fields__, "search.retrain")
+    hints = get_type_hints(Retrain, include_extras=True)
+    return Retrain(**{k: checked(hints[k], v, f"search.retrain.{k}") for k, v in table.items()})
 
 
 def _early_stopping(strategy: Mapping[str, Any], goals: Goals | None) -> EarlyStopping | None:

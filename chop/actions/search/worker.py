@@ -5,20 +5,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import random
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from chop.actions.config import ConfigError
 from chop.actions.search.goals import Costs, dominates
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.runners.base import Metrics, Runner, Scene, Stopped, Trial
+from chop.actions.search.outcome import Outcome, State
+from chop.actions.search.runners.base import (
+    Metrics,
+    Runner,
+    Scene,
+    Stopped,
+    Together,
+    Trial,
+)
 from chop.actions.search.search_space.base import Candidate, Space
 from chop.actions.search.settings import EarlyStopping, Settings
 from chop.actions.search.strategies.base import Chosen, Quest
@@ -55,6 +64,22 @@ class Worker:
         # the cost of a design is known before it is trained, which early stopping lives on
         self.runners.sort(key=lambda runner: runner.side == "software")
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._pooled = next((r for r in self.runners if isinstance(r, Together)), None)
+
+    @property
+    def group(self) -> int:
+        """How many designs are trained together."""
+        return 1 if self._pooled is None else self._pooled.population
+
+    def check(self) -> None:
+        """Refuse numbers of trials that would make the last group another one when it is raised."""
+        trials, pooled = self.settings.n_trials, self._pooled
+        if pooled is not None and pooled.rungs and trials % pooled.population:
+            raise ConfigError(
+                f"rungs compare the trials of a population, and n_trials = {trials} is no multiple "
+                f"of population = {pooled.population}; set n_trials to "
+                f"{math.ceil(trials / pooled.population) * pooled.population}"
+            )
 
     @functools.cached_property
     def quest(self) -> Quest:
@@ -74,60 +99,87 @@ class Worker:
             return self._run(number, chosen, front)
 
     def _run(self, number: int, chosen: Chosen, front: Sequence[Costs]) -> Outcome:
-        started, clock = time.time(), time.perf_counter()
-        watch = _Watch(self.settings.early_stopping, self, front)
-        found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
-        told: dict[str, Any] = {}
-        try:
-            seed = self.quest.seed_of(number)
-            _seed_all(seed)
-            config = self.space.config_of(chosen)
-            candidate = self._candidate(config)
-            trial = _trial(number, config, seed, candidate, watch)
-            for runner in self.runners:
-                metrics = dict(runner(trial))
-                found[runner.side] |= metrics
-                trial.found.update(metrics)
-                trial.fresh = () if runner.trains else trial.fresh
-            told = self._judged(trial.found)
-            state = "COMPLETE"
-        except Stopped as stop:
-            state, told = "PRUNED", {"error": str(stop)}
-            found["software"] |= watch.last
-        except FATAL:
-            raise
-        except Exception as error:
-            state, told = "FAIL", {"error": _told(error)}
-        return Outcome(
-            number,
-            state,  # type: ignore[arg-type]
-            software=found["software"],
-            hardware=found["hardware"],
-            started=started,
-            seconds=time.perf_counter() - clock,
-            worker=self.name,
-            **told,
-        )
+        measurement = Measurement(self, number, front)
+        with measurement.noting():
+            measurement.trial = self._trial(measurement, chosen, self.space.candidate)
+            measurement.go_through(self.runners)
+            measurement.judge()
+        return measurement.outcome()
 
-    def _candidate(self, config: dict[str, Any]) -> Candidate:
-        candidate = self.space.candidate(config)
+    def run_together(
+        self, designs: Sequence[tuple[int, Chosen, Sequence[Costs]]]
+    ) -> dict[int, Outcome]:
+        """Measure designs that are trained as one; those that have to be run alone are missing."""
+        assert self._pooled is not None
+        with fixed_threads(self.settings.threads):
+            place = self.runners.index(self._pooled)
+            every = [self._begun(*design, self.runners[:place]) for design in designs]
+            begun = [each for each in every if each.state == "COMPLETE"]
+            results = self._trained_together(begun)
+            alone = {each.number for each in begun if each.number not in results}
+            for each in begun:
+                if each.number in results:
+                    self._finish(each, results[each.number], self.runners[place + 1 :])
+        return {each.number: each.outcome() for each in every if each.number not in alone}
+
+    def _begun(
+        self, number: int, chosen: Chosen, front: Sequence[Costs], runners: Sequence[Runner]
+    ) -> Measurement:
+        measurement = Measurement(self, number, front)
+        with measurement.noting():
+            measurement.trial = self._trial(measurement, chosen, self.space.own)
+            measurement.go_through(runners)
+        return measurement
+
+    def _trained_together(self, begun: Sequence[Measurement]) -> dict[int, Metrics | Exception]:
+        """What came of those that could be trained as one, who share the time that it took."""
+        assert self._pooled is not None
+        clock = time.perf_counter()
+        results = self._pooled.together([each.trial for each in begun])
+        seconds = (time.perf_counter() - clock) / max(1, len(results))
+        for each in begun:
+            each.seconds += seconds
+        return results
+
+    def _finish(
+        self, measurement: Measurement, result: Metrics | Exception, runners: Sequence[Runner]
+    ) -> None:
+        assert self._pooled is not None
+        with measurement.noting():
+            if isinstance(result, Exception):
+                raise result
+            measurement.enter(self._pooled, result)
+            measurement.go_through(runners)
+            measurement.judge()
+
+    def _trial(
+        self,
+        measurement: Measurement,
+        chosen: Chosen,
+        candidate: Callable[[dict[str, Any]], Candidate],
+    ) -> Trial:
+        """The trial of a design, whose network `candidate` makes."""
+        seed = self.quest.seed_of(measurement.number)
+        _seed_all(seed)
+        config = self.space.config_of(chosen)
+        made = self._noted(candidate(config))
+        return _trial(measurement.number, config, seed, made, measurement.watch)
+
+    def _noted(self, candidate: Candidate) -> Candidate:
+        """The candidate, of which nothing is trained if the parent is not."""
         if self.trained:
             return candidate
         return dataclasses.replace(candidate, fresh=("the whole network",))
 
-    def _judged(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        return {
-            "values": tuple(self.goals.values(metrics)),
-            "violations": tuple(self.goals.violations(metrics)),
-            "scaled": self.goals.scaled(metrics),
-        }
+    def untrained(self, number: int, chosen: Chosen) -> MaseGraph:
+        """The network of a trial, its own, as it was before its trial."""
+        _seed_all(self.quest.seed_of(number))
+        return self.space.build(self.space.config_of(chosen))
 
     def rebuilt(self, number: int, chosen: Chosen) -> MaseGraph:
         """The network of a trial, its own, trained as in the trial."""
-        seed = self.quest.seed_of(number)
-        _seed_all(seed)
-        config = self.space.config_of(chosen)
-        graph = self.space.build(config)
+        graph = self.untrained(number, chosen)
+        seed, config = self.quest.seed_of(number), self.space.config_of(chosen)
         candidate = Candidate(graph.model, lambda: graph)
         trial = _trial(number, config, seed, candidate, _Watch(None, self, ()))
         with fixed_threads(self.settings.threads):
@@ -161,9 +213,70 @@ def _trial(
         candidate.model,
         candidate.fresh,
         report=watch,
+        costs=watch.costs,
     )
     watch.trial = trial
     return trial
+
+
+class Measurement:
+    """A trial on its way through the runners; what goes wrong is part of its outcome."""
+
+    trial: Trial
+
+    def __init__(self, worker: Worker, number: int, front: Sequence[Costs]) -> None:
+        self.worker, self.number = worker, number
+        self.watch = _Watch(worker.settings.early_stopping, worker, front)
+        self.state: State = "COMPLETE"
+        self.started, self.seconds = time.time(), 0.0
+        self.found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
+        self.told: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """What is done meanwhile is timed, and its failure is the trial's."""
+        clock = time.perf_counter()
+        try:
+            yield
+        except Stopped as stop:
+            self.state, self.told = "PRUNED", {"error": str(stop)}
+            self.found["software"] |= self.watch.last
+        except FATAL:
+            raise
+        except Exception as error:
+            self.state, self.told = "FAIL", {"error": _told(error)}
+        self.seconds += time.perf_counter() - clock
+
+    def go_through(self, runners: Sequence[Runner]) -> None:
+        for runner in runners:
+            self.enter(runner, runner(self.trial))
+
+    def enter(self, runner: Runner, metrics: Metrics) -> None:
+        """Write down what a runner has found."""
+        self.found[runner.side] |= metrics
+        self.trial.found.update(metrics)
+        self.trial.fresh = () if runner.trains else self.trial.fresh
+
+    def judge(self) -> None:
+        """See what the goals make of it."""
+        goals, metrics = self.worker.goals, self.trial.found
+        self.told = {
+            "values": tuple(goals.values(metrics)),
+            "violations": tuple(goals.violations(metrics)),
+            "scaled": goals.scaled(metrics),
+        }
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            self.number,
+            self.state,
+            software=self.found["software"],
+            hardware=self.found["hardware"],
+            started=self.started,
+            seconds=self.seconds,
+            worker=self.worker.name,
+            **self.told,
+        )
 
 
 class _Watch:
@@ -176,27 +289,24 @@ class _Watch:
         self.reports, self.last = 0, dict[str, float]()
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        self.reports += 1
-        self.last = dict(metrics)
+        self.reports, self.last = step, dict(metrics)
         if self.rule is None or self.reports < self.rule.warmup or not self.front:
             return
-        costs = self._at_best(metrics)
+        costs = self.costs(metrics, hopeful=True)
         if costs is not None and any(dominates(member, costs) for member in self.front):
             raise Stopped(
                 f"stopped after report {self.reports}: even with the margin it is dominated"
             )
 
-    def _at_best(self, metrics: Metrics) -> Costs | None:
-        """The best that the trial can still come to, as far as all of it is known."""
+    def costs(self, metrics: Metrics, *, hopeful: bool = False) -> Costs | None:
+        """What the goals make of the trial, as far as all of it is known; at best, or as it is."""
         known = {**self.trial.found, **metrics}
         if any(goal.name not in known for goal in self.goals.goals):
             return None
-        assert self.rule is not None
-        hoped = dict(known)
         for goal in self.goals.goals:
-            margin = self.rule.margin.get(goal.name, 0.0)
-            hoped[goal.name] += margin if self.goals.wants_more(goal) else -margin
-        return self.goals.costs(self.goals.values(hoped))
+            margin = self.rule.margin.get(goal.name, 0.0) if hopeful and self.rule else 0.0
+            known[goal.name] += margin if self.goals.wants_more(goal) else -margin
+        return self.goals.costs(self.goals.values(known))
 
 
 def _seed_all(seed: int) -> None:

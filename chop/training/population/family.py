@@ -15,7 +15,7 @@ from chop.ir.graph.tracer import MaseTracer, TraceError
 from chop.ir.ops import identify
 from chop.numerics import NumberFormat
 from chop.numerics.float import Float
-from chop.passes.graph.transforms.pruning.masks import masked_names, unmasked_class
+from chop.passes.graph.transforms.pruning.masks import unmasked_class
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
 
@@ -272,7 +272,6 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Ca
         _check_layer(module, name)
         groups = getattr(module, "groups", 1)
         settings |= {"bias": module.bias is not None, "depthwise": groups > 1}
-        settings |= {"masks": masked_names(type(module))}
         return Call(WEIGHTED[cls], name, inputs, settings, module, None, formats)
     if cls is nn.Flatten:
         if (module.start_dim, module.end_dim) != (1, -1):

@@ -238,7 +238,7 @@ class Network:
             if name not in found:
                 continue
             stack = found[name]
-            if is_masked(calls[0], name):
+            if is_masked(calls, name):
                 stack = torch.where(found[mask_name(name)], stack, 0.0)
             found[name] = self._rounder(number, name, stack)(stack)
         return found

@@ -63,8 +63,9 @@ def plan_of(family: Family) -> Plan:
     at = 0
     for number in _owners(family):
         calls = family.calls(number)
-        for name, tensor in _tensors(calls[0]).items():
-            shapes = [_tensors(call)[name].shape for call in calls]
+        every = [_tensors(call) for call in calls]
+        for name, tensor in {n: t for own in every for n, t in own.items()}.items():
+            shapes = [_tensor(call, name).shape for call in calls]
             shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
             if not _learns(tensor):
                 buffers[number, name] = shape
@@ -94,6 +95,14 @@ def _tensors(call: Call) -> dict[str, Tensor]:
     module: Any = call.module
     own = {**module._parameters, **module._buffers}
     return {name: t for name, t in own.items() if t is not None and t.dim() > 0}
+
+
+def _tensor(call: Call, name: str) -> Tensor:
+    """A tensor of a layer; one that has no mask, where others have, computes with everything."""
+    own = _tensors(call)
+    if name in own:
+        return own[name]
+    return torch.ones_like(own[name.removesuffix(mask_name(""))], dtype=torch.bool)
 
 
 def _learns(tensor: Tensor) -> bool:
@@ -146,7 +155,7 @@ def gather(family: Family, plan: Plan, device: torch.device, dtype: torch.dtype)
             _within(slot.of(row), own).copy_(own)
     buffers = {}
     for (number, name), shape in plan.buffers.items():
-        tensors = [_tensors(call)[name] for call in family.calls(number)]
+        tensors = [_tensor(call, name) for call in family.calls(number)]
         kind = dtype if tensors[0].is_floating_point() else tensors[0].dtype
         stack = torch.zeros(len(family), *shape, dtype=kind)
         for row, own in zip(stack, tensors, strict=True):
@@ -167,14 +176,15 @@ def scatter(family: Family, plan: Plan, state: State, rows: Sequence[int], steps
             own = _tensors(member[slot.call])[slot.name]
             own.copy_(_within(slot.of(values[at]), own))
         for (number, name), stack in buffers.items():
-            own = _tensors(member[number])[name]
-            own.copy_(_within(stack[at], own))
+            there = _tensors(member[number])
+            if name in there:
+                there[name].copy_(_within(stack[at], there[name]))
         for number in _owners(family):
             tracked = getattr(member[number].module, "num_batches_tracked", None)
             if tracked is not None:
                 tracked.add_(steps)
 
 
-def is_masked(call: Call, name: str) -> bool:
-    """Whether a parameter is read through a mask."""
-    return name in masked_names(type(call.module)) and mask_name(name) in _tensors(call)
+def is_masked(calls: Sequence[Call], name: str) -> bool:
+    """Whether a parameter is read through a mask by some candidate."""
+    return any(name in masked_names(type(call.module)) for call in calls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -71,15 +72,19 @@ class Updates:
     def __init__(
         self, values: Tensor, options: Sequence[TrainOptions], moments: Tensor, step: int
     ) -> None:
-        self.options, self.moments = options, moments  # [2, K, length]
+        self.moments = moments  # [2, K, length]
         self.step = torch.tensor(float(step), dtype=torch.float64, device=values.device)
         self.rates = values.new_zeros(len(options), 1)
         decay = values.new_tensor([[o.weight_decay] for o in options])
         clips = [[math.inf if o.gradient_clip is None else o.gradient_clip] for o in options]
         self.clips = values.new_tensor(clips)
         self.clipped = any(o.gradient_clip is not None for o in options)
-        self._warming = max(o.warmup_steps for o in options)
-        self._rates_at = (-1, -1)
+        by_step = any(o.schedule_steps is not None for o in options)
+        self._moving = math.inf if by_step else max(o.warmup_steps for o in options)
+        self._rates_at: tuple[int, float] = (-1, -1)
+        kinds = [replace(o, seed=0) for o in options]
+        self._kinds = list(dict.fromkeys(kinds))
+        self._kind_of = [self._kinds.index(kind) for kind in kinds]
         self._parts: list[tuple[slice, Update, Rows]] = []
         data, start = values.detach(), 0
         for name, group in itertools.groupby(options, lambda o: o.optimizer):
@@ -90,12 +95,16 @@ class Updates:
 
     def set_rates(self, *, epoch: int, step: int) -> None:
         """Give every candidate the rate of the coming step; it may have moved, or not."""
-        at = (epoch, min(step, self._warming))
+        at = (epoch, min(step, self._moving))
         if at == self._rates_at:
             return
         self._rates_at = at
-        rates = [learning_rate(options, epoch=epoch, step=step) for options in self.options]
-        self.rates.copy_(torch.tensor(rates, dtype=torch.float64).view(-1, 1))
+        rates = [learning_rate(kind, epoch=epoch, step=step) for kind in self._kinds]
+        if len(rates) == 1:
+            self.rates.fill_(rates[0])
+            return
+        each = [rates[kind] for kind in self._kind_of]
+        self.rates.copy_(torch.tensor(each, dtype=torch.float64).view(-1, 1))
 
     @torch.no_grad()
     def __call__(self, grad: Tensor) -> None:

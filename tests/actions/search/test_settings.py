@@ -81,6 +81,10 @@ WRONG = {
     "strategy.early_stopping.margin": (0.1, "margin says by metric"),
     "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
     "strategy.early_stopping.warmup": (0, "warmup is a whole number from 1"),
+    "retrain": (3, "is a table with designs"),
+    "retrain.designs": ("all", "search.retrain.designs"),
+    "retrain.max_epochs": (0, "search.retrain.max_epochs: should be greater"),
+    "retrain.epochs": (3, "search.retrain has no key 'epochs'"),
 }
 
 

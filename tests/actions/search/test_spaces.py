@@ -24,10 +24,12 @@ from chop.actions.search.search_space.choices import (
     unflatten_dict,
 )
 from chop.actions.search.search_space.parts import frozen, part_for
+from chop.actions.search.search_space.registry import space_of
 from chop.actions.search.settings import settings_of
 from chop.actions.search.strategies.base import Quest, strategy_named
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph import quantize_transform_pass
+from chop.registry import UnknownName
 
 from .conftest import tables
 from .runners.conftest import graph_of, settle
@@ -386,3 +388,85 @@ def train_a_step(model, x):
     optimizer.step()
     optimizer.zero_grad()
     model.eval()
+
+
+# --- options that are the same for all designs
+
+WIDTH = {"by": "name", "seed": {"fc1": {"config": {"name": ["both"], "width": [4, 8, 12]}}}}
+
+
+def problem(graph, **table):
+    from types import SimpleNamespace
+
+    from chop.actions.search.problem import Problem
+
+    x, y = torch.randn(64, 6), torch.zeros(64, dtype=torch.long)
+    batches = list(zip(x.split(16), y.split(16), strict=True))
+    data = SimpleNamespace(batch_size=16, train_dataloader=lambda: batches)
+    return space_of({"name": "graph/joint", **table}, Problem(graph, None, "cls", data, {}))
+
+
+def redefined(graph, **options):
+    table = {"setup": {"by": "name"}, "seed": WIDTH["seed"], **options}
+    return problem(graph, passes={"redefine": table})
+
+
+def chosen(made, width):
+    return next(
+        made.config_of(made.choices.nth(i))
+        for i in range(made.choices.size)
+        if width in made.choices.nth(i).values()
+    )
+
+
+def test_inherited_weights_are_an_option_of_the_pass(graph):
+    fresh, heir = redefined(graph), redefined(graph, weights="inherit")
+    assert fresh.candidate(chosen(fresh, 12)).fresh
+    candidate = heir.candidate(chosen(heir, 12))
+    assert candidate.fresh == ()
+    x = torch.randn(64, 6)
+    widened = candidate.model.eval()
+    assert widened.fc1.out_features == 12
+    assert not torch.equal(widened.norm.running_mean[:8], graph.model.norm.running_mean)
+    assert widened(x).shape == graph.model(x).shape
+
+
+def test_the_statistics_of_inherited_batch_norms_are_those_of_the_training_data(graph):
+    made = redefined(graph, weights="inherit")
+    model = made.candidate(chosen(made, 4)).model
+    seen = torch.cat([model.fc1(batch["x"]) for batch in made._batches()])
+    assert torch.allclose(model.norm.running_mean, seen.mean(0), atol=1e-5)
+
+
+def test_options_of_a_space_of_one_pass(graph):
+    made = problem(
+        graph,
+        name="graph/redefine",
+        setup={"by": "name"},
+        seed=WIDTH["seed"],
+        options={"weights": "inherit"},
+    )
+    assert made.fixed == {"redefine": {"weights": "inherit"}}
+    assert made.candidate(chosen(made, 12)).fresh == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"weights": "stolen"}, "weights"), ({"wieghts": "inherit"}, "wieghts")],
+)
+def test_options_that_the_pass_does_not_have_are_refused(graph, options, said):
+    with pytest.raises((ValueError, UnknownName), match=said):
+        problem(
+            graph,
+            name="graph/redefine",
+            setup={"by": "name"},
+            seed=WIDTH["seed"],
+            options=options,
+        )
+
+
+def test_options_of_a_pass_in_a_joint_space_are_checked(graph):
+    with pytest.raises(UnknownName, match="option of redefine"):
+        redefined(graph, wieghts="inherit")
+    with pytest.raises(ValueError, match="weights"):
+        redefined(graph, weights="stolen")

@@ -53,6 +53,7 @@ def test_random_pairs_learn_as_alone(family, seed):
             learning_rate=10 ** draw.uniform(-3, -1.5),
             weight_decay=draw.choice([0.0, 0.01]),
             schedule=draw.choice(["cosine", "linear", "constant"]),
+            schedule_steps=draw.choice([None, 6]),
             warmup_steps=draw.choice([0, 3]),
             gradient_clip=draw.choice([None, 0.05]),
             max_epochs=draw.randint(1, 3),
@@ -175,6 +176,15 @@ def test_masked_and_frozen_parameters_stay_so(family):
     before = models[0][2].weight.detach().double().clone()
     assert_as_alone(family, models, [family.options(weight_decay=0.1, optimizer="adamw")] * 2)
     assert torch.equal(models[0][2].weight, before)
+
+
+def test_only_some_are_masked(family):
+    from chop.passes.graph.transforms.pruning.masks import attach_mask
+
+    models = [family.mlp([width], seed=width, config=family.integer(6, 3)) for width in (7, 3, 5)]
+    attach_mask(models[1][0], "weight", torch.rand(models[1][0].weight.shape) < 0.5)
+    assert_as_alone(family, models, [family.options(weight_decay=0.1)] * 3)
+    assert [hasattr(model[0], "weight_mask") for model in models] == [False, True, False]
 
 
 def test_float32_scores_are_those_of_alone_too(family):

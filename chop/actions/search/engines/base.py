@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,27 @@ class Task:
     number: int
     chosen: Chosen
     front: tuple[Costs, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The trials whose outcomes are wanted."""
+        return (self.number,)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Designs that are trained together, and those of them whose outcomes are there already."""
+
+    tasks: tuple[Task, ...]
+    known: frozenset[int] = frozenset()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The trials whose outcomes are wanted."""
+        return tuple(task.number for task in self.tasks if task.number not in self.known)
+
+
+Work = Task | Group
 
 
 @dataclass(frozen=True)
@@ -42,8 +63,8 @@ class Engine(Protocol):
     def free(self) -> int:
         """How many more tasks it can take now."""
 
-    def submit(self, task: Task) -> None:
-        """Begin with a task; there has to be a free slot."""
+    def submit(self, work: Work) -> None:
+        """Begin with a task or a group; there has to be a free slot."""
 
     def wait(self, seconds: float) -> Sequence[Event]:
         """What has happened, as soon as something has; nothing after so many seconds."""
@@ -65,20 +86,33 @@ class Here:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._task: Task | None = None
+        self._running: Iterator[Outcome] = iter(())
+        self._left = 0  # outcomes to come
 
     def free(self) -> int:
-        return 0 if self._task else 1
+        return 0 if self._left else 1
 
-    def submit(self, task: Task) -> None:
-        self._task = task
+    def submit(self, work: Work) -> None:
+        self._running, self._left = measured(self._worker, work), len(work.numbers)
 
     def wait(self, seconds: float) -> Sequence[Event]:
-        if self._task is None:
+        if not self._left:
             time.sleep(seconds)
             return []
-        task, self._task = self._task, None
-        return [self._worker.run(task.number, task.chosen, task.front)]
+        self._left -= 1
+        return [next(self._running)]
 
     def close(self) -> None:
-        self._task = None
+        self._left = 0
+
+
+def measured(worker: Worker, work: Work) -> Iterator[Outcome]:
+    """The outcomes that are wanted, in the order of their numbers, each as soon as it is there."""
+    if isinstance(work, Task):
+        yield worker.run(work.number, work.chosen, work.front)
+        return
+    together = worker.run_together([(t.number, t.chosen, t.front) for t in work.tasks])
+    for task in work.tasks:
+        if task.number not in work.known:
+            found = together.get(task.number)
+            yield found or worker.run(task.number, task.chosen, task.front)

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 
 def serve(pipe: Connection) -> None:
     """Unpack the problem, then measure tasks until the other end is closed."""
+    from chop.actions.search.engines.base import measured
     from chop.actions.search.problem import unpacked
 
     try:
@@ -24,10 +25,11 @@ def serve(pipe: Connection) -> None:
     pipe.send("ready")
     while True:
         try:
-            task = pipe.recv()
+            work = pipe.recv()
         except EOFError:  # the search is over, or was killed
             return
-        pipe.send(worker.run(task.number, task.chosen, task.front))
+        for outcome in measured(worker, work):
+            pipe.send(outcome)
 
 
 def _plain(error: Exception) -> Exception:

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Event, Task, overdue
+from chop.actions.search.engines.base import Died, Event, Work, overdue
 from chop.actions.search.outcome import Outcome
 
 STARTS = 3  # processes in a row that may be killed before one of them is ready
@@ -27,7 +27,8 @@ class _Child:
     process: subprocess.Popen[bytes]
     pipe: Connection
     ready: bool = False
-    task: Task | None = None
+    task: Work | None = None
+    left: set[int] = field(default_factory=set)  # trials of the task that are not known yet
     since: float = 0.0
 
 
@@ -65,13 +66,13 @@ class Processes:
     def free(self) -> int:
         return sum(child.task is None for child in self._children)
 
-    def submit(self, task: Task) -> None:
+    def submit(self, work: Work) -> None:
         idle = [child for child in self._children if child.task is None]
         child = max(idle, key=lambda child: child.ready)
-        child.task = task
+        child.task, child.left = work, set(work.numbers)
         if child.ready:
             child.since = time.monotonic()
-            self._send(child, task)
+            self._send(child, work)
 
     def wait(self, seconds: float) -> Sequence[Event]:
         until = time.monotonic() + seconds
@@ -92,7 +93,8 @@ class Processes:
         except (EOFError, OSError):
             return self._buried(child)
         if isinstance(said, Outcome):
-            child.task = None
+            child.left.discard(said.number)
+            child.task = child.task if child.left else None
             return [said]
         if isinstance(said, Exception):
             raise said
@@ -112,9 +114,10 @@ class Processes:
         if child.task is None:
             return []
         if not child.ready:  # the trial had not begun
-            following.task = child.task
+            following.task, following.left = child.task, child.left
             return []
-        return [Died(child.task.number, f"its process ended with {_said(code)}")]
+        reason = f"its process ended with {_said(code)}"
+        return [Died(number, reason) for number in sorted(child.left)]
 
     def _count_lost_start(self, code: int) -> None:
         """What ends by itself would do so again; what was killed may have had bad luck."""
@@ -127,7 +130,7 @@ class Processes:
     def _deadline(self, child: _Child) -> float:
         if child.task is None or self._timeout is None or not child.ready:
             return float("inf")
-        return child.since + self._timeout
+        return child.since + self._timeout * len(child.task.numbers)
 
     def _next_deadline(self) -> float:
         return min(self._deadline(child) for child in self._children)
@@ -141,7 +144,7 @@ class Processes:
         assert self._timeout is not None
         child.process.kill()
         self._buried(child)
-        return [overdue(child.task.number, self._timeout)]
+        return [overdue(number, self._timeout) for number in sorted(child.left)]
 
     def close(self) -> None:
         for child in self._children:

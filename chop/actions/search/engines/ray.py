@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Event, Task, overdue
+from chop.actions.search.engines.base import Died, Event, Work, overdue
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class _Member:
     actor: Any
     asked: Any  # a reference to the answer; None while it has nothing to do
     ready: bool = False
-    task: Task | None = None
+    task: Work | None = None
     since: float = 0.0
 
 
@@ -53,7 +53,7 @@ class RayEngine:
     ) -> None:
         self._ray = import_ray()
         self._timeout, self._members = trial_timeout, list[_Member]()
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[Work] = deque()
         self._lost_starts, self._began, self._said = 0, time.monotonic(), False
         self._ours = not self._ray.is_initialized()
         try:
@@ -76,8 +76,8 @@ class RayEngine:
     def free(self) -> int:
         return self.slots - len(self._waiting) - sum(m.task is not None for m in self._members)
 
-    def submit(self, task: Task) -> None:
-        self._waiting.append(task)
+    def submit(self, work: Work) -> None:
+        self._waiting.append(work)
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -118,7 +118,8 @@ class RayEngine:
             member.ready, self._lost_starts = True, 0
             return []
         member.task = None
-        return [said]
+        outcomes: list[Event] = said
+        return outcomes
 
     def _buried(self, member: _Member, reason: str) -> list[Event]:
         """Its trial is free again, and another actor takes its place."""
@@ -129,12 +130,13 @@ class RayEngine:
             )
         self._ray.kill(member.actor)
         self._members[self._members.index(member)] = self._start()
-        return [] if member.task is None else [Died(member.task.number, reason)]
+        numbers = () if member.task is None else member.task.numbers
+        return [Died(number, reason) for number in numbers]
 
     def _deadline(self, member: _Member) -> float:
         if member.task is None or self._timeout is None:
             return float("inf")
-        return member.since + self._timeout
+        return member.since + self._timeout * len(member.task.numbers)
 
     def _next_deadline(self) -> float:
         return min(self._deadline(member) for member in self._members)
@@ -147,7 +149,7 @@ class RayEngine:
         assert member.task is not None
         assert self._timeout is not None
         self._buried(member, "it took too long")
-        return [overdue(member.task.number, self._timeout)]
+        return [overdue(number, self._timeout) for number in member.task.numbers]
 
     def _complain(self) -> None:
         waited = time.monotonic() - self._began
@@ -266,7 +268,9 @@ def _actor_class() -> type:
                 return f"{error}"
             return None
 
-        def run(self, task: Any) -> Any:
-            return self.worker.run(task.number, task.chosen, task.front)
+        def run(self, work: Any) -> Any:
+            from chop.actions.search.engines.base import measured
+
+            return list(measured(self.worker, work))
 
     return Trials

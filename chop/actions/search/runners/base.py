@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -56,6 +56,10 @@ def _never(step: int, metrics: Metrics) -> None:
     """The watch of a trial that is never stopped early."""
 
 
+def _unknown(metrics: Metrics) -> None:
+    """The costs of a trial that nobody has goals for."""
+
+
 @dataclass
 class Trial:
     """One candidate, to be looked at by the runners one after the other."""
@@ -69,6 +73,8 @@ class Trial:
     # a runner that learns tells its metrics after each epoch; raises `Stopped` where that is all
     report: Callable[[int, Metrics], None] = field(default=_never, repr=False)
     found: dict[str, float] = field(default_factory=dict)  # metrics of the runners before
+    # what the goals would make of the trial with these metrics, None if more has to be known
+    costs: Callable[[Metrics], tuple[float, ...] | None] = field(default=_unknown, repr=False)
 
     @property
     def graph(self) -> MaseGraph:
@@ -109,6 +115,17 @@ class Runner:
         """The keys of its TOML table."""
         given = inspect.signature(cls.__init__).parameters.values()
         return {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}
+
+
+class Together(Runner):
+    """A runner that takes several trials at once; one alone, too."""
+
+    population: int  # trials that belong together
+    rungs: tuple[int, ...] = ()  # epochs after which they are compared
+
+    def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
+        """What came of each trial, by number; missing are those that have to be run alone."""
+        raise NotImplementedError
 
 
 RUNNERS: Registry[type[Runner]] = Registry("runner", package="chop.actions.search.runners")
@@ -163,8 +180,6 @@ class _FunctionRunner(Runner):
 
 def check_options(cls: type[Runner], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The options of a TOML table, typed; what is wrong with them is said with its path."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
     known, hints = cls.options(), _hints(cls)
     for key in given:
         if key not in known:
@@ -174,19 +189,23 @@ def check_options(cls: type[Runner], given: Mapping[str, Any], where: str) -> di
     for key, option in known.items():
         if option.default is option.empty and key not in given:
             raise ValueError(f"{where} needs the key {key!r}")
-    checked = {}
-    for key, value in given.items():
-        adapter: Any = TypeAdapter(
-            hints.get(key, Any), config=ConfigDict(arbitrary_types_allowed=True)
-        )
-        try:
-            checked[key] = adapter.validate_python(value, strict=True)
-        except ValidationError as error:
-            said = error.errors()[0]["msg"].removeprefix("Input ")
-            raise ValueError(f"{where}.{key}: {said}, not {value!r}") from None
-    return checked
+    return {k: checked(hints.get(k, Any), v, f"{where}.{k}") for k, v in given.items()}
+
+
+def checked(kind: Any, value: Any, where: str) -> Any:
+    """The value, if it is of that kind; else a sentence that says where it stands."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    adapter: Any = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Input ")
+        raise ValueError(f"{where}: {said}, not {value!r}") from None
 
 
 def _hints(cls: type[Runner]) -> dict[str, Any]:
-    source: Any = getattr(cls, "measure", None) or cls.__init__
-    return typing.get_type_hints(source, include_extras=True)
+    measure = getattr(cls, "measure", None)
+    inits = [vars(c)["__init__"] for c in reversed(cls.__mro__[:-1]) if "__init__" in vars(c)]
+    sources: list[Any] = inits if measure is None else [measure]
+    return {k: v for s in sources for k, v in typing.get_type_hints(s, include_extras=True).items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
 __getattr__ = from_labs(__name__, "SearchSpaceBase")
+
+
+NOTHING: Mapping[str, Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,13 @@ class Space:
         parts: Mapping[str, Part],
         *,
         extra: Callable[[str], Mapping[str, Any]] = lambda name: {},
+        fixed: Mapping[str, Mapping[str, Any]] = NOTHING,
+        batches: Callable[[], Iterable[Any]] = lambda: (),
     ) -> None:
         self.name, self.graph, self.parts = name, graph, dict(parts)
         self._extra = extra  # options of a pass that no file can hold
+        self.fixed = fixed  # options of a pass that are the same for all designs
+        self._batches = batches  # of training data
         self.choices = Choices(
             [_below(label, p) for label, part in self.parts.items() for p in part.parameters]
             if self.joint
@@ -85,10 +94,20 @@ class Space:
         from chop.passes import run_pass
 
         graph, fresh = self.graph.clone(), list[str]()
-        for name, options in self.steps(config):
-            graph, info = run_pass(name, graph, {**self._extra(name), **options})
-            fresh += info.get("fresh", [])
+        with _silent("chop.passes"):  # whose reports are for those who look at one network
+            for name, options in self.steps(config):
+                fixed = self.fixed.get(name, {})
+                graph, info = run_pass(name, graph, {**self._extra(name), **fixed, **options})
+                fresh += info.get("fresh", [])
+            self._settle(graph)
         return graph, tuple(fresh)
+
+    def _settle(self, graph: MaseGraph) -> None:
+        """Let the batch norms of a network that inherits weights see what they now get."""
+        from chop.passes.graph.transforms.redefine import reestimate_batch_norm
+
+        if any(fixed.get("weights") == "inherit" for fixed in self.fixed.values()):
+            reestimate_batch_norm(graph, self._batches())
 
     def candidate(self, config: Config) -> Candidate:
         """The design as cheaply as it can be had; it is never what an earlier one was."""
@@ -96,6 +115,10 @@ class Space:
             prepared = self._in_place
             prepared.apply(config)
             return Candidate(prepared.graph.model, prepared.noted)
+        return self.own(config)
+
+    def own(self, config: Config) -> Candidate:
+        """The design as a network that is lent for ever."""
         with only_warnings("chop.passes"):  # of thousands of designs, nobody reads each report
             graph, fresh = self._built(config)
         return Candidate(graph.model, lambda: graph, fresh)
@@ -122,6 +145,18 @@ class Space:
     def _quantizes(self) -> bool:
         (part,) = self.parts.values()
         return isinstance(part, NodePart) and part.run.name == "quantize"
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """A logger that has warnings only."""
+    talker = logging.getLogger(name)
+    before = talker.level
+    talker.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        talker.setLevel(before)
 
 
 def _below(label: str, parameter: Parameter) -> Parameter:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Config = dict[str, Any]
 # what the labs call the ways of widening a layer; these go to the pass `redefine`
 LEFT_ALONE = {"name": None}
+NO_OPTIONS: Mapping[str, Any] = {}
 WIDENINGS = ("output_only", "both", "input_only")
 
 
@@ -106,14 +107,16 @@ class NodePart(Part):
 class OptionPart(Part):
     """A pass whose options are chosen as a whole: prune, prune_channels."""
 
-    def __init__(self, run: GraphPass, seed: Mapping[str, Any], where: str) -> None:
+    def __init__(
+        self, run: GraphPass, seed: Mapping[str, Any], where: str, fixed: Mapping[str, Any]
+    ) -> None:
         self.run = run
         self.parameters = list(_leaves(seed, "", where))
         if not self.parameters:
             raise ValueError(f"{where} is empty; give choices for options of {run.name}")
         firsts = {p.key: p.choice.nth(0) for p in self.parameters}
         generated = {"input_generator": ()} if "input_generator" in run.options else {}
-        run.check(generated | self.config(firsts))
+        run.check({**generated, **fixed, **self.config(firsts)})
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         return unflatten_dict(chosen)
@@ -133,17 +136,26 @@ def _leaves(seed: Mapping[str, Any], path: str, where: str) -> Iterator[Paramete
 
 
 def part_for(
-    graph: MaseGraph, name: str, by: str | None, seed: Mapping[str, Any], where: str
+    graph: MaseGraph,
+    name: str,
+    by: str | None,
+    seed: Mapping[str, Any],
+    where: str,
+    fixed: Mapping[str, Any] = NO_OPTIONS,
 ) -> Part:
-    """The part for a registered pass, by what kind of options it takes."""
+    """The part for a registered pass, by the options it takes; all designs have `fixed`."""
     from chop.passes.base import PASSES
 
     run = PASSES[name]
     if run.kind != "transform":
         raise ValueError(f"{where}: {name} is an {run.kind} pass; a search varies a transform")
     if run.open_ended and "by" in run.options:
+        for key in fixed:
+            if key not in run.options:
+                raise UnknownName(f"option of {name} beside {where}", key, list(run.options))
+        run.check({"by": "name", **fixed})
         return NodePart(graph, run, by or "name", seed, where)
-    return OptionPart(run, seed, where)
+    return OptionPart(run, seed, where, fixed)
 
 
 def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> Iterator[fx.Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SpaceMaker = Callable[[str, Mapping[str, Any], "Problem"], Space]
 SPACES: Registry[Any] = Registry("search space")
 WHERE = "search.search_space"
+SETTLING = 16  # batches from which batch norms of inherited weights count their statistics
 SETUP_KEYS = ("by", "transform", "model_parallel")
 
 
@@ -73,8 +75,25 @@ def of_pass(name: str, run: str, table: Mapping[str, Any], problem: Problem) -> 
     """The space of one pass."""
     setup = _setup(table)
     seed = _seed(table, WHERE)
-    part = part_for(problem.graph, run, setup.get("by"), seed, f"{WHERE}.seed")
-    return _space(name, {run: part}, problem)
+    fixed = _fixed_of(run, table.get("options", {}))
+    own = fixed.get(run, {})
+    part = part_for(problem.graph, run, setup.get("by"), seed, f"{WHERE}.seed", own)
+    return _space(name, {run: part}, problem, fixed)
+
+
+def _fixed_of(run: str, options: Any) -> dict[str, dict[str, Any]]:
+    """`[search.search_space.options]`: those of the pass, or of the one that widens its layers."""
+    from chop.passes.base import PASSES
+
+    where, passes = f"{WHERE}.options", dict.fromkeys((run, "redefine"))
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{where} is a table of options of {run}, not {options!r}")
+    owners = {key: [p for p in passes if key in PASSES[p].options] for key in options}
+    for key in options:
+        if not owners[key]:
+            known = [*PASSES[run].options]
+            raise UnknownName(f"option of {run} in {where}", key, known)
+    return {p: {k: v for k, v in options.items() if owners[k][0] == p} for p in passes}
 
 
 @register_search_space(
@@ -107,13 +126,16 @@ def joint(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
             f"{WHERE}.passes has a table for each pass, such as [{WHERE}.passes.prune]"
         )
     parts: dict[str, Part] = {}
+    fixed: dict[str, dict[str, Any]] = {}
     for run, inner in tables.items():
         where = f"{WHERE}.passes.{run}"
         if not isinstance(inner, Mapping):
             raise ValueError(f"{where} is a table with seed, not {inner!r}")
         by = _setup(inner, where).get("by")
-        parts[run] = part_for(problem.graph, run, by, _seed(inner, where), f"{where}.seed")
-    return _space(name, parts, problem)
+        fixed[run] = {k: v for k, v in inner.items() if k not in ("setup", "seed")}
+        seed = _seed(inner, where)
+        parts[run] = part_for(problem.graph, run, by, seed, f"{where}.seed", fixed[run])
+    return _space(name, parts, problem, fixed)
 
 
 def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
@@ -133,8 +155,33 @@ def _seed(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return seed
 
 
-def _space(name: str, parts: Mapping[str, Part], problem: Problem) -> Space:
-    return Space(name, problem.graph, parts, extra=lambda run: _generated(run, problem))
+def _space(
+    name: str,
+    parts: Mapping[str, Part],
+    problem: Problem,
+    fixed: Mapping[str, Mapping[str, Any]],
+) -> Space:
+    return Space(
+        name,
+        problem.graph,
+        parts,
+        extra=lambda run: _generated(run, problem),
+        fixed={run: options for run, options in fixed.items() if options},
+        batches=functools.cache(lambda: _batches(problem)),
+    )
+
+
+def _batches(problem: Problem) -> list[Any]:
+    """A few batches of training data that the seed of the search draws, on the device."""
+    import torch
+
+    device = next(problem.graph.model.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(problem.seed)
+        found = InputGenerator(
+            problem.model_info, problem.data_module, problem.task, "train", SETTLING
+        )
+        return [{name: x.to(device) for name, x in batch.items()} for batch in found]
 
 
 def _generated(run: str, problem: Problem) -> dict[str, Any]:

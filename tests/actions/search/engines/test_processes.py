@@ -11,7 +11,7 @@ from multiprocessing import Pipe
 import pytest
 
 from chop.actions.search.engines import processes
-from chop.actions.search.engines.base import Died, Task
+from chop.actions.search.engines.base import Died, Group, Task
 from chop.actions.search.engines.processes import STARTS, Processes
 from chop.actions.search.outcome import Outcome
 
@@ -83,6 +83,23 @@ def test_a_process_that_dies_in_a_trial_gives_it_back(engine):
     assert events(one) == [Died(7, "its process ended with signal 9")]
     one.submit(Task(7, {}))
     assert events(one) == [done(7)]
+
+
+GROUP = Group((Task(4, {}), Task(5, {}), Task(6, {})), known=frozenset({5}))
+
+
+def test_a_process_that_dies_in_a_group_gives_back_what_is_not_known(engine):
+    one = engine((["ready", done(4)], KILLED), (["ready", done(6)], None))
+    one.submit(GROUP)
+    assert events(one, 2) == [done(4), Died(6, "its process ended with signal 9")]
+    assert one.free() == 1
+
+
+def test_a_group_is_done_when_all_its_trials_are(engine):
+    one = engine((["ready", done(4)], None))
+    one.submit(GROUP)
+    assert events(one) == [done(4)]
+    assert one.free() == 0
 
 
 def test_a_process_that_is_killed_before_it_is_ready_costs_its_trial_nothing(engine):

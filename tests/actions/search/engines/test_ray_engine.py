@@ -109,7 +109,7 @@ def done(number):
 
 
 def test_a_worker_that_never_comes_holds_up_no_trial(engine):
-    ray = PretendedRay([], [None, done(0), done(1)])
+    ray = PretendedRay([], [None, [done(0)], [done(1)]])
     two = engine(ray, workers=2)
     two.submit(Task(0, {}))
     two.submit(Task(1, {}))
@@ -120,7 +120,7 @@ def test_a_worker_that_never_comes_holds_up_no_trial(engine):
 
 def test_a_lost_worker_is_replaced_and_its_trial_given_back(engine):
     text = "The actor died.\n\tpid: 7\nIts machine went away. Some common causes include: (1) …"
-    ray = PretendedRay([None, RayError(text)], [None, done(4)])
+    ray = PretendedRay([None, RayError(text)], [None, [done(4)]])
     one = engine(ray)
     one.submit(Task(4, {}))
     events = [e for _ in range(2) for e in one.wait(0)]
@@ -130,7 +130,7 @@ def test_a_lost_worker_is_replaced_and_its_trial_given_back(engine):
 
 
 def test_a_trial_that_takes_too_long_fails_with_its_worker(engine):
-    ray = PretendedRay([None], [None, done(1)])
+    ray = PretendedRay([None], [None, [done(1)]])
     one = engine(ray, trial_timeout=0.05)
     one.submit(Task(0, {}))
     (out,) = one.wait(5)
@@ -146,7 +146,7 @@ def test_the_time_before_a_worker_is_ready_is_not_the_trials(engine):
     one = engine(ray, trial_timeout=0.01)
     one.submit(Task(0, {}))
     assert one.wait(0.05) == []
-    ray.actors[0].answers += [None, done(0)]
+    ray.actors[0].answers += [None, [done(0)]]
     assert [e for _ in range(2) for e in one.wait(0)] == [done(0)]
 
 

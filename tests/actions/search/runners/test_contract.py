@@ -13,6 +13,7 @@ from .conftest import make_scene, make_trial
 # options with which a runner is tried; those without a line need none
 EXAMPLES = {
     "basic_train": {"max_steps": 2, "num_val_samples": 64},
+    "population_train": {"max_steps": 2, "num_val_samples": 64},
     "basic_evaluation": {"num_samples": 64, "per_class": True, "average": "macro"},
 }
 INTEGER = {

@@ -1,0 +1,243 @@
+"""`population_train`: what `basic_train` does for one candidate, for many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Interval
+
+from chop.actions.search.goals import Costs, dominates
+from chop.actions.search.runners.base import (
+    Metrics,
+    PositiveInt,
+    Scene,
+    Stopped,
+    Together,
+    Trial,
+    register_runner,
+)
+from chop.actions.search.runners.basic_train import BasicTrain
+from chop.actions.search.runners.state import aside
+from chop.dataset.tensors import TensorSplit
+from chop.training.options import TrainOptions
+from chop.training.population import Outcome, Report, reason_against, train_population
+
+logger = logging.getLogger(__name__)
+
+POPULATION = {"cpu": 16, "cuda": 256}  # where nothing is said
+Kept = Annotated[float, Interval(gt=0, lt=1)]
+
+
+@register_runner("population_train", "software")
+class PopulationTrain(BasicTrain, Together):
+    """`basic_train` for `population` candidates at once, each as it would be trained alone.
+
+    After each epoch of `rungs` only the share `keep` goes on, by the goals of the search, then by
+    their loss. `max_seconds` are those of all together. What cannot be trained so is trained one by
+    one.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        *,
+        population: PositiveInt | None = None,
+        rungs: list[PositiveInt] | None = None,
+        keep: Kept = 0.5,
+        **options: Any,
+    ) -> None:
+        super().__init__(scene, **options)
+        self.population = population or POPULATION.get(scene.device.type, 16)
+        self.rungs, self.keep = tuple(rungs or ()), keep
+        self._said: set[str] = set()
+        if list(self.rungs) != sorted(set(self.rungs)):
+            raise ValueError(f"population_train: rungs are epochs in order, not {rungs}")
+        if self.rungs and self.rungs[-1] >= self._options.max_epochs:
+            raise ValueError(
+                f"population_train: after the rung {self.rungs[-1]} nothing is left to train, as "
+                f"the budget is {self._options.max_epochs} epochs; lower the rung or raise it"
+            )
+
+    @classmethod
+    def options(cls) -> dict[str, inspect.Parameter]:
+        return {**super().options(), **BasicTrain.options()}
+
+    def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
+        found: dict[int, Metrics | Exception] = {}
+        for number, family in enumerate(self._families(trials)):
+            if len(family) == 1:
+                continue
+            try:
+                found |= self._train(family, self._snapshot(family, number))
+            except (ValueError, RuntimeError) as error:  # the one at fault will say so alone
+                self._say(family, str(error))
+        return found
+
+    def _families(self, trials: Sequence[Trial]) -> list[list[Trial]]:
+        """The trials in groups that can be stacked."""
+        why = self._reason(trials)
+        if why is not None:
+            self._say(trials, why)
+            return []
+        models = [trial.model for trial in trials]
+        if reason_against(models, self._options) is None:
+            return [list(trials)]
+        families: list[list[Trial]] = []
+        for trial in trials:
+            why = reason_against([trial.model], self._options)
+            for family in families if why is None else ():
+                why = reason_against([family[0].model, trial.model], self._options)
+                if why is None:
+                    family.append(trial)
+                    break
+            else:
+                families.append([trial])
+                if why is not None:
+                    self._say([trial], why)
+        return families
+
+    def _reason(self, trials: Sequence[Trial]) -> str | None:
+        """Why no trial of these can be stacked, whatever their networks."""
+        if self._distill:
+            return "distill needs the parent's scores, which a population does not ask for"
+        if not isinstance(self._data.train_dataset, TensorSplit):
+            return "the data set is none of tensors in memory"
+        if len({id(trial.model) for trial in trials}) < len(trials):
+            return "the search space gives one network for all designs"
+        return None
+
+    def _say(self, trials: Sequence[Trial], why: str) -> None:
+        """Each reason once."""
+        if why not in self._said:
+            self._said.add(why)
+            numbers = ", ".join(str(trial.number) for trial in trials)
+            logger.warning("population_train: trials %s are trained one by one: %s", numbers, why)
+
+    def _snapshot(self, family: Sequence[Trial], number: int) -> Path | None:
+        """A file that only the same trials with the same options find again."""
+        if self.scene.folder is None:
+            return None
+        first = family[0].number - family[0].number % self.population
+        facts = (self._options, self._data.batch_size, self.rungs, self.keep)
+        mark = repr((facts, [(trial.number, trial.config) for trial in family]))
+        digest = hashlib.sha256(mark.encode()).hexdigest()[:12]
+        self.scene.folder.mkdir(parents=True, exist_ok=True)
+        return self.scene.folder / f"{first}-{number}-{digest}.pt"
+
+    def _train(
+        self, trials: Sequence[Trial], snapshot: Path | None
+    ) -> dict[int, Metrics | Exception]:
+        course = _Course(trials, self.rungs, self.keep, self._steps_per_epoch)
+        options = [self._options_of(trial) for trial in trials]
+        with contextlib.ExitStack() as stack:
+            for trial in trials:
+                stack.enter_context(
+                    aside(trial.model, self.scene.device, trial.seed, training=True)
+                )
+            outcomes = train_population(
+                [trial.model for trial in trials],
+                (self._data.train_dataset, self._data.val_dataset),
+                options,
+                batch_size=self._data.batch_size,
+                device=str(self.scene.device),
+                max_seconds=self._options.max_seconds,
+                on_epoch=course.on_epoch,
+                should_stop=course.should_stop,
+                snapshot=snapshot,
+                resume=True,
+            )
+        return {
+            trial.number: course.result(outcome)
+            for trial, outcome in zip(trials, outcomes, strict=True)
+        }
+
+    def _options_of(self, trial: Trial) -> TrainOptions:
+        return replace(self._options, seed=trial.seed)
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        return math.ceil(len(self._data.train_dataset) / self._data.batch_size)
+
+
+class _Course:
+    """Who of a population goes on."""
+
+    def __init__(
+        self, trials: Sequence[Trial], rungs: Sequence[int], keep: float, per_epoch: int
+    ) -> None:
+        self.trials, self.rungs, self.keep, self.per_epoch = trials, rungs, keep, per_epoch
+        self._leave: set[int] = set()
+
+    def on_epoch(self, reports: Sequence[Report]) -> None:
+        for report in reports:
+            if math.isfinite(report.loss) and self._is_stopped(report) is not None:
+                self._leave.add(report.candidate)
+        if reports and reports[0].epochs in self.rungs:
+            ranked = self._ranked(reports)
+            self._leave.update(ranked[math.ceil(self.keep * len(ranked)) :])
+
+    def should_stop(self, report: Report) -> bool:
+        return report.candidate in self._leave
+
+    def _is_stopped(self, report: Report) -> Stopped | None:
+        """What the search says to the score of an epoch."""
+        part = report.steps % self.per_epoch > 0
+        try:
+            self.trials[report.candidate].report(report.epochs + part, _metrics(report))
+        except Stopped as stop:
+            return stop
+        return None
+
+    def _ranked(self, reports: Sequence[Report]) -> list[int]:
+        """Candidates, the best first: whom fewest dominate, then whose loss is least."""
+        costs = {r.candidate: self._costs(r) for r in reports}
+        known = [c for c in costs.values() if c is not None]
+
+        def key(report: Report) -> tuple[bool, int, float, int]:
+            mine = costs[report.candidate]
+            worse_than = 0 if mine is None else sum(dominates(other, mine) for other in known)
+            finite = math.isfinite(report.loss)
+            return not finite, worse_than, report.loss if finite else 0.0, report.candidate
+
+        return [report.candidate for report in sorted(reports, key=key)]
+
+    def _costs(self, report: Report) -> Costs | None:
+        if not math.isfinite(report.loss):
+            return None
+        return self.trials[report.candidate].costs(_metrics(report))
+
+    def result(self, outcome: Outcome) -> Metrics | Exception:
+        """What a trial has come to, by its outcome alone: that may be one of an earlier process."""
+        if outcome.stopped == "diverged":
+            return FloatingPointError(
+                f"the loss was no number by step {outcome.steps}; lower learning_rate"
+            )
+        stop = self._is_stopped(outcome)
+        if stop is None and outcome.stopped == "asked":
+            stop = Stopped(f"left at the rung after epoch {outcome.epochs}")
+        return stop or _metrics(outcome)
+
+
+def _metrics(report: Report) -> dict[str, float]:
+    assert report.accuracy is not None, "there is a validation split"
+    return {"accuracy": report.accuracy, "loss": report.loss}
+
+
+def forget(folder: Path, first: int) -> None:
+    """Remove the snapshots of a group whose trials are recorded."""
+    for file in _snapshots(folder, first):
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others are at work
+        folder.rmdir()
+
+
+def _snapshots(folder: Path, first: int) -> Iterator[Path]:
+    return folder.glob(f"{first}-*.pt*")

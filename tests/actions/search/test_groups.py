@@ -1,0 +1,172 @@
+"""Trials that are asked and measured together: the table of trials, and who runs what."""
+
+import os
+import random
+
+import pytest
+
+from chop.actions.search.coordinator import Coordinator
+from chop.actions.search.engines.base import Died, Group, Here, Task
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.record import Record
+from chop.actions.search.settings import settings_of
+from chop.actions.search.strategies.base import Quest, strategy_named
+
+from .conftest import CHOICES, Killed, measure, recorded, tables
+
+WAYS = ("maximize", "minimize")
+SIZE = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_disk():
+    """Nobody pulls the plug in these tests, and a disk is slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+class Groups:
+    """An engine whose trials end in any order, and which is killed or loses a process at times.
+
+    What a trial comes to depends on all designs of its group, as rungs make it.
+    """
+
+    def __init__(self, slots=1, *, seed=0, lives=10**9, deaths=()):
+        self.slots, self.in_order, self.lives = slots, slots == 1, lives
+        self.deaths, self.seen = list(deaths), []
+        self._random, self._left = random.Random(seed), []
+
+    def free(self):
+        return self.slots - len(self._left)
+
+    def submit(self, work):
+        assert self.free() > 0
+        self.seen.append(work)
+        tasks = [work] if isinstance(work, Task) else work.tasks
+        mark = repr([task.chosen for task in tasks]) if isinstance(work, Group) else None
+        outcomes = [self._measured(t, mark) for t in tasks if t.number in work.numbers]
+        self._left.append(outcomes)
+
+    def _measured(self, task, mark):
+        out = measure(task.number, task.chosen, WAYS)
+        if mark is None or out.values is None:
+            return out
+        return Outcome(
+            task.number, "COMPLETE", values=(random.Random(mark).random(), out.values[1])
+        )
+
+    def wait(self, seconds):
+        self.lives -= 1
+        if self.lives < 0:
+            raise Killed
+        outcomes = self._left[self._random.randrange(len(self._left))]
+        if self.deaths and self.deaths.pop(0):
+            self._left.remove(outcomes)
+            return [Died(out.number, "killed") for out in outcomes]
+        out = outcomes.pop(0)
+        if not outcomes:
+            self._left.remove(outcomes)
+        return [out]
+
+    def close(self):
+        self._left.clear()
+
+
+def search(path, engine, *, sampler="tpe", trials=22, recorded_groups=None, **setup):
+    table = tables(WAYS, sampler=sampler, n_trials=trials, **({"in_flight": SIZE} | setup))
+    settings = settings_of(table)
+    record = Record(str(path), "s", settings.goals.directions, CHOICES)
+    strategy = strategy_named(sampler)(Quest(CHOICES, WAYS, trials, 7))
+    noted = [] if recorded_groups is None else recorded_groups
+    coordinator = Coordinator(
+        strategy, engine, record, settings, worker_name="me", group=SIZE, recorded=noted.append
+    )
+    coordinator.resume(record.trials())
+    coordinator.run()
+    return recorded(path, CHOICES, WAYS)
+
+
+@pytest.fixture(params=["tpe", "nsgaii", "random", "brute"])
+def sampler(request):
+    return request.param
+
+
+def test_designs_are_asked_and_measured_by_the_group(tmp_path):
+    engine, noted = Groups(), []
+    table = search(tmp_path / "j", engine, recorded_groups=noted)
+    assert [[task.number for task in work.tasks] for work in engine.seen] == [
+        [*range(4)],
+        [*range(4, 8)],
+        [*range(8, 12)],
+        [*range(12, 16)],
+        [*range(16, 20)],
+        [20, 21],
+    ]
+    assert len(table) == 22
+    assert noted == [0, 4, 8, 12, 16, 20]
+
+
+@pytest.mark.parametrize("in_flight", [4, 8])
+def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler, in_flight):
+    setup = {"sampler": sampler, "in_flight": in_flight}
+    alone = search(tmp_path / "a", Groups(), **setup)
+    assert search(tmp_path / "b", Groups(2, seed=1), **setup) == alone
+    assert search(tmp_path / "c", Groups(3, seed=2), **setup) == alone
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path, sampler, workers):
+    alone = search(tmp_path / "a", Groups(), sampler=sampler)
+    moments = random.Random(workers)
+    for life in range(100):
+        engine = Groups(workers, seed=life, lives=moments.randrange(1, 8))
+        try:
+            search(tmp_path / "k", engine, sampler=sampler)
+            break
+        except Killed:
+            continue
+    assert life > 1
+    assert recorded(tmp_path / "k", CHOICES, WAYS) == alone
+
+
+def test_a_group_of_which_some_are_recorded_is_measured_as_a_whole(tmp_path):
+    with pytest.raises(Killed):
+        search(tmp_path / "k", Groups(lives=6))
+    engine = Groups()
+    search(tmp_path / "k", engine)
+    first = engine.seen[0]
+    assert [task.number for task in first.tasks] == [4, 5, 6, 7]
+    assert first.numbers == (6, 7)
+
+
+def test_a_group_that_kills_its_process_again_and_again_is_taken_apart(tmp_path):
+    engine = Groups(deaths=[True, True])
+    table = search(tmp_path / "k", engine, retries=2, trials=4)
+    kinds = [type(work).__name__ for work in engine.seen]
+    assert kinds == ["Group", "Group", "Task", "Task", "Task", "Task"]
+    assert len(table) == 4
+
+
+class Fake:
+    """A worker that trains even numbers together."""
+
+    def run_together(self, designs):
+        return {n: Outcome(n, "COMPLETE", worker="together") for n, *_ in designs if n % 2 == 0}
+
+    def run(self, number, chosen, front):
+        return Outcome(number, "COMPLETE", worker="alone")
+
+
+def test_what_cannot_be_trained_together_is_run_alone_in_its_turn():
+    engine = Here(Fake())
+    engine.submit(Group(tuple(Task(n, {}) for n in range(5)), known=frozenset({3})))
+    found = []
+    while engine.free() == 0:
+        found += engine.wait(0)
+    assert [(out.number, out.worker) for out in found] == [
+        (0, "together"),
+        (1, "alone"),
+        (2, "together"),
+        (4, "together"),
+    ]
