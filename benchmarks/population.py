@@ -3,16 +3,21 @@
     OMP_NUM_THREADS=2 python benchmarks/population.py
     python benchmarks/population.py --device cuda --model jsc-s --batch 256 --rows 800000 \\
         --populations 1 16 64 256 1024
+    OMP_NUM_THREADS=1 python benchmarks/population.py --search --populations 16 64
 
 A net-step is one optimiser step of one network. One at a time is our own loop (captured, on a GPU),
-and a plain eager loop; both train one network, since a second one takes as long again.
+and a plain eager loop; both train one network, since a second one takes as long again. With
+`--search` whole searches of bit widths on jsc-sim are timed, of `--trials` designs that take
+`--steps` steps each.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,8 +28,9 @@ import torch.nn.functional as F
 from tabulate import tabulate
 from torch import nn
 
-from chop.dataset import TensorSplit, get_dataset_info
-from chop.models import get_model
+from chop.actions import search
+from chop.dataset import MaseDataModule, TensorSplit, get_dataset_info
+from chop.models import get_model, get_model_info
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
 from chop.training.devices import Place, threads_for
@@ -122,6 +128,53 @@ def eager(args: argparse.Namespace, split: TensorSplit) -> Work:
     return work
 
 
+def trials_per_second(args: argparse.Namespace, data: MaseDataModule, population: int) -> float:
+    """A whole search; a population of 0 is basic_train."""
+    operands = {f"{operand}_frac_width": [3] for operand in ("data_in", "weight", "bias")}
+    widths = {f"{operand}_width": [4, 5, 6, 7, 8] for operand in ("data_in", "weight", "bias")}
+    budget = {"max_steps": args.steps, "learning_rate": RATE, "num_val_samples": 2000}
+    one, many = {"basic_train": budget}, {"population_train": budget | {"population": population}}
+    tables = {
+        "search_space": {
+            "name": "graph/quantize",
+            "setup": {"by": "type"},
+            "seed": {"linear": {"config": {"name": ["integer"], **widths, **operands}}},
+        },
+        "strategy": {
+            "sw_runner": many if population else one,
+            "hw_runner": {"average_bitwidth": {}},
+            "setup": {"sampler": "tpe", "n_trials": args.trials, "in_flight": population or 8},
+            "metrics": {"accuracy": {}, "average_bitwidth": {}},
+        },
+    }
+    model, info = network(args.model, 0, quantized=False), get_model_info(args.model)
+    facts = (model, info, "cls", data.dataset_info, data, tables)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        search(*facts, folder, args.device)
+        return args.trials / (time.perf_counter() - began)
+
+
+def compare_searches(args: argparse.Namespace) -> None:
+    logging.disable(logging.WARNING)
+    data = MaseDataModule("jsc-sim", batch_size=args.batch)
+    data.prepare_data()
+    data.setup("fit")
+    ways = [0, *args.populations]
+    found: list[list[float]] = [[] for _ in ways]
+    for _ in range(args.repeats):
+        for way, own in zip(ways, found, strict=True):
+            own.append(trials_per_second(args, data, way))
+    rates = [statistics.median(own) for own in found]
+    table = [
+        (f"population_train, {way}" if way else "basic_train", f"{r:.1f}", f"{r / rates[0]:.1f}")
+        for way, r in zip(ways, rates, strict=True)
+    ]
+    print(f"{args.model}, {args.trials} trials of {args.steps} steps, batch {args.batch}")
+    print()
+    print(tabulate(table, ("runner", "trials/s", "× basic_train"), "github", disable_numparse=True))
+
+
 def seconds_per_step(works: dict[tuple[str, int], Work], args: argparse.Namespace) -> list[float]:
     """Medians; the ways take turns, so that a busy moment hits all of them."""
     steps = min(args.steps, args.rows // args.batch)
@@ -151,8 +204,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quantized", action="store_true", help="integers of 4 to 8 bits")
     parser.add_argument("--shared-order", action="store_true")
+    parser.add_argument("--search", action="store_true", help="time whole searches")
+    parser.add_argument("--trials", type=int, default=64)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    if args.search:
+        compare_searches(args)
+        return
     split = rows(args.rows, args.device)
     works = {("eager loop", 1): eager(args, split), ("our loop", 1): one_by_one(args, split)}
     works |= {("population", size): population(args, split, size) for size in args.populations}

@@ -110,9 +110,11 @@ class Feed:
 
     def few(self) -> tuple[Tensor, Tensor]:
         """The first one or two samples, to look at."""
-        if isinstance(self.split, TensorSplit):
-            return next(batches(self.split, min(2, self.samples), device=self.place.device))
-        return next(self._loaded(list(range(min(2, self.samples)))))
+        count, split = min(2, self.samples), self.split
+        if isinstance(split, TensorSplit):
+            first = TensorSplit(split.x[:count], split.y[:count], prepare=split.prepare)
+            return next(batches(first, count, device=self.place.device))
+        return next(self._loaded(list(range(count))))
 
     def _loaded(
         self, order: list[int], shuffled: Pass | None = None, first: int = 0
