@@ -14,7 +14,8 @@ from chop.models import get_model, get_model_info
 from chop.passes import Pipeline, quantize_transform_pass, redefine_transform_pass
 from chop.passes.base import graph_pass
 
-SPACE = {"first": [8, 12, 16, 20, 24, 32], "second": [4, 8, 12, 16], "bits": [4, 5, 6, 8, 10]}
+SPACE = {"first": [8, 16, 24, 32, 48, 64], "second": [8, 16, 24, 32], "bits": [5, 6, 8, 10]}
+MARGIN = 0.005  # better by luck on 6,654 validation jets
 GOALS = {"accuracy": {"direction": "maximize"}, "bitops": {"direction": "minimize"}}
 
 
@@ -30,7 +31,7 @@ def lab4_transform_pass(graph, *, first: int = 16, second: int = 16, bits: int =
     quantize_transform_pass(graph, {"by": "type", "linear": {"config": form}})
 
 
-def main(seeds: int = 3, trials: int = 60, epochs: int = 5, out: Path = Path("lab4_nas")) -> None:
+def main(seeds: int = 3, trials: int = 40, epochs: int = 5, out: Path = Path("lab4_nas")) -> None:
     """Search, then train and test what was chosen on the validation split, and the parent."""
     data, rows = MaseDataModule("jsc-sim", batch_size=1024), []
     data.setup()
@@ -56,8 +57,8 @@ def main(seeds: int = 3, trials: int = 60, epochs: int = 5, out: Path = Path("la
         rows.append((seed, "parent", *cost.values(), goal, test(data, goes_on, {})["accuracy"]))
         found = search(parent, *about[:3], data, plan, out / str(seed), "cpu", seed=seed)
         front = sorted(found.best, key=lambda trial: trial.hardware["bitops"])  # dearer and better
-        as_good = [trial for trial in front if trial.software["accuracy"] >= goal]
-        for trial in as_good[:1] + [front[-1]] * (as_good[:1] != [front[-1]]):
+        good = [trial for trial in front if trial.software["accuracy"] >= goal + MARGIN]
+        for trial in good[:1] + [front[-1]] * (good[:1] != [front[-1]]):
             candidate, design, cost = graph.clone(), found.designs[trial.number], trial.hardware
             lab4_transform_pass(candidate, design)
             scores = [run(data, candidate, {})["accuracy"] for run in (train, test)]
