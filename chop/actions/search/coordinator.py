@@ -312,7 +312,7 @@ class Coordinator:
             said = f"{event.reason}, for the {deaths}. time"
             return Outcome(event.number, "FAIL", error=said, worker=self.name)
         logger.warning("Trial %d: %s; it is run again", event.number, event.reason)
-        self._waiting.appendleft(event.number)
+        self._waiting = deque(sorted([*self._waiting, event.number]))
         if event.number in self._published:  # a guest that comes later may have it
             self.record.requeue(event.number)
         return None

@@ -42,7 +42,7 @@ def summary(space: Space, settings: Settings, workers: int, seconds: float | Non
     disk = trials * (400 + 60 * len(space.choices.parameters))
     said = [
         f"{nodes} nodes, {len(space.choices.open)} keys with a choice, {designs}",
-        f"{trials:,} trials by {settings.sampler}, {_goals(settings.goals)}",
+        f"{trials:,} trials by {settings.sampler}, {goals_text(settings.goals)}",
         f"about {_bytes(disk)} on disk",
     ]
     if seconds is not None and not settings.trains:
@@ -62,10 +62,12 @@ def _workers(number: int) -> str:
     return "1 worker" if number == 1 else f"{number} workers"
 
 
-def _goals(goals: Goals) -> str:
-    if goals.summed:
-        return f"one objective: {goals.summed} {' + '.join(g.name for g in goals.goals)}"
+def goals_text(goals: Goals) -> str:
+    """What is searched for, as a sentence."""
     said = ", ".join(f"{g.direction} {g.name}" for g in goals.goals)
+    if goals.summed:
+        terms = " ".join(f"{goals.weight(g):+g} {g.name}" for g in goals.goals)
+        said = f"one objective: {goals.summed} {terms}"
     limits = "".join(f"; {c}" for c in goals.constraints)
     return said + limits
 

@@ -76,17 +76,18 @@ class Goals:
 
     def values(self, metrics: Mapping[str, float]) -> list[float]:
         """The objectives of a design; a metric that is no number is refused by its name."""
-        scaled = self.scaled(metrics)
         for name in self.metrics:
             if not math.isfinite(metrics[name]):
                 raise ValueError(f"the metric {name} is {metrics[name]}")
         if self.summed is None:
-            return list(scaled.values())
-        return [sum(self._signed(g) * scaled[g.name] for g in self.goals)]
+            return list(self.scaled(metrics).values())
+        return [sum(self.weight(g) * metrics[g.name] for g in self.goals)]
 
-    def _signed(self, goal: Goal) -> float:
+    def weight(self, goal: Goal) -> float:
+        """What a metric counts in the sum."""
         opposed = goal.direction != self.summed
-        return -1.0 if self.honour_directions and opposed and goal.scale > 0 else 1.0
+        negative = self.honour_directions and opposed and goal.scale > 0
+        return -goal.scale if negative else goal.scale
 
     def wants_more(self, goal: Goal) -> bool:
         """Whether a greater metric is better, be its scale negative or not."""

@@ -257,16 +257,14 @@ def test_fail_fast_stops_at_the_first_failure(searches):
     ],
 )
 def test_a_search_that_is_cut_short_leaves_its_files(tmp_path, monkeypatch, fail_fast, bad, said):
-    from chop.actions.search.worker import Worker
+    judged, numbers = Goals.violations, iter(range(100))
 
-    judged, numbers = Worker._judged, iter(range(100))
-
-    def planted(worker, metrics):
+    def planted(goals, metrics):
         if next(numbers) in bad:
             raise ArithmeticError("planted")
-        return judged(worker, metrics)
+        return judged(goals, metrics)
 
-    monkeypatch.setattr(Worker, "_judged", planted)
+    monkeypatch.setattr(Goals, "violations", planted)
     table = predecessor.tables(setup={"n_trials": 4, "fail_fast": fail_fast})
     with pytest.raises(ValueError, match=said):
         predecessor.run(make_scene(), tmp_path, table)

@@ -12,7 +12,8 @@ from chop.actions.config import ConfigError
 from chop.actions.search import search as search_module
 from chop.actions.search.apply import apply
 from chop.actions.search.conduct import Place
-from chop.actions.search.goals import Goal, Goals
+from chop.actions.search.display import goals_text
+from chop.actions.search.goals import Constraint, Goal, Goals
 from chop.actions.search.problem import Problem
 from chop.actions.search.runners.base import Runner, register_runner
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter
@@ -148,6 +149,15 @@ def test_a_sum_honours_the_directions_of_its_metrics(direction, honour, value):
     goals = (Goal("accuracy", "maximize"), Goal("average_bitwidth", "minimize", 0.2))
     summed = Goals(goals, direction, honour_directions=honour)
     assert summed.values({"accuracy": 0.8, "average_bitwidth": 4.0}) == [pytest.approx(value)]
+
+
+def test_the_plan_says_what_is_added_and_what_is_taken_off():
+    goals = (Goal("accuracy", "maximize"), Goal("average_bitwidth", "minimize", 0.2))
+    limit = (Constraint.parse("average_bitwidth <= 6", "here"),)
+    said = goals_text(Goals(goals, "maximize", limit))
+    assert (
+        said == "one objective: maximize +1 accuracy -0.2 average_bitwidth; average_bitwidth <= 6"
+    )
 
 
 @pytest.mark.parametrize("honour", [True, False])
