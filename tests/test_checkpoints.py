@@ -187,8 +187,12 @@ def test_weights_that_say_nothing_of_formats_are_remarked(tmp_path, caplog):
     load_model(write_mz(network(), tmp_path), "mz", network())
     assert "holds weights only" in caplog.text
     wrapped = {f"model.{k}": v for k, v in state(network()).items()}
-    content = {"state_dict": wrapped, "hyper_parameters": {"load_type": "mz"}}
-    torch.save(content, tmp_path / "best.ckpt")
+    began = {"load_type": "mz", "load_name": None}  # the default, and nothing was loaded
+    torch.save({"state_dict": wrapped, "hyper_parameters": began}, tmp_path / "plain.ckpt")
+    load_model(tmp_path / "plain.ckpt", "pl", network())
+    assert "of a network that was transformed" not in caplog.text
+    began["load_name"] = "transformed_ckpt"
+    torch.save({"state_dict": wrapped, "hyper_parameters": began}, tmp_path / "best.ckpt")
     load_model(tmp_path / "best.ckpt", "pl", network())
     assert "of a network that was transformed" in caplog.text
 

@@ -93,7 +93,7 @@ class Goals:
         """Whether a greater metric is better, be its scale negative or not."""
         if self.summed is None:
             return (goal.direction == "maximize") == (goal.scale > 0)
-        return (self.summed == "maximize") == (self._signed(goal) * goal.scale > 0)
+        return (self.summed == "maximize") == (self.weight(goal) > 0)
 
     def violations(self, metrics: Mapping[str, float]) -> list[float]:
         return [constraint.violation(metrics) for constraint in self.constraints]
