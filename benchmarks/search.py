@@ -63,15 +63,28 @@ def tables(samples: int, trials: int, sampler: str, op: str) -> dict[str, Any]:
     }
 
 
+class Noise:
+    """Images of CIFAR's size; what a network costs does not depend on what they show."""
+
+    name, num_workers = "noise", 0
+
+    def __init__(self, samples: int) -> None:
+        self.batch_size = samples
+        self.dataset_info = MaseDataModule("cifar10", batch_size=samples).dataset_info
+        self.train_dataset = self.val_dataset = TensorSplit(
+            torch.randn(samples, 3, 32, 32), torch.randint(10, (samples,))
+        )
+
+    def train_dataloader(self) -> list[Any]:
+        return [(self.train_dataset.x, self.train_dataset.y)]
+
+
 def data_for(model: str, samples: int) -> Any:
-    """Jets for jsc-s; noise of CIFAR's size for vgg7, whose time does not depend on its pixels."""
-    data = MaseDataModule("jsc-sim" if model.startswith("jsc") else "digits", batch_size=samples)
+    if not model.startswith("jsc"):
+        return Noise(samples)
+    data = MaseDataModule("jsc-sim", batch_size=samples)
     data.prepare_data()
     data.setup()
-    if not model.startswith("jsc"):
-        data.dataset_info = MaseDataModule("cifar10", batch_size=samples).dataset_info
-        images = TensorSplit(torch.randn(samples, 3, 32, 32), torch.randint(10, (samples,)))
-        data.train_dataset = data.val_dataset = images
     return data
 
 
