@@ -3,6 +3,7 @@
 python benchmarks/layers.py                                  # every format, every network
 python benchmarks/layers.py --quick                          # few repeats, small batches
 python benchmarks/layers.py --formats integer --networks vgg7 --ops all
+python benchmarks/layers.py --device cuda --formats integer
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.ir import MaseGraph
-from chop.numerics import FORMATS
+from chop.numerics import FORMATS, at_rest
 from chop.passes import Pipeline
 from chop.passes.graph.transforms import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op
@@ -41,8 +42,8 @@ PRECISIONS: dict[str, list[Any]] = {
     "ternary": [2, True, None, None, None],
 }
 WEIGHTED = ("linear", "conv2d")
-COLUMNS = ("float eval [ms]", "eval ×", "float train [ms]", "train ×")
-LINE = "| {:8} | {:16} | {:15} | {:6} | {:16} | {:7} |"
+COLUMNS = ("float eval [ms]", "eval ×", "at rest ×", "float train [ms]", "train ×")
+LINE = "| {:8} | {:16} | {:15} | {:6} | {:9} | {:16} | {:7} |"
 
 
 def mlp() -> nn.Module:
@@ -130,8 +131,16 @@ def evaluate(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     def run() -> None:
         with torch.no_grad():
             model(x)
+            _wait(x)
 
     return run
+
+
+def evaluate_at_rest(model: nn.Module, x: Tensor) -> Callable[[], Any]:
+    """As every evaluation of ours does: parameters are rounded before the first batch."""
+    rest = at_rest(model.eval())
+    rest.__enter__()  # for good: the model goes with the measurement
+    return evaluate(model, x)
 
 
 def train(model: nn.Module, x: Tensor) -> Callable[[], Any]:
@@ -142,8 +151,14 @@ def train(model: nn.Module, x: Tensor) -> Callable[[], Any]:
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
+        _wait(x)
 
     return run
+
+
+def _wait(x: Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize()
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -161,16 +176,16 @@ def ratio(plain: Callable[[], Any], ours: Callable[[], Any], repeats: int) -> tu
     return 1e3 * floats, statistics.median(b / a for a, b in pairs)
 
 
-def measure(network: Network, name: str, ops: str, quick: bool) -> dict[str, str]:
-    x = torch.randn(network.quick if quick else network.shape)
+def measure(network: Network, name: str, ops: str, *, quick: bool, device: str) -> dict[str, str]:
+    x = torch.randn(network.quick if quick else network.shape, device=device)
     repeats = max(3, network.repeats // 10) if quick else network.repeats
     row = {}
-    for kind, prepare in (("eval", evaluate), ("train", train)):
+    for kind, prepare in (("eval", evaluate), ("at rest", evaluate_at_rest), ("train", train)):
         torch.manual_seed(0)
-        plain = MaseGraph(network.make()).model  # traced too, so that only formats differ
-        milliseconds, times = ratio(
-            prepare(plain, x), prepare(quantized(network.make, x, name, ops), x), repeats
-        )
+        # traced too, so that only formats differ
+        plain = MaseGraph(network.make()).model.to(device)
+        ours = quantized(network.make, x.cpu(), name, ops).to(device)
+        milliseconds, times = ratio(prepare(plain, x), prepare(ours, x), repeats)
         row |= {f"float {kind} [ms]": f"{milliseconds:.2f}", f"{kind} ×": f"{times:.2f}"}
     return row
 
@@ -181,14 +196,17 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--ops", choices=("weighted", "all"), default="weighted")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print(f"torch {torch.__version__}, {options.threads} threads, {options.ops} ops quantized")
-    print(LINE.format("network", "format", *COLUMNS), LINE.format(*(6 * ["---"])), sep="\n")
+    where = options.device if options.device != "cpu" else f"{options.threads} threads"
+    print(f"torch {torch.__version__}, {where}, {options.ops} ops quantized")
+    print(LINE.format("network", "format", *COLUMNS), LINE.format(*(7 * ["---"])), sep="\n")
     for network in options.networks:
         for name in options.formats:
-            measured = measure(NETWORKS[network], name, options.ops, options.quick)
+            chosen = {"quick": options.quick, "device": options.device}
+            measured = measure(NETWORKS[network], name, options.ops, **chosen)
             print(LINE.format(network, name, *(measured[c] for c in COLUMNS)), flush=True)
 
 

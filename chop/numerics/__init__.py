@@ -9,10 +9,12 @@ from chop.numerics.base import (
     from_dtype,
     from_precision,
 )
+from chop.numerics.kept import at_rest
 
 __all__ = [
     "FORMATS",
     "NumberFormat",
+    "at_rest",
     "check_keys",
     "config_keys",
     "from_config",

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.numerics import at_rest
 from chop.training.steps import Mixed
 
 
@@ -34,7 +35,8 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        sums = reduce(_sums(model, batches, mixed, limit))
+        with at_rest(model):
+            sums = reduce(_sums(model, batches, mixed, limit))
     finally:
         model.train(was_training)
     if len(sums) == 1:

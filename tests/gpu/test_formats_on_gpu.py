@@ -7,10 +7,7 @@ import torch
 
 from chop.numerics import FORMATS, fused
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 ELEMENTWISE = [
     *(("integer", p, {}) for p in ([8, 4], [64, 120], [16, -120], [1, 0], [32, 16], [24, 30])),

@@ -7,10 +7,7 @@ from torch import nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes import Pipeline, profile_statistics_analysis_pass, verify_metadata_analysis_pass
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 class Noisy(nn.Module):

@@ -7,10 +7,7 @@ from chop.dataset import TensorSplit
 from chop.dataset.images import CropAndFlip, Normalize
 from chop.dataset.tensors import TensorLoader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 NORMALIZE = Normalize(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 

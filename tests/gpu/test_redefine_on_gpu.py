@@ -8,10 +8,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes import Pipeline, redefine_transform_pass
 from chop.passes.graph.transforms.redefine import reestimate_batch_norm
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def redefined(device, **options):

@@ -23,6 +23,7 @@ from chop.actions.search.runners.base import (
 )
 from chop.actions.search.runners.samples import any_split, first_of, resident
 from chop.actions.search.runners.state import aside
+from chop.numerics import at_rest
 
 
 @register_runner("latency", "hardware")
@@ -58,7 +59,7 @@ class Latency(Runner):
     def __call__(self, trial: Trial) -> Metrics:
         model, sample = trial.model, self._sample
         timed = _on_gpu if sample.is_cuda else _on_host
-        with aside(model, self.scene.device, trial.seed), torch.inference_mode():
+        with aside(model, self.scene.device, trial.seed), torch.inference_mode(), at_rest(model):
             for _ in range(self._warmup):
                 model(sample.clone())
             taken = [timed(model, sample.clone()) for _ in range(self._repeats)]

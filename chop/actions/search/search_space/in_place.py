@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import fx, nn
 
 from chop.actions.search.search_space.parts import frozen
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.numerics.kept import Kept, Vouched
 from chop.passes.graph.transforms.quantize.quantize import (
     call_instead,
     node_config,
@@ -26,7 +27,14 @@ KEPT_FORMS = 64  # of each node
 Key = tuple[Any, ...]
 
 
-class Shelf(OrderedDict[tuple[Any, ...], Any]):
+class _Counted(NamedTuple):
+    """A rounded parameter, and how often it had been written to."""
+
+    kept: Kept
+    version: int | None
+
+
+class Shelf(OrderedDict[tuple[Any, ...], _Counted]):
     """Rounded weights by layer, parameter and format; the oldest go when there are too many."""
 
     def __init__(self, budget: int = KEPT_BYTES) -> None:
@@ -35,17 +43,17 @@ class Shelf(OrderedDict[tuple[Any, ...], Any]):
         # torch's fused optimisers write without counting: then only the bits themselves tell
         self.trained = False
 
-    def put(self, key: tuple[Any, ...], kept: Any) -> None:
+    def put(self, key: tuple[Any, ...], counted: _Counted) -> None:
         if key in self:
-            self.used -= self.pop(key).rounded.nbytes
-        self[key] = kept
-        self.used += kept.rounded.nbytes
+            self.used -= self.pop(key).kept.rounded.nbytes
+        self[key] = counted
+        self.used += counted.kept.rounded.nbytes
         while self.used > self.budget and len(self) > 1:
             _, oldest = self.popitem(last=False)
-            self.used -= oldest.rounded.nbytes
+            self.used -= oldest.kept.rounded.nbytes
 
 
-class _Corner(dict[str, Any]):
+class _Corner(Vouched):
     """The part of a shelf that one layer sees, in place of what it keeps itself."""
 
     def __init__(self, shelf: Shelf, place: str, layer: Quantized) -> None:
@@ -55,15 +63,24 @@ class _Corner(dict[str, Any]):
     def _key(self, name: str) -> tuple[Any, ...]:
         return self._place, name, self._layer.formats.get(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._shelf.get(self._key(name), default)
-
-    def __setitem__(self, name: str, kept: Any) -> None:
+    def vouches(self, name: str) -> bool:
         # what is no parameter itself, as a masked weight, is made anew at each look
+        return not self._shelf.trained and self._layer._parameters.get(name) is not None
+
+    def unchanged(self, name: str) -> Kept | None:
+        found, parameter = self._shelf.get(self._key(name)), self._layer._parameters[name]
+        if found is None or parameter is None or found.version != parameter._version:
+            return None
+        return found.kept
+
+    def get(self, name: str, default: Any = None) -> Any:
+        found = self._shelf.get(self._key(name))
+        return default if found is None else found.kept
+
+    def __setitem__(self, name: str, kept: Kept) -> None:
         parameter = self._layer._parameters.get(name)
-        if parameter is not None and not self._shelf.trained:
-            kept = kept._replace(version=parameter._version)
-        self._shelf.put(self._key(name), kept)
+        version = None if parameter is None else parameter._version
+        self._shelf.put(self._key(name), _Counted(kept, version))
 
 
 @dataclass

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.numerics import at_rest
 from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     Conv2dInteger,
@@ -254,3 +255,56 @@ def test_a_caller_cannot_spoil_what_is_kept(layer):
     layer.get_quantized_weight().zero_()
     layer(X).zero_()
     assert torch.equal(layer(X), expected)
+
+
+@torch.no_grad()
+def test_a_network_at_rest_looks_at_its_parameters_once(layer, monkeypatch):
+    compared, equal = [], torch.equal
+    monkeypatch.setattr(torch, "equal", lambda *both: compared.append(both) or equal(*both))
+    layer(X)
+    with at_rest(nn.Sequential(layer)):
+        for _ in range(3):
+            layer(X)
+    assert len(compared) == 2  # the weight, the bias
+    layer(X)
+    assert len(compared) == 2 + 2  # at rest no more
+
+
+@torch.no_grad()
+def test_what_changed_before_and_after_a_rest_is_noticed(layer):
+    layer(X)
+    layer.weight.data.mul_(2)
+    with at_rest(layer):
+        assert torch.equal(layer(X), expected(layer))
+        assert torch.equal(layer(X), expected(layer))
+    layer.weight.data.mul_(2)
+    assert torch.equal(layer(X), expected(layer))
+
+
+@torch.no_grad()
+def test_a_network_at_rest_can_be_configured_and_copied(layer):
+    with at_rest(layer):
+        layer(X)
+        twin = copy.deepcopy(layer)
+        twin.weight.data.mul_(2)
+        assert torch.equal(twin(X), expected(twin))  # whose parameters are not at rest
+        layer.configure({**CONFIG, "weight_frac_width": 1, "weight_width": 4})
+        now = F.linear(FORMAT(X), Integer(4, 1)(layer.weight), FORMAT(layer.bias))
+        assert torch.equal(layer(X), now)
+    assert torch.equal(layer(X), now)
+
+
+@torch.no_grad()
+def test_rests_may_be_nested_and_end_with_an_error(layer):
+    with at_rest(layer):
+        with pytest.raises(RuntimeError), at_rest(layer):
+            layer(X[:, :2])
+        assert torch.equal(layer(X), expected(layer))
+    layer.bias.data.add_(1)
+    assert torch.equal(layer(X), expected(layer))
+
+
+def test_a_network_at_rest_still_learns(layer):
+    with at_rest(layer):
+        layer(X).sum().backward()
+        assert torch.equal(layer.bias.grad, torch.full((3,), 2.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,29 +13,14 @@ from torch.nn.utils import parametrize
 from chop.ir.graph.tracer import Leaf
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.base import quantize_all
+from chop.numerics.kept import Keeper, Vouched, rounded_again
 from chop.numerics.own import plain
 from chop.passes.graph.transforms.pruning.masks import masked_class, masked_names
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
-class _Kept(NamedTuple):
-    """A rounded parameter, with what it was made from, as bits.
-
-    Where nobody writes through `.data`, a count of writes, `version`, does instead of the bits.
-    """
-
-    source: Tensor
-    fmt: NumberFormat
-    rounded: Tensor
-    version: int | None = None
-
-    def counts_writes_of(self, tensor: Tensor) -> bool:
-        """Whether nobody has written to the tensor since."""
-        return self.version is not None and self.version == tensor._version
-
-
-class Quantized(Leaf, nn.Module):
+class Quantized(Leaf, Keeper, nn.Module):
     """Mixed in before a float layer; knows that operands have formats, never which.
 
     Parameters stay in float and are rounded on the fly, so that training goes through the
@@ -72,7 +57,7 @@ class Quantized(Leaf, nn.Module):
         name = config.get("name", self.format_name)
         formats = self._formats({**config, "name": name})
         self.config, self.formats = {**config, "name": name}, formats
-        self._kept: dict[str, _Kept] = {}
+        self._kept = {}
         if name != self.format_name:
             self._become(variant(self.layer, FORMATS[name]), type(self))
         return self
@@ -140,14 +125,18 @@ class Quantized(Leaf, nn.Module):
         tensor, fmt = getattr(self, name), self.formats.get(name)
         if tensor is None or fmt is None:
             return tensor
-        if self.training or torch.is_grad_enabled() or not _can_be_kept(tensor, fmt):
+        if self.training or torch.is_grad_enabled() or not (plain(tensor) and fmt.deterministic):
             return fmt(tensor)
-        kept = self._kept.get(name)
-        if kept is not None and kept.counts_writes_of(tensor) and kept.fmt == fmt:
+        store = self._kept
+        if isinstance(store, Vouched) and store.vouches(name):
+            kept = store.unchanged(name)
+            if kept is None or kept.fmt != fmt:
+                kept = store[name] = rounded_again(tensor, fmt, store.get(name))
             return kept.rounded
-        bits = tensor.detach().view(BITS[tensor.element_size()])
-        if kept is None or kept.fmt != fmt or not _same(kept, tensor, bits):
-            kept = self._kept[name] = _Kept(bits.clone(), fmt, fmt(tensor.detach()))
+        if not tensor.is_cpu:
+            # reading a GPU's verdict would stall it, and rounding costs it no more than comparing
+            return fmt(tensor)
+        kept = store[name] = rounded_again(tensor, fmt, store.get(name))
         return kept.rounded
 
     def q_operands(self, input: Tensor) -> tuple[Any, Any, Any]:
@@ -200,21 +189,6 @@ class Quantized(Leaf, nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles do without the kept parameters."""
         return {**vars(self), "_kept": {}}
-
-
-def _can_be_kept(tensor: Tensor, fmt: NumberFormat) -> bool:
-    """Whether to keep a rounded copy: reading a GPU's verdict would stall it, and rounding there
-    costs no more than the comparison. What is drawn at random is drawn anew."""
-    return tensor.is_cpu and plain(tensor) and fmt.deterministic
-
-
-# by value, as writes through `.data` change neither the address nor the version of a tensor; and by
-# bits, so that NaN equals itself and -0 is not 0
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _same(kept: _Kept, now: Tensor, bits: Tensor) -> bool:
-    return kept.rounded.dtype == now.dtype and torch.equal(kept.source, bits)
 
 
 _VARIANTS: dict[tuple[type, type], type[Quantized]] = {}
