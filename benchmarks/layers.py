@@ -9,6 +9,7 @@ python benchmarks/layers.py --device cuda --formats integer
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import statistics
 import time
@@ -138,9 +139,14 @@ def evaluate(model: nn.Module, x: Tensor) -> Callable[[], Any]:
 
 def evaluate_at_rest(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     """As every evaluation of ours does: parameters are rounded before the first batch."""
-    rest = at_rest(model.eval())
-    rest.__enter__()  # for good: the model goes with the measurement
-    return evaluate(model, x)
+    rest = contextlib.ExitStack()
+    rest.enter_context(at_rest(model))
+    run = evaluate(model, x)
+
+    def rested(_: object = rest) -> None:  # the rest lasts as long as this function does
+        run()
+
+    return rested
 
 
 def train(model: nn.Module, x: Tensor) -> Callable[[], Any]:

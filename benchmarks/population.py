@@ -30,6 +30,7 @@ from torch import nn
 
 from chop.actions import search
 from chop.dataset import MaseDataModule, TensorSplit, get_dataset_info
+from chop.devices import parse_accelerator
 from chop.models import get_model, get_model_info
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
@@ -98,7 +99,7 @@ def one_by_one(args: argparse.Namespace, split: TensorSplit) -> Work:
         train_dataset=split, val_dataset=None, batch_size=args.batch, num_workers=0
     )
     model = network(args.model, 0, args.quantized)
-    run = Training(model, data, options(0), place=Place(torch.device(args.device)))
+    run = Training(model, data, options(0), place=Place(parse_accelerator(args.device)))
     model.train()
     size = args.batch * sum(p.numel() for p in model.parameters())
     left = itertools.chain.from_iterable(run.run(epoch, 0) for epoch in itertools.count())

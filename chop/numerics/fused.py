@@ -444,6 +444,58 @@ def _kernels() -> Any:
     return importlib.import_module("chop.numerics.kernels.rounding")
 
 
+def runs_kernels(x: Tensor) -> bool:
+    """Whether Triton works for this tensor, and nobody has switched it off."""
+    return _mode != "off" and plain(x) and x.is_cuda and _works(x.device)
+
+
+@functools.cache
+def _works(device: torch.device) -> bool:
+    from chop.numerics.integer import Integer
+
+    probe, fmt = torch.zeros(LEAST_ON_CUDA, device=device), Integer(8, 4)
+    return _on_cuda(fmt, probe) is not None
+
+
+def rule_of(fmt: NumberFormat, like: Tensor) -> tuple[str, bool] | None:
+    """What formats have in common that `Slices` rounds together; None for all others."""
+    if like.dtype not in DTYPES or not runs_kernels(like):
+        return None
+    plan = _plan(fmt, like.device)
+    return (plan.rule, plan.infinite) if plan is not None and plan.kind == "elements" else None
+
+
+class Slices:
+    """Formats of one rule on CUDA, each for a slice of a tensor, in one launch."""
+
+    def __init__(self, formats: Sequence[NumberFormat], like: Tensor) -> None:
+        plans = [_plan(fmt, like.device) for fmt in formats]
+        known = [plan for plan in plans if plan is not None]
+        self.plan, self.count = known[0], len(known)
+        self.table = torch.tensor([plan.padded for plan in known], device=like.device)
+
+    def __call__(self, x: Tensor, dim: int) -> Tensor:
+        """Round a tensor whose slices lie along `dim`."""
+        kernels, x = _kernels(), x.detach().contiguous()
+        result, inner = torch.empty_like(x), math.prod(x.shape[dim + 1 :])
+        if x.numel() == 0:
+            return result
+        size = min(SIZE, _power_of_two(inner))
+        kernels.round_slices[(x.numel() // inner, -(-inner // size))](
+            x,
+            result,
+            inner,
+            self.count,
+            self.table,
+            _most(self.plan, x),
+            RULE=getattr(kernels, self.plan.rule),
+            SIZE=size,
+            num_warps=WARPS if size >= SIZE else 1,
+            enable_fp_fusion=False,
+        )
+        return result
+
+
 def _on_cuda(fmt: NumberFormat, x: Tensor) -> Tensor | None:
     small = x.numel() < LEAST_ON_CUDA and _mode == "auto"
     if _broken or small or x.dtype not in DTYPES or x.numel() == 0 or _kernels() is None:

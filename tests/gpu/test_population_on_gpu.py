@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from chop.dataset import TensorSplit
@@ -11,7 +12,9 @@ from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
 from chop.training.options import TrainOptions
 from chop.training.population import train_population
+from chop.training.population.fused import batch_norm
 from chop.training.population.population import Population
+from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
 from chop.training.steps import WARM_UP
 
 pytestmark = pytest.mark.gpu
@@ -104,3 +107,61 @@ def test_it_resumes_on_the_gpu(tmp_path):
         run(on_epoch=killer, snapshot=file)
     for one, other in zip(run(snapshot=file, resume=True), run(), strict=True):
         assert difference(one, other) < 1e-10
+
+
+FORMS = [
+    *(FORMATS["integer"](width, width // 2) for width in range(2, 9)),
+    FORMATS["integer"](8, 4, floor=True),
+    *(FORMATS["minifloat_ieee"](*p) for p in ([8, 4, 7], [6, 3, 3])),
+    FORMATS["fp8"](4, 3),
+    FORMATS["block_fp"](6, 8, 127, (1, 4)),
+    FORMATS["log"](5, 7),
+    None,
+]
+
+
+@pytest.mark.parametrize(("layout", "rank"), [(ROWS, 3), (MAPS, 5), (PARAMETER, 3)])
+@pytest.mark.parametrize("chosen", ["one rule", "all rules"])
+def test_every_candidate_is_rounded_in_its_own_format(layout, rank, chosen):
+    formats = FORMS[:7] * 5 if chosen == "one rule" else FORMS
+    shape = [6, 10, 8, 4, 5][:rank]
+    shape[layout.candidates] = len(formats)
+    x = torch.randn(shape) * 3
+    channels = layout.seen(x).shape[layout.channels]
+    extents = [(channels,)] * len(formats)
+    here = Rounder(formats, extents, layout, rank, x)(x)
+    there = Rounder(formats, extents, layout, rank, x.cuda())
+    assert torch.equal(there(x.cuda()).cpu(), here)
+    assert len(there.groups) == (1 if chosen == "one rule" else 6)
+
+
+@pytest.mark.parametrize("size", [2, 64, 100, 256, 5000])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_batch_norm_is_that_of_torch(size, affine):
+    def run(norm):
+        torch.manual_seed(0)
+        x = torch.randn(300, size, device="cuda", requires_grad=True)
+        given = [x.sin() + 1, torch.zeros(300).cuda(), torch.ones(300).cuda()]
+        learnt = [torch.randn(300, device="cuda", requires_grad=True) for _ in range(2)]
+        y = norm(*given, *(learnt if affine else (None, None)))
+        (y * torch.randn_like(y)).sum().backward()
+        return [y, x.grad, *given[1:], *(t.grad for t in learnt if affine)]
+
+    def plain(x, mean, var, weight, bias):
+        return F.batch_norm(x.unsqueeze(0), mean, var, weight, bias, True, 0.1, 1e-5).squeeze(0)
+
+    def ours(x, mean, var, weight, bias):
+        return batch_norm(x, (mean, var), weight, bias, 0.1, 1e-5)
+
+    for mine, other in zip(run(ours), run(plain), strict=True):
+        assert torch.allclose(mine, other, rtol=1e-4, atol=1e-4 if size > 2 else 1e-2)
+
+
+def test_a_float32_population_learns_as_one_by_one():
+    data, models = (rows(2000, 1), rows(300, 2)), [network(w) for w in (3, 8, 6)]
+    alone = copy.deepcopy(models)
+    chosen = options(precision="32", max_epochs=2)
+    together = train_population(models, data, chosen, batch_size=64, device="cuda")
+    for model, outcome in zip(alone, together, strict=True):
+        (one,) = train_population([model], data, chosen, batch_size=64, device="cuda")
+        assert outcome.loss == pytest.approx(one.loss, abs=1e-3)

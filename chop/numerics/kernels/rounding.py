@@ -344,6 +344,21 @@ def round_elements(
         tl.store(y_ptr + start + at, y, mask=mask)
 
 
+@triton.jit(do_not_specialize=["inner", "slices"])
+def round_slices(
+    x_ptr, y_ptr, inner, slices, table_ptr, most, RULE: tl.constexpr, SIZE: tl.constexpr
+):  # fmt: skip
+    """`inner` numbers after each other are of one slice, then come those of the next, round and
+    round; a row of the table has the arguments of a slice."""
+    outer = tl.program_id(0).to(tl.int64)
+    p = table_ptr + (outer % slices) * 5
+    at = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    mask = at < inner
+    x = tl.load(x_ptr + outer * inner + at, mask=mask, other=0.0).to(tl.float32)
+    y = RULE(x, tl.load(p), tl.load(p + 1), tl.load(p + 2), tl.load(p + 3), tl.load(p + 4))
+    tl.store(y_ptr + outer * inner + at, _cast(y, most, y_ptr), mask=mask)
+
+
 @triton.jit
 def _tile(
     m, n, block_m, block_n, groups_n, parts_m, parts_n,

@@ -17,6 +17,7 @@ from torch import Tensor
 from chop.numerics import NumberFormat
 from chop.passes.graph.transforms.pruning.masks import mask_name
 from chop.training.population.family import Call, Family, layouts, widths_of
+from chop.training.population.fused import batch_norm
 from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
 from chop.training.population.stacks import State, is_masked, owner_of, plan_of
 
@@ -118,19 +119,26 @@ class _Norm:
         self.maps = maps
 
     def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
-        x = inputs[0]
-        weight, bias = parameters.get("weight"), parameters.get("bias")
+        x, (momentum, epsilon) = inputs[0], (self.module.momentum, self.module.eps)
+        statistics = parameters["running_mean"].view(-1), parameters["running_var"].view(-1)
+        weight, bias = (_flat(parameters.get(name)) for name in ("weight", "bias"))
+        if training and not self.maps:
+            rows = x.reshape(-1, x.shape[2])
+            return batch_norm(rows, statistics, weight, bias, momentum, epsilon).view(x.shape)
         out = F.batch_norm(
             x if self.maps else x.reshape(1, -1, x.shape[2]),
-            parameters["running_mean"].view(-1),
-            parameters["running_var"].view(-1),
-            None if weight is None else weight.flatten(),
-            None if bias is None else bias.flatten(),
+            *statistics,
+            weight,
+            bias,
             training,
-            self.module.momentum,
-            self.module.eps,
+            momentum,
+            epsilon,
         )
         return out.view(x.shape)
+
+
+def _flat(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.flatten()
 
 
 class _Function:

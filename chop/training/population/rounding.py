@@ -121,10 +121,12 @@ def _grouped(
     groups: dict[Any, list[int]] = {}
     for row, (fmt, extent) in enumerate(zip(formats, extents, strict=True)):
         key: Any = fmt
-        if isinstance(fmt, Integer) and not fmt.floor:
-            key = Integer  # widths are tensors there
-        elif fmt is not None and not _spares_padding(fmt, like.dtype):
+        if fmt is not None and not _spares_padding(fmt, like.dtype):
             key = (fmt, extent)
+        elif fmt is not None and (rule := fused.rule_of(fmt, like)) is not None:
+            key = rule  # one kernel, whose arguments are a table
+        elif isinstance(fmt, Integer) and not fmt.floor:
+            key = Integer  # widths are tensors there
         groups.setdefault(key, []).append(row)
     return groups
 
@@ -145,6 +147,9 @@ class _Group:
         self._round: View
         if fmt is None:
             self._round = _same
+        elif _spares_padding(fmt, like.dtype) and fused.rule_of(fmt, like) is not None:
+            slices = fused.Slices([formats[row] for row in rows], like)  # type: ignore[misc]
+            self._round = lambda x: slices(x, rounder.layout.candidates)
         elif isinstance(fmt, Integer) and not fmt.floor:
             self._round = _integers([formats[row] for row in rows], rounder, like)  # type: ignore[misc]
         elif _spares_padding(fmt, like.dtype):
