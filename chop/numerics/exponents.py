@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,30 @@ LAYOUTS = {
 }
 
 
+class _Reinterpreted(torch.autograd.Function):
+    """`Tensor.view(dtype)` where vmap looks on, of which torch before 2.13 does not know it."""
+
+    @staticmethod
+    def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.view(dtype).clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, dtype: torch.dtype) -> Any:
+        return _Reinterpreted.apply(x, dtype), in_dims[0]
+
+
+def reinterpreted(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bits as numbers of another type of the same size."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        return x.view(dtype)
+    found: Tensor = _Reinterpreted.apply(x, dtype)
+    return found
+
+
 def floor_log2(x: Tensor) -> Tensor:
     """The exponent of the largest power of two that is at most |x|; very low for zero.
 
@@ -43,7 +67,7 @@ def floor_log2(x: Tensor) -> Tensor:
     subnormal = magnitude < 2.0 ** (1 - layout.bias)
     # the field of a subnormal number is 0; times 2^mantissa it is a normal one
     magnitude = torch.where(subnormal, magnitude * 2.0**layout.mantissa, magnitude)
-    exponent = (magnitude.view(layout.integer) >> layout.mantissa) - layout.bias
+    exponent = (reinterpreted(magnitude, layout.integer) >> layout.mantissa) - layout.bias
     exponent = torch.where(subnormal, exponent - layout.mantissa, exponent)
     return torch.where(x == 0, -2 * layout.bias, exponent)
 
@@ -67,7 +91,7 @@ def floor_power(x: Tensor) -> Tensor:
     """
     layout = LAYOUTS[x.dtype]
     exponent_bits = (2 * layout.bias + 1) << layout.mantissa
-    return (x.view(layout.integer) & exponent_bits).view(x.dtype)
+    return reinterpreted(reinterpreted(x, layout.integer) & exponent_bits, x.dtype)
 
 
 def ceil_log2(x: Tensor) -> Tensor:
@@ -99,15 +123,16 @@ def nearest_power(x: Tensor, *, all_exponents: bool = True) -> Tensor:
         power = nearest_power(lifted, all_exponents=False)
         return torch.where(subnormal, power / lift, power)
     exponent_bits = (2 * layout.bias + 1) << layout.mantissa
-    bits = x.view(layout.integer) & (exponent_bits | (2**layout.mantissa - 1))
+    bits = reinterpreted(x, layout.integer) & (exponent_bits | (2**layout.mantissa - 1))
     out = own(bits)
     bits = torch.add(bits, layout.carry, out=out)
-    return torch.bitwise_and(bits, exponent_bits, out=out).view(x.dtype)
+    return reinterpreted(torch.bitwise_and(bits, exponent_bits, out=out), x.dtype)
 
 
 def _power(exponent: Tensor, dtype: torch.dtype) -> Tensor:
     layout = LAYOUTS[dtype]
-    return ((exponent.to(layout.integer) + layout.bias) << layout.mantissa).view(dtype)
+    bits = (exponent.to(layout.integer) + layout.bias) << layout.mantissa
+    return reinterpreted(bits, dtype)
 
 
 def exp2(exponent: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,7 @@ export) is done by the format itself.
 The environment variable MASE_FUSED, or `set_fused`, decides:
 
 - `auto`, the default: as above; nobody waits for the C++ library.
-- `on`: on CUDA the smallest tensors too; on the CPU the first call waits for the C++ library.
+- `on`: on the CPU the first call waits for the C++ library.
 - `off`: never; formats run as plain torch operations.
 """
 
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 Mode = Literal["auto", "off", "on"]
 
-LEAST_ON_CUDA = 64  # a launch costs about what two plain operations cost
 THREAD = 2**16  # elements that take about as long as it takes to start a thread
 PIECE = 2**15  # elements per thread that keep a CPU's temporaries in its cache
 LEAST_PIECES = 4
@@ -453,8 +452,7 @@ def runs_kernels(x: Tensor) -> bool:
 def _works(device: torch.device) -> bool:
     from chop.numerics.integer import Integer
 
-    probe, fmt = torch.zeros(LEAST_ON_CUDA, device=device), Integer(8, 4)
-    return _on_cuda(fmt, probe) is not None
+    return _on_cuda(Integer(8, 4), torch.zeros(1, device=device)) is not None
 
 
 def rule_of(fmt: NumberFormat, like: Tensor) -> tuple[str, bool] | None:
@@ -497,8 +495,7 @@ class Slices:
 
 
 def _on_cuda(fmt: NumberFormat, x: Tensor) -> Tensor | None:
-    small = x.numel() < LEAST_ON_CUDA and _mode == "auto"
-    if _broken or small or x.dtype not in DTYPES or x.numel() == 0 or _kernels() is None:
+    if _broken or x.dtype not in DTYPES or x.numel() == 0 or _kernels() is None:
         return None
     plan = _plan(fmt, x.device)
     return None if plan is None else launch(plan, fmt, x.detach())

@@ -39,8 +39,8 @@ class Vouched(dict[str, Kept]):
         raise NotImplementedError
 
 
-class Keeper:
-    """Mixed in to layers that keep what they have rounded."""
+class Keeper(nn.Module):
+    """A layer that keeps what it has rounded."""
 
     _kept: dict[str, Kept]
 
@@ -63,19 +63,23 @@ def rounded_again(tensor: Tensor, fmt: NumberFormat, before: Kept | None) -> Kep
 class _AtRest(Vouched):
     """Parameters are looked at once, and then not before the end."""
 
-    def __init__(self, before: dict[str, Kept]) -> None:
+    def __init__(self, layer: nn.Module, before: dict[str, Kept]) -> None:
         super().__init__(before)
-        self._seen: set[str] = set()
+        self._layer = layer
+        self._seen: dict[str, nn.Parameter | None] = {}
 
     def vouches(self, name: str) -> bool:
         return True
 
     def unchanged(self, name: str) -> Kept | None:
-        return self.get(name) if name in self._seen else None
+        # another parameter may take its place, as `functional_call` does
+        if self._seen.get(name, self) is not self._layer._parameters.get(name):
+            return None
+        return self.get(name)
 
     def __setitem__(self, name: str, kept: Kept) -> None:
         super().__setitem__(name, kept)
-        self._seen.add(name)
+        self._seen[name] = self._layer._parameters.get(name)
 
     def afterwards(self) -> dict[str, Kept]:
         """What can be compared with the parameters later."""
@@ -92,7 +96,7 @@ def at_rest(model: nn.Module) -> Iterator[None]:
     layers = [m for m in model.modules() if isinstance(m, Keeper)]
     layers = [layer for layer in layers if not isinstance(layer._kept, Vouched)]
     for layer in layers:
-        layer._kept = _AtRest(layer._kept)
+        layer._kept = _AtRest(layer, layer._kept)
     try:
         yield
     finally:

@@ -308,3 +308,14 @@ def test_a_network_at_rest_still_learns(layer):
     with at_rest(layer):
         layer(X).sum().backward()
         assert torch.equal(layer.bias.grad, torch.full((3,), 2.0))
+
+
+@torch.no_grad()
+def test_another_parameter_in_its_place_is_noticed_at_rest(layer):
+    others = {name: 2 * p for name, p in layer.named_parameters()}
+    with at_rest(layer):
+        before = layer(X)
+        found = torch.func.functional_call(layer, others, (X,))
+        now = F.linear(FORMAT(X), FORMAT(others["weight"]), FORMAT(others["bias"]))
+        assert torch.equal(found, now)
+        assert torch.equal(layer(X), before)

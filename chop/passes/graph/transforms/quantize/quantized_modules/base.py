@@ -20,7 +20,7 @@ from chop.passes.graph.transforms.quantize.config import as_in_place, layer_form
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
-class Quantized(Leaf, Keeper, nn.Module):
+class Quantized(Leaf, Keeper):
     """Mixed in before a float layer; knows that operands have formats, never which.
 
     Parameters stay in float and are rounded on the fly, so that training goes through the
