@@ -37,7 +37,9 @@ from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
+from chop.devices import parse_accelerator
 from chop.training.interruption import Interrupted, Interruption
+from chop.training.report import device_name
 from chop.version import __version__
 
 if TYPE_CHECKING:
@@ -140,7 +142,11 @@ def conduct(
         stack.close()
         results = Results(record, settings.goals, worker.space.config_of)
         if led is not None:
-            page = {**described, **_circumstances(place, began), "workers": workers}
+            page = {
+                **described,
+                **_circumstances(place, began, problem.accelerator),
+                "workers": workers,
+            }
             page["baseline"] = baseline
             results.write(place.folder, page, _labs_keys(problem))
             if settings.retrain is not None and cut is None:
@@ -172,7 +178,7 @@ def _labs_keys(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _circumstances(place: Place, began: datetime.datetime) -> dict[str, Any]:
+def _circumstances(place: Place, began: datetime.datetime, accelerator: str) -> dict[str, Any]:
     """When, where and by what a search was run."""
     ended = datetime.datetime.now()
     return {
@@ -181,11 +187,17 @@ def _circumstances(place: Place, began: datetime.datetime) -> dict[str, Any]:
         "finished": ended.isoformat(timespec="seconds"),
         "seconds": (ended - began).total_seconds(),
         "versions": _versions(),
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": _machine(accelerator),
         "study": place.study,
         "storage": without_password(place.url),
         "test": None,
     }
+
+
+def _machine(accelerator: str) -> dict[str, Any]:
+    device = parse_accelerator(accelerator)
+    found = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    return found | ({"gpu": device_name(device)} if device.type != "cpu" else {})
 
 
 def _quiet_optuna() -> None:

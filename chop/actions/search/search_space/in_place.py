@@ -28,9 +28,10 @@ Key = tuple[Any, ...]
 
 
 class _Counted(NamedTuple):
-    """A rounded parameter, and how often it had been written to."""
+    """A rounded parameter, the parameter itself, and how often it had been written to."""
 
     kept: Kept
+    of: nn.Parameter | None
     version: int | None
 
 
@@ -69,9 +70,9 @@ class _Corner(Vouched):
 
     def unchanged(self, name: str) -> Kept | None:
         found, parameter = self._shelf.get(self._key(name)), self._layer._parameters[name]
-        if found is None or parameter is None or found.version != parameter._version:
+        if found is None or parameter is None or found.of is not parameter:
             return None
-        return found.kept
+        return found.kept if found.version == parameter._version else None
 
     def get(self, name: str, default: Any = None) -> Any:
         found = self._shelf.get(self._key(name))
@@ -80,7 +81,7 @@ class _Corner(Vouched):
     def __setitem__(self, name: str, kept: Kept) -> None:
         parameter = self._layer._parameters.get(name)
         version = None if parameter is None else parameter._version
-        self._shelf.put(self._key(name), _Counted(kept, version))
+        self._shelf.put(self._key(name), _Counted(kept, parameter, version))
 
 
 @dataclass

@@ -122,19 +122,16 @@ class Quantized(Leaf, Keeper):
 
     def q_parameter(self, name: str) -> Any:
         """A parameter in its format: rounded once and kept, if nobody can be training it."""
-        tensor, fmt = getattr(self, name), self.formats.get(name)
+        fmt, store = self.formats.get(name), self._kept
+        idle = fmt is not None and not (self.training or torch.is_grad_enabled())
+        vouched = idle and isinstance(store, Vouched) and store.vouches(name)
+        if vouched and (kept := store.unchanged(name)) is not None and kept.fmt == fmt:  # type: ignore[attr-defined]
+            return kept.rounded
+        tensor = getattr(self, name)
         if tensor is None or fmt is None:
             return tensor
-        if self.training or torch.is_grad_enabled() or not (plain(tensor) and fmt.deterministic):
-            return fmt(tensor)
-        store = self._kept
-        if isinstance(store, Vouched) and store.vouches(name):
-            kept = store.unchanged(name)
-            if kept is None or kept.fmt != fmt:
-                kept = store[name] = rounded_again(tensor, fmt, store.get(name))
-            return kept.rounded
-        if not tensor.is_cpu:
-            # reading a GPU's verdict would stall it, and rounding costs it no more than comparing
+        # reading a GPU's verdict would stall it, and rounding costs it no more than comparing
+        if not idle or not (vouched or tensor.is_cpu) or not (plain(tensor) and fmt.deterministic):
             return fmt(tensor)
         kept = store[name] = rounded_again(tensor, fmt, store.get(name))
         return kept.rounded
