@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -191,6 +191,14 @@ def forget(folder: Path, first: int) -> None:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # others are at work
         folder.rmdir()
+
+
+def forget_recorded(folder: Path, recorded: Collection[int], group: int, trials: int) -> None:
+    """Remove what a process that was killed has left of groups that others have finished."""
+    firsts = {int(file.name.partition("-")[0]) for file in folder.glob("[0-9]*-*.pt")}
+    for first in firsts:
+        if all(number in recorded for number in range(first, min(first + group, trials))):
+            forget(folder, first)
 
 
 def _snapshots(folder: Path, first: int) -> Iterator[Path]:
