@@ -104,3 +104,16 @@ def test_it_resumes_on_the_gpu(tmp_path):
         run(on_epoch=killer, snapshot=file)
     for one, other in zip(run(snapshot=file, resume=True), run(), strict=True):
         assert difference(one, other) < 1e-10
+
+
+def test_the_best_epoch_is_kept_while_steps_are_replayed():
+    data = rows(1000, 1), rows(300, 2)
+    chosen = [options(schedule="constant", max_epochs=8, learning_rate=r) for r in (0.3, 0.01, 0.1)]
+    models = [network(width) for width in (3, 8, 5)]
+    others = copy.deepcopy(models)
+    here = train_population(models, data, chosen, batch_size=64, device="cuda", keep_best=True)
+    there = train_population(others, data, chosen, batch_size=64, device="cpu", keep_best=True)
+    assert any(out.best_epoch < out.epochs - 1 for out in there), "else the last is the best"
+    for one, other, a, b in zip(models, others, here, there, strict=True):
+        assert a.best_epoch == b.best_epoch
+        assert difference(one, other) < 1e-8
