@@ -371,7 +371,8 @@ class Coordinator:
             if number in self._published and self.record.requeue(number):
                 logger.warning("Trial %d: its worker is gone; it is run again", number)
                 self._wait_with(number)
-        for number in self._elsewhere().intersection(self.record.waiting()):
+        elsewhere = self._elsewhere()
+        for number in elsewhere & self.record.waiting() if elsewhere else ():
             self._wait_with(number)  # somebody has given it back
         # read after who is gone was found out, so that nobody's last outcome is missed
         for out in self.record.outcomes_of(self._published):

@@ -284,3 +284,34 @@ def test_a_guest_says_why_it_has_nothing_to_do(searches, file):
     assert "One population of 4 trials is trained at a time" in text
     assert "a new study with 8 has work for two" in text
     assert "is done" not in text
+
+
+RETRAIN = """
+[search.retrain]
+designs = "front"
+max_epochs = 5
+early_stopping = 5
+learning_rate = 0.01
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_while_designs_are_trained_to_the_end_loses_at_most_an_epoch(searches, file):
+    config = file(epochs=1, trials=8)
+    config.write_text(config.read_text() + RETRAIN)
+    searches.run(config, out="whole")
+    whole = json.loads((searches.results("whole") / "search.json").read_text())["test"]
+    assert len(whole) > 2, "the parent, and a population"
+    process = searches.start(config)
+    kept = searches.results() / "search.retrained"
+    assert until(lambda: list(kept.glob("population-*.pt")), process)
+    searches.kill(process)
+    assert not list(kept.glob("*/result.json")), "it was killed within the population"
+    said = searches.run(config, "--resume")
+    assert "Epoch 1 " not in said
+    found = json.loads((searches.results() / "search.json").read_text())["test"]
+    assert found.keys() == whole.keys()
+    for name, scores in whole.items():
+        for split, metrics in scores.items():
+            assert found[name][split] == pytest.approx(metrics, rel=1e-6)
+    assert not list(kept.glob("population-*.pt"))
