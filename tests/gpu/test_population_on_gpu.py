@@ -132,7 +132,7 @@ def test_every_candidate_is_rounded_in_its_own_format(layout, rank, chosen):
     here = Rounder(formats, extents, layout, rank, x)(x)
     there = Rounder(formats, extents, layout, rank, x.cuda())
     assert torch.equal(there(x.cuda()).cpu(), here)
-    assert len(there.groups) == (1 if chosen == "one rule" else 6)
+    assert len(there.groups) == (1 if chosen == "one rule" else 7)
 
 
 @pytest.mark.parametrize("size", [2, 64, 100, 256, 5000])
@@ -165,3 +165,16 @@ def test_a_float32_population_learns_as_one_by_one():
     for model, outcome in zip(alone, together, strict=True):
         (one,) = train_population([model], data, chosen, batch_size=64, device="cuda")
         assert outcome.loss == pytest.approx(one.loss, abs=1e-3)
+
+
+def test_the_best_epoch_is_kept_while_steps_are_replayed():
+    data = rows(1000, 1), rows(300, 2)
+    chosen = [options(schedule="constant", max_epochs=8, learning_rate=r) for r in (0.3, 0.01, 0.1)]
+    models = [network(width) for width in (3, 8, 5)]
+    others = copy.deepcopy(models)
+    here = train_population(models, data, chosen, batch_size=64, device="cuda", keep_best=True)
+    there = train_population(others, data, chosen, batch_size=64, device="cpu", keep_best=True)
+    assert any(out.best_epoch < out.epochs - 1 for out in there), "else the last is the best"
+    for one, other, a, b in zip(models, others, here, there, strict=True):
+        assert a.best_epoch == b.best_epoch
+        assert difference(one, other) < 1e-8

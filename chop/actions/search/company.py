@@ -14,15 +14,15 @@ import socket
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Engine, Task
+from chop.actions.search.engines.base import Died, Engine, Group, Task
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record, StorageError
+from chop.actions.search.record import Record, StorageError, Stored
 
 logger = logging.getLogger(__name__)
 
@@ -249,12 +249,25 @@ class Guests:
 
 
 class Guest:
-    """Takes trials that a leader offers, until there are no more."""
+    """Takes trials that a leader offers, or groups of them as wholes, until there are no more."""
 
-    def __init__(self, record: Record, engine: Engine, beat: float, retries: int = 0) -> None:
+    def __init__(
+        self,
+        record: Record,
+        engine: Engine,
+        beat: float,
+        retries: int = 0,
+        *,
+        group: int = 1,
+        recorded: Callable[[int], None] = lambda first: None,
+    ) -> None:
         self.record, self.engine, self.beat, self.retries = record, engine, beat, retries
+        self.group = group  # trials that are measured together
+        self.recorded = recorded  # is told the first trial of each group that was finished here
         self.me = Identity()
         self.done = 0
+        self._ours: dict[int, Task] = {}  # claimed, not finished
+        self._alone: deque[Task] = deque()  # of groups that bring processes down; not begun
         self._deaths: Counter[int] = Counter()
 
     def run(self) -> bool:
@@ -275,7 +288,8 @@ class Guest:
 
     def _bring_home(self) -> None:
         """Finish what was begun, which is then there for whoever goes on."""
-        while self.engine.free() < self.engine.slots:
+        while self._ours:
+            self._take_alone()
             self._hear(LOOK)
 
     def _hear(self, seconds: float) -> None:
@@ -283,24 +297,66 @@ class Guest:
             self._handle(event)
 
     def _take(self) -> None:
+        self._take_alone()
         if self.engine.free() == 0:
             return
-        for trial in self.record.unfinished():
-            if not trial.waiting:
-                continue
-            if self.record.claim(trial.number, self.me.id):
-                self.engine.submit(Task(trial.number, trial.chosen, trial.front))
+        for trials in self.record.unfinished_groups(self.group):
+            if self._is_mine(trials):
+                self._begin(trials)
             if self.engine.free() == 0:
                 return
 
+    def _take_alone(self) -> None:
+        while self._alone and self.engine.free() > 0:
+            self.engine.submit(self._alone.popleft())
+
+    def _is_mine(self, trials: Sequence[Stored]) -> bool:
+        """Claim a group: it belongs to who gets the first of those that are not finished."""
+        wanted = [trial for trial in trials if trial.outcome is None]
+        is_whole = trials[-1].number >= max(trial.last for trial in wanted)
+        if not is_whole or not all(trial.waiting for trial in wanted):
+            return False
+        if not self.record.claim(wanted[0].number, self.me.id):
+            return False
+        for trial in wanted[1:]:
+            self.record.claim(trial.number, self.me.id)
+        return True
+
+    def _begin(self, trials: Sequence[Stored]) -> None:
+        known = frozenset(trial.number for trial in trials if trial.outcome is not None)
+        # all of a group were asked for at once, but what was recorded in one go has no front
+        front = next(trial.front for trial in trials if trial.number not in known)
+        tasks = tuple(Task(trial.number, trial.chosen, front) for trial in trials)
+        self._ours |= {task.number: task for task in tasks if task.number not in known}
+        self.engine.submit(tasks[0] if self.group == 1 else Group(tasks, known))
+
     def _handle(self, event: Outcome | Died) -> None:
         if isinstance(event, Died):
-            self._deaths[event.number] += 1
-            if self._deaths[event.number] <= self.retries:
-                logger.warning("Trial %d: %s; it is offered again", event.number, event.reason)
-                self.record.requeue(event.number)
+            again = self._again(event)
+            if again is None:
                 return
-            event = Outcome(event.number, "FAIL", error=event.reason, worker=self.me.name)
+            event = again
         self.record.finish(event)
         self.done += 1
+        del self._ours[event.number]
+        first = event.number - event.number % self.group
+        if self._ours.keys().isdisjoint(range(first, first + self.group)):
+            self.recorded(first)
         logger.info("Trial %d is done (%d here)", event.number, self.done)
+
+    def _again(self, event: Died) -> Outcome | None:
+        """A trial whose process died is offered again, until it has killed too many.
+
+        One of a group that dies again and again is first tried alone.
+        """
+        deaths = self._deaths[event.number] = self._deaths[event.number] + 1
+        if deaths > self.retries:
+            return Outcome(event.number, "FAIL", error=event.reason, worker=self.me.name)
+        if self.group > 1 and deaths == self.retries:
+            logger.warning("Trial %d: %s; it is run alone", event.number, event.reason)
+            self._alone.append(self._ours[event.number])
+            return None
+        logger.warning("Trial %d: %s; it is offered again", event.number, event.reason)
+        del self._ours[event.number]
+        self.record.requeue(event.number)
+        return None

@@ -32,7 +32,7 @@ from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.retrain import check_splits, retrain
-from chop.actions.search.runners.population_train import forget
+from chop.actions.search.runners.population_train import forget, forget_recorded
 from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
@@ -132,7 +132,7 @@ def conduct(
             stack.enter_context(led)
         engine = stack.enter_context(_engine(problem, place, settings, worker, workers))
         if led is None:
-            led = _take_part(record, engine, place, settings, described)
+            led = _take_part(record, engine, place, settings, described, strategy)
             stack.enter_context(led or nullcontext())
         cut = None
         if led is not None:
@@ -141,6 +141,7 @@ def conduct(
             cut = _search(coordinator, settings, place, led, visualizer)
         stack.close()
         results = Results(record, settings.goals, worker.space.config_of)
+        forget_recorded(place.unfinished, results.outcomes, worker.group, settings.n_trials)
         if led is not None:
             page = {
                 **described,
@@ -238,6 +239,16 @@ def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings, group: i
             "%d of %d workers will have work, for search.strategy.setup.in_flight = %d; "
             "a new study may have more",
             *(busy, workers, settings.in_flight),
+        )
+
+
+def _warn_of_nothing_to_take(strategy: Strategy, settings: Settings, group: int) -> None:
+    """Who joins a study of which one population is trained at a time has nothing to do."""
+    if strategy.looks_back and group > 1 and settings.in_flight <= group:
+        logger.warning(
+            "One population of %d trials is trained at a time, by the process that leads, for "
+            "search.strategy.setup.in_flight = %d; a new study with %d has work for two",
+            *(group, settings.in_flight, 2 * group),
         )
 
 
@@ -395,7 +406,12 @@ def _found(record: Record, settings: Settings, about: Mapping[str, Any]) -> Lead
 
 
 def _take_part(
-    record: Record, engine: Engine, place: Place, settings: Settings, about: Mapping[str, Any]
+    record: Record,
+    engine: Engine,
+    place: Place,
+    settings: Settings,
+    about: Mapping[str, Any],
+    strategy: Strategy,
 ) -> Lead | None:
     """Lead the study, or help whoever does until it is over; None if there is nothing to lead."""
     beat = settings.heartbeat
@@ -406,13 +422,16 @@ def _take_part(
         while record.existed and is_led(record, beat):
             check_same(record, about)  # which may be younger than our first look
             logger.info("Joined the study '%s' in %s", record.study, record.shown)
-            if about["population"] > 1:
-                logger.warning(
-                    "Its trials are trained %d at a time by the process that leads; there is "
-                    "nothing to do here unless that one is gone",
-                    about["population"],
-                )
-            if Guest(record, engine, beat, settings.retries).run():
+            _warn_of_nothing_to_take(strategy, settings, about["population"])
+            guest = Guest(
+                record,
+                engine,
+                beat,
+                settings.retries,
+                group=about["population"],
+                recorded=functools.partial(forget, place.unfinished),
+            )
+            if guest.run():
                 return None
             logger.warning("The process that led the search is gone; going on in its place")
             took_over = True

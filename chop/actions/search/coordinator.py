@@ -114,6 +114,7 @@ class Coordinator:
         self._published: set[int] = set()  # in the storage, not finished
         self._stored: dict[int, Stored] = {}  # of an earlier run
         self._deaths: dict[int, int] = {}
+        self._alone: set[int] = set()  # of groups that bring processes down; ours until they end
         self.visualizer: Any = None
         self._next = self._told = 0
         self._exhausted = False
@@ -173,7 +174,11 @@ class Coordinator:
                 return
             if not self.record.requeue(before.number):
                 return  # it was finished a moment ago
-        self._waiting.append(before.number)
+        self._wait_with(before.number)
+
+    def _wait_with(self, number: int) -> None:
+        if number not in self._waiting:
+            self._waiting = deque(sorted([*self._waiting, number]))
 
     def _front(self) -> tuple[Costs, ...]:
         if self.settings.early_stopping is None:
@@ -236,9 +241,8 @@ class Coordinator:
         if self.group > 1:
             self._begin_groups()
             return
-        shared = self.others.present()
-        if shared:
-            self._offer(self._waiting)
+        if self.others.present():
+            self._offer()
         while self._waiting and self.engine.free() > 0:
             number = self._waiting.popleft()
             if self._is_mine(number):
@@ -247,7 +251,7 @@ class Coordinator:
     def _is_mine(self, number: int) -> bool:
         """Note down who measures a trial, where others may see it; False if somebody else does."""
         if number in self._published:
-            if not self.record.claim(number, self.name):
+            if number not in self._alone and not self.record.claim(number, self.name):
                 return False
         elif not self.engine.in_order:
             self._publish(number, self.name)
@@ -259,30 +263,48 @@ class Coordinator:
         return Task(number, asked.chosen, asked.front)
 
     def _begin_groups(self) -> None:
-        """Give whole groups to the engine; others, who take trials one by one, get none."""
-        while self._waiting and self.engine.free() > 0:
-            first = self._waiting[0]
-            numbers = [n for n in self._group_of(first) if n in self._asked]
-            if 0 < self.settings.retries <= self._deaths.get(first, 0):  # who of them was it?
-                self._waiting.popleft()
-                self._is_mine(first)
-                self.engine.submit(self._task(first))
-                continue
-            known = frozenset(n for n in numbers if n in self._outcomes)
-            for number in numbers:
-                if number in self._waiting:
-                    self._waiting.remove(number)
-                    self._is_mine(number)
-            self.engine.submit(Group(tuple(self._task(n) for n in numbers), known))
+        """Give whole groups to the engine, and offer the rest to others, as wholes too."""
+        # one who joins while this process trains finds work at once, if there is any to spare
+        if self.others.present() or self.settings.in_flight > self.group:
+            self._offer()
+        for first in sorted({self._group_of(number)[0] for number in self._waiting}):
+            self._begin_alone(first)
+            if self.engine.free() > 0:
+                self._begin_group(first)
 
-    def _offer(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            if number not in self._published:
-                self._publish(number, None)
+    def _begin_alone(self, first: int) -> None:
+        """Trials of a group that has brought processes down: who of them was it?"""
+        for number in self._alone.intersection(self._group_of(first), self._waiting):
+            if self.engine.free() > 0:
+                self._waiting.remove(number)
+                self._is_mine(number)
+                self.engine.submit(self._task(number))
+
+    def _begin_group(self, first: int) -> None:
+        """Begin with a group unless others have some of it: it is theirs who get its first."""
+        numbers = [n for n in self._group_of(first) if n in self._asked]
+        known = frozenset(n for n in numbers if n in self._outcomes)
+        wanted = [n for n in numbers if n not in known]
+        if not all(n in self._waiting and n not in self._alone for n in wanted):
+            return
+        self._waiting.remove(wanted[0])
+        if not self._is_mine(wanted[0]):
+            return
+        for number in wanted[1:]:
+            self._waiting.remove(number)
+            self._is_mine(number)
+            self._here.add(number)
+        self.engine.submit(Group(tuple(self._task(n) for n in numbers), known))
+
+    def _offer(self) -> None:
+        """Let others see what there is; numbers are places in the storage, so in their order."""
+        for number in sorted(self._here.union(self._waiting) - self._published):
+            self._publish(number, self.name if number in self._here else None)
 
     def _publish(self, number: int, worker: str | None) -> None:
         asked = self._asked[number]
-        self.record.publish(number, asked.chosen, asked.notes, worker, asked.front)
+        last = max(n for n in self._group_of(number) if n in self._asked)
+        self.record.publish(number, asked.chosen, asked.notes, worker, asked.front, last)
         self._published.add(number)
 
     def _handle(self, event: Outcome | Died) -> None:
@@ -293,7 +315,6 @@ class Coordinator:
         if out is None:
             return
         self._store(out)
-        self._close_group(out.number)
         if out.state == "FAIL":
             reason = (out.error or "").strip().splitlines()[-1]
             if self.settings.fail_fast:
@@ -312,8 +333,10 @@ class Coordinator:
             said = f"{event.reason}, for the {deaths}. time"
             return Outcome(event.number, "FAIL", error=said, worker=self.name)
         logger.warning("Trial %d: %s; it is run again", event.number, event.reason)
-        self._waiting = deque(sorted([*self._waiting, event.number]))
-        if event.number in self._published:  # a guest that comes later may have it
+        self._wait_with(event.number)
+        if self.group > 1 and deaths == self.settings.retries:
+            self._alone.add(event.number)
+        elif event.number in self._published:  # a guest that comes later may have it
             self.record.requeue(event.number)
         return None
 
@@ -330,6 +353,7 @@ class Coordinator:
     def _take(self, out: Outcome) -> None:
         self._outcomes[out.number] = out
         self._count(out)
+        self._close_group(out.number)
 
     def _count(self, out: Outcome) -> None:
         self.progress.done += 1
@@ -346,7 +370,10 @@ class Coordinator:
         for number in self.others.lost():
             if number in self._published and self.record.requeue(number):
                 logger.warning("Trial %d: its worker is gone; it is run again", number)
-                self._waiting.append(number)
+                self._wait_with(number)
+        elsewhere = self._elsewhere()
+        for number in elsewhere & self.record.waiting() if elsewhere else ():
+            self._wait_with(number)  # somebody has given it back
         # read after who is gone was found out, so that nobody's last outcome is missed
         for out in self.record.outcomes_of(self._published):
             self._published.discard(out.number)

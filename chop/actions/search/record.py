@@ -42,6 +42,7 @@ class Stored:
     waiting: bool
     worker: str
     front: tuple[Costs, ...] = ()
+    last: int = -1  # of the trials that are measured together with it, as far as somebody said so
 
 
 def open_storage(url: str, *, create: bool = True) -> BaseStorage:
@@ -202,6 +203,19 @@ class Record:
         """The trials that wait, or that somebody measures."""
         return [self._stored(trial) for trial in self.frozen() if not trial.state.is_finished()]
 
+    def unfinished_groups(self, size: int) -> list[list[Stored]]:
+        """Trials in groups of so many: those groups of which not all are finished."""
+        trials = self.frozen()
+        firsts = {t.number // size for t in trials if not t.state.is_finished()}
+        return [
+            [self._stored(trial) for trial in trials[first * size : (first + 1) * size]]
+            for first in sorted(firsts)
+        ]
+
+    def waiting(self) -> set[int]:
+        """The numbers of the trials that anybody may claim."""
+        return {trial.number for trial in self.frozen() if trial.state.name == "WAITING"}
+
     def outcomes_of(self, numbers: Collection[int]) -> list[Outcome]:
         """What has come of those of the trials that are finished."""
         there = [trial for trial in self.frozen() if trial.number in numbers]
@@ -235,9 +249,14 @@ class Record:
         notes: Mapping[str, Any],
         worker: str | None,
         front: tuple[Costs, ...] = (),
+        last: int = -1,
     ) -> None:
-        """A trial that somebody is to measure: `worker`, or the first who claims it."""
-        about = {"worker": worker, "front": [list(costs) for costs in front]}
+        """A trial that somebody is to measure: `worker`, or the first who claims it.
+
+        Those up to `last` are measured together with it, and are published, too.
+        """
+        about: dict[str, Any] = {"worker": worker, "front": [list(costs) for costs in front]}
+        about["last"] = last if last > number else None
         state = "RUNNING" if worker else "WAITING"
         given = {key: value for key, value in about.items() if value}
         self._create(self._trial(number, chosen, notes, state, given))
@@ -341,6 +360,7 @@ class Record:
             trial.state.name == "WAITING",
             trial.user_attrs.get("worker", ""),
             tuple(tuple(costs) for costs in trial.user_attrs.get("front", ())),
+            trial.user_attrs.get("last", -1),
         )
 
 

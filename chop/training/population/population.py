@@ -83,13 +83,15 @@ class Candidate:
             return "patience"
         return None
 
-    def end_epoch(self, loss: float, accuracy: float | None, *, step: int, rest: int) -> None:
-        """Enter a score; `rest` are the steps of an epoch that is not over, else 0."""
+    def end_epoch(self, loss: float, accuracy: float | None, *, step: int, rest: int) -> bool:
+        """Enter a score, and whether it is the best; `rest` are the steps of a part of an epoch."""
         p, self.loss, self.accuracy = self.progress, loss, accuracy
         p.step, p.step_in_epoch = step, rest
         p.epoch += not rest
-        if loss < p.best_loss:
-            p.best_loss, p.best_accuracy, p.best_epoch = loss, accuracy, p.epoch - (not rest)
+        if not loss < p.best_loss:
+            return False
+        p.best_loss, p.best_accuracy, p.best_epoch = loss, accuracy, p.epoch - (not rest)
+        return True
 
 
 class Population:
@@ -105,6 +107,7 @@ class Population:
         batch_size: int,
         device: torch.device,
         family: Family | None = None,
+        keep_best: bool = False,
     ) -> None:
         self.models = models
         # candidates of one optimiser lie side by side
@@ -124,6 +127,8 @@ class Population:
         self.network = Network(family, maps=maps, channels=channels)
         self.state = gather(family, self.network.plan, device, float_type(models[0]))
         self.moments = torch.zeros(2, *self.state.values.shape).to(self.state.values)
+        # the numbers of each candidate's best epoch, if they are what is wanted in the end
+        self.best = self.state.copy() if keep_best else None
         self.epoch = self.step = self.step_in_epoch = 0
         self.finite = torch.ones(len(models), dtype=torch.bool, device=device)
         self.outcomes: dict[int, Outcome] = {}
@@ -205,10 +210,13 @@ class Population:
             if over or all_of_them or c.options.max_steps == self.step
         ]
         losses, accuracies = self._scores(ending)
-        finite = self.finite.tolist()
+        finite, better = self.finite.tolist(), []
         for row, loss, accuracy in zip(ending, losses, accuracies, strict=True):
             loss = loss if finite[row] else math.nan
-            self.active[row].end_epoch(loss, accuracy, step=self.step, rest=rest)
+            if self.active[row].end_epoch(loss, accuracy, step=self.step, rest=rest):
+                better.append(row)
+        if self.best is not None:
+            self.best.take(self.state, better)
         return ending
 
     def score(self, rows: list[int]) -> None:
@@ -232,7 +240,7 @@ class Population:
         """Write the candidates at these rows back into their models, and close ranks."""
         if not done:
             return
-        scatter(self.network.family, self.network.plan, self.state, list(done), self.step)
+        self._write_back(list(done))
         for row, why in done.items():
             candidate = self.active[row]
             report, p = candidate.report, candidate.progress
@@ -245,6 +253,15 @@ class Population:
             )
         self.keep([row for row in range(len(self.active)) if row not in done])
 
+    def _write_back(self, rows: list[int]) -> None:
+        """Give the candidates at `rows` the numbers of their last epoch, or of their best."""
+        state, steps = self.state, [self.step] * len(rows)
+        if self.best is not None:
+            state = self.best
+            progress = [self.active[row].progress for row in rows]
+            steps = [min((p.best_epoch + 1) * self.steps_per_epoch, p.step) for p in progress]
+        scatter(self.network.family, self.network.plan, state, rows, steps)
+
     def keep(self, rows: list[int]) -> None:
         """Let all candidates go but those at `rows`."""
         self.active = [self.active[row] for row in rows]
@@ -253,15 +270,16 @@ class Population:
         now, self.network = self.network.plan, self.network.only(rows)
         then = self.network.plan
         self.state = self.state.only(rows, now, then)
+        if self.best is not None:
+            self.best = self.best.only(rows, now, then)
         self.moments = torch.stack([chosen_rows(m, rows, now, then) for m in self.moments])
         self.finite = self.finite[rows]
         self._ready()
 
-    def go_on_from(self, state: State, moments: Tensor, finite: Tensor) -> None:
+    def go_on_from(self, state: State, best: State | None, moments: Tensor, finite: Tensor) -> None:
         """Take over the numbers of a population of the same candidates."""
         device = self.state.values.device
-        buffers = {key: stack.to(device) for key, stack in state.buffers.items()}
-        self.state = State(state.values.to(device), buffers)
+        self.state, self.best = state.to(device), best.to(device) if best else None
         self.moments, self.finite = moments.to(device), finite.to(device)
         self._ready()
 

@@ -30,8 +30,8 @@ def snapshot_of(population: Population) -> dict[str, Any]:
             "seconds": population.seconds,
         },
         "active": [_books(candidate) for candidate in population.active],
-        "values": population.state.values.detach(),
-        "buffers": [[*key, stack] for key, stack in population.state.buffers.items()],
+        **_numbers(population.state),
+        "best": None if population.best is None else _numbers(population.best),
         "moments": population.moments,
         "finite": population.finite,
         "done": [
@@ -39,6 +39,18 @@ def snapshot_of(population: Population) -> dict[str, Any]:
             for number, outcome in done.items()
         ],
     }
+
+
+def _numbers(state: State) -> dict[str, Any]:
+    return {
+        "values": state.values.detach(),
+        "buffers": [[*key, stack] for key, stack in state.buffers.items()],
+    }
+
+
+def _state(saved: dict[str, Any]) -> State:
+    """The inverse of `_numbers`."""
+    return State(saved["values"], {(call, name): stack for call, name, stack in saved["buffers"]})
 
 
 def _books(candidate: Candidate) -> dict[str, Any]:
@@ -75,9 +87,8 @@ def restore(population: Population, saved: dict[str, Any]) -> None:
         candidate.progress = Progress(**own["progress"])
         candidate.loss, candidate.accuracy = own["loss"], own["accuracy"]
     if population.active:
-        buffers = {(call, name): stack for call, name, stack in saved["buffers"]}
-        state = State(saved["values"], buffers)
-        population.go_on_from(state, saved["moments"], saved["finite"])
+        best = _state(saved["best"]) if population.best is not None else None
+        population.go_on_from(_state(saved), best, saved["moments"], saved["finite"])
 
 
 def _check(population: Population, saved: dict[str, Any]) -> None:
@@ -86,8 +97,13 @@ def _check(population: Population, saved: dict[str, Any]) -> None:
         "batch_size": population.batch_size,
         "samples": len(population.train),
         "number of candidates": len(population.fingerprints),
+        "keep_best": population.best is not None,
     }
-    before = {**saved, "number of candidates": len(saved["who"])}
+    before = {
+        **saved,
+        "number of candidates": len(saved["who"]),
+        "keep_best": saved.get("best") is not None,
+    }
     for what, value in now.items():
         if before[what] != value:
             raise ValueError(

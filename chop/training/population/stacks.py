@@ -125,6 +125,23 @@ class State:
         }
         return State(chosen_rows(self.values.detach(), rows, now, then), buffers)
 
+    def copy(self) -> State:
+        """The same numbers in other memory."""
+        buffers = {key: stack.clone() for key, stack in self.buffers.items()}
+        return State(self.values.detach().clone(), buffers)
+
+    def take(self, other: State, rows: Sequence[int]) -> None:
+        """Copy the candidates at `rows` from a state of the same plan."""
+        chosen = torch.tensor(rows, dtype=torch.int64, device=self.values.device)
+        pairs = [(self.values, other.values.detach())]
+        pairs += [(stack, other.buffers[key]) for key, stack in self.buffers.items()]
+        for mine, theirs in pairs:
+            mine.index_copy_(0, chosen, theirs.index_select(0, chosen))
+
+    def to(self, device: torch.device) -> State:
+        buffers = {key: stack.to(device) for key, stack in self.buffers.items()}
+        return State(self.values.to(device), buffers)
+
 
 def chosen_rows(values: Tensor, rows: Sequence[int], now: Plan, then: Plan) -> Tensor:
     """The rows of some candidates, laid out by `now`, as `then` lays them out."""
@@ -165,8 +182,10 @@ def gather(family: Family, plan: Plan, device: torch.device, dtype: torch.dtype)
 
 
 @torch.no_grad()
-def scatter(family: Family, plan: Plan, state: State, rows: Sequence[int], steps: int) -> None:
-    """Copy the numbers of the candidates at `rows` back into their layers, `steps` later."""
+def scatter(
+    family: Family, plan: Plan, state: State, rows: Sequence[int], steps: Sequence[int]
+) -> None:
+    """Copy the numbers of the candidates at `rows` back into their layers, so many steps later."""
     chosen = list(rows)
     values = state.values.detach()[chosen].cpu()
     buffers = {key: stack[chosen].cpu() for key, stack in state.buffers.items()}
@@ -182,7 +201,7 @@ def scatter(family: Family, plan: Plan, state: State, rows: Sequence[int], steps
         for number in _owners(family):
             tracked = getattr(member[number].module, "num_batches_tracked", None)
             if tracked is not None:
-                tracked.add_(steps)
+                tracked.add_(steps[at])
 
 
 def is_masked(calls: Sequence[Call], name: str) -> bool:

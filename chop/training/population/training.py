@@ -38,14 +38,17 @@ def train_population(
     should_stop: ShouldStop | None = None,
     snapshot: Path | None = None,
     resume: bool = False,
+    keep_best: bool = False,
 ) -> list[Outcome]:
     """Train all `models` at once on (training, validation) data, each as `Training` would alone.
 
     `options` are for all, or one a model; `seeds`, by default those of the options, decide each
     candidate's order of the samples, and `shared_order` gives all that of the first. A candidate
     ends by its own epochs, steps or patience, or when `should_stop` says so at the end of one of
-    its epochs; `max_seconds` end them all. The file `snapshot` is written whenever an epoch or a
-    candidate ends; with `resume` and such a file the population goes on from there.
+    its epochs; `max_seconds` end them all. Afterwards the models have the weights of their last
+    epoch or, with `keep_best`, of that with the lowest loss. The file `snapshot` is written
+    whenever an epoch or a candidate ends; with `resume` and such a file the population goes on from
+    there.
     """
     chosen = [options] * len(models) if isinstance(options, TrainOptions) else list(options)
     orders = [each.seed for each in chosen] if seeds is None else list(seeds)
@@ -58,7 +61,14 @@ def train_population(
     place = parse_accelerator(device)
     _check_members(models, data[0], batch_size)
     population = Population(
-        models, data, chosen, orders, batch_size=batch_size, device=place, family=family
+        models,
+        data,
+        chosen,
+        orders,
+        batch_size=batch_size,
+        device=place,
+        family=family,
+        keep_best=keep_best,
     )
     saved = read_snapshot(snapshot) if resume and snapshot and snapshot.exists() else None
     if saved is not None:

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
+from chop.actions.search import families
 from chop.actions.search.coordinator import Coordinator
-from chop.actions.search.engines.base import Died, Group, Here, Task
+from chop.actions.search.engines.base import Died, Group, Here, Note, Task, reported
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record
 from chop.actions.search.settings import settings_of
@@ -170,3 +171,19 @@ def test_what_cannot_be_trained_together_is_run_alone_in_its_turn():
         (2, "together"),
         (4, "together"),
     ]
+
+
+class Talkative(Fake):
+    """A worker that says why it trains some of them alone."""
+
+    def run_together(self, designs):
+        families.logger.warning("trials 1, 3 are trained one by one: %s", "they are odd")
+        return super().run_together(designs)
+
+
+def test_a_process_whose_log_nobody_reads_reports_why_it_trains_one_by_one(caplog):
+    group = Group(tuple(Task(n, {}) for n in range(3)))
+    said = list(reported(Talkative(), group))
+    assert said[0] == Note("trials 1, 3 are trained one by one: they are odd")
+    assert [out.number for out in said[1:]] == [0, 1, 2]
+    assert caplog.records == []

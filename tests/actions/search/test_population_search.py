@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -200,3 +202,116 @@ def test_kill_9_in_a_population_loses_at_most_the_current_rung(searches, file, w
     assert "Resumed the study" in said or workers == 1  # nothing may be recorded yet
     close(rows(searches), whole, 1e-6)
     assert not kept.exists()
+
+
+def until(condition, *processes):
+    """Wait for something, as long as the processes that shall bring it about are there."""
+    end = time.monotonic() + 90
+    while time.monotonic() < end and all(p.poll() is None for p in processes):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()
+
+
+def joined(searches, config, url):
+    """A leader and, as soon as it leads, a guest in a project of its own."""
+    flags = ["--storage", url, "--study", "both"]
+    leader = searches.start(config, *flags, out="leader")
+    place = Path(url.removeprefix("sqlite:///"))
+    assert until(lambda: place.exists() and place.stat().st_size > 0, leader)
+    return leader, searches.start(config, *flags, out="guest")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
+def test_two_processes_share_the_populations_of_a_study(searches, file, storage):
+    setup = "in_flight = 8\nheartbeat = 0.5"
+    config = file(options="population = 4\nrungs = [2]", epochs=4, trials=12, setup=setup)
+    searches.run(config, out="whole")
+    both = joined(searches, config, storage.format(searches.folder))
+    said = [process.communicate(timeout=180)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+    close(rows(searches, "leader"), rows(searches, "whole"), 1e-6)
+    assert "Joined the study 'both'" in said[1]
+    done = sorted(int(number) for number in re.findall(r"Trial (\d+) is done", said[1]))
+    assert done, "the guest had something to do"
+    assert len(done) % 4 == 0, "whole populations"
+    assert all(number - number % 4 + i in done for number in done for i in range(4))
+    for out in ("leader", "guest"):
+        assert not list(searches.results(out).glob("*.populations"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
+def test_a_guest_that_is_killed_in_a_population_loses_nothing(searches, file, storage):
+    setup = "in_flight = 8\nheartbeat = 0.5"
+    config = file(options="population = 4\nrungs = [4]", epochs=8, trials=8, setup=setup)
+    searches.run(config, out="whole")
+    url = storage.format(searches.folder)
+    leader, guest = joined(searches, config, url)
+    kept = searches.results("guest") / "both.populations"
+    assert until(lambda: list(kept.glob("*.pt")), leader, guest), leader.communicate()[0]
+    searches.kill(guest)
+    said, _ = leader.communicate(timeout=180)
+    assert leader.returncode == 0, said
+    assert "its worker is gone; it is run again" in said
+    close(rows(searches, "leader"), rows(searches, "whole"), 1e-6)
+
+
+@pytest.mark.slow
+def test_a_guest_goes_on_where_a_killed_leader_stopped(searches, file):
+    setup = "in_flight = 8\nheartbeat = 0.5"
+    config = file(options="population = 4\nrungs = [2]", epochs=4, trials=12, setup=setup)
+    searches.run(config, out="whole")
+    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal")
+    kept = searches.results("guest") / "both.populations"
+    assert until(lambda: list(kept.glob("*.pt")), leader, guest), leader.communicate()[0]
+    searches.kill(leader)
+    said, _ = guest.communicate(timeout=180)
+    assert guest.returncode == 0, said
+    assert "The process that led the search is gone; going on in its place" in said
+    close(rows(searches, "guest"), rows(searches, "whole"), 1e-6)
+    assert not kept.exists()
+
+
+@pytest.mark.slow
+def test_a_guest_says_why_it_has_nothing_to_do(searches, file):
+    config = file(epochs=4, trials=8, setup="in_flight = 4\nheartbeat = 0.5")
+    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal")
+    said = [process.communicate(timeout=180)[0] for process in (leader, guest)]
+    text = " ".join(said[1].split())
+    assert "One population of 4 trials is trained at a time" in text
+    assert "a new study with 8 has work for two" in text
+    assert "is done" not in text
+
+
+RETRAIN = """
+[search.retrain]
+designs = "front"
+max_epochs = 5
+early_stopping = 5
+learning_rate = 0.01
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_while_designs_are_trained_to_the_end_loses_at_most_an_epoch(searches, file):
+    config = file(epochs=1, trials=8)
+    config.write_text(config.read_text() + RETRAIN)
+    searches.run(config, out="whole")
+    whole = json.loads((searches.results("whole") / "search.json").read_text())["test"]
+    assert len(whole) > 2, "the parent, and a population"
+    process = searches.start(config)
+    kept = searches.results() / "search.retrained"
+    assert until(lambda: list(kept.glob("population-*.pt")), process)
+    searches.kill(process)
+    assert not list(kept.glob("*/result.json")), "it was killed within the population"
+    said = searches.run(config, "--resume")
+    assert "Epoch 1 " not in said
+    found = json.loads((searches.results() / "search.json").read_text())["test"]
+    assert found.keys() == whole.keys()
+    for name, scores in whole.items():
+        for split, metrics in scores.items():
+            assert found[name][split] == pytest.approx(metrics, rel=1e-6)
+    assert not list(kept.glob("population-*.pt"))

@@ -1,15 +1,20 @@
 """After the search: designs trained to the end, tested once, and shown beside the baseline."""
 
 import json
+import logging
+import shutil
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from chop.actions import search
 from chop.actions.config import ConfigError
+from chop.actions.search import families
 from chop.actions.search import retrain as module
 from chop.actions.search.report.page import write_report
 from chop.actions.search.settings import Retrain
+from chop.actions.search.worker import Worker
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
@@ -36,8 +41,6 @@ def data():
 @pytest.fixture
 def run(data, tmp_path):
     """`run(designs=…)` searches three designs and retrains those."""
-    import torch
-
     torch.manual_seed(1)
     model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
 
@@ -122,6 +125,131 @@ def test_a_number_of_designs_is_that_many_of_the_front(run):
     results, page = run(designs=2)
     assert numbers(page) == {out.number for out in results.ranked[:2]}
     assert module._chosen(Retrain(designs="best"), results) == [results.chosen.number]
+
+
+# --- several at once
+
+
+@pytest.fixture
+def all_three(monkeypatch):
+    """Whatever is best, all designs are trained to the end."""
+    monkeypatch.setattr(module, "_chosen", lambda how, results: [0, 1, 2])
+
+
+@pytest.mark.usefixtures("all_three")
+@pytest.mark.parametrize("patience", [1, 5])
+def test_designs_of_one_family_become_what_each_becomes_alone(
+    run, monkeypatch, caplog, tmp_path, patience
+):
+    how = {"early_stopping": patience, "max_epochs": 4}
+    folder = tmp_path / "search.retrained"
+
+    def networks():
+        files = {n: folder / f"trial_{n}" / "transformed_ckpt" for n in range(3)}
+        return {number: load_graph(file).model for number, file in files.items()}
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
+        patch.setattr(families, "reason_against", lambda models, options: "so it is")
+        _, single = run(**how)
+    assert "search.retrain: trials 0 are trained one by one: so it is" in caplog.text
+    alone = networks()
+    shutil.rmtree(folder)
+    _, page = run(resume=True, **how)
+    left = {file.name for file in folder.rglob("*") if file.parent.name.startswith("trial_")}
+    assert left == {"transformed_ckpt", "result.json"}, "they were one population"
+    assert list(page["test"]) == list(single["test"])
+    for name, scores in single["test"].items():
+        for split, metrics in scores.items():
+            # a number between two of a format enlarges the rounding of sums
+            assert page["test"][name][split]["loss"] == pytest.approx(metrics["loss"], rel=0.02)
+    for number, model in networks().items():
+        theirs = alone[number]
+        kinds = [type(m) for m in model.children()]
+        assert kinds == [type(m) for m in theirs.children()]
+        assert model.state_dict().keys() == theirs.state_dict().keys()
+        counted = [m.num_batches_tracked for m in model.modules() if hasattr(m, "running_mean")]
+        assert counted == [
+            m.num_batches_tracked for m in theirs.modules() if hasattr(m, "running_mean")
+        ]
+
+
+@pytest.mark.usefixtures("all_three")
+def test_a_population_that_was_killed_goes_on_from_its_last_epoch(run, monkeypatch, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    how = {"max_epochs": 3, "early_stopping": 3}
+    _, whole = run(**how)
+    shutil.rmtree(tmp_path / "search.retrained")
+    epochs = []
+
+    def told(reports):
+        epochs.append(reports[0].epochs)
+        if epochs == [1, 2]:
+            raise Killed
+
+    monkeypatch.setattr(module, "_say", told)
+    with pytest.raises(Killed):
+        run(resume=True, **how)
+    [snapshot] = (tmp_path / "search.retrained").glob("population-*.pt")
+    _, page = run(resume=True, **how)
+    assert epochs == [1, 2, 2, 3], "the first epoch was not trained again"
+    assert page["test"] == whole["test"]
+    assert not snapshot.exists()
+
+
+@pytest.mark.usefixtures("all_three")
+def test_nothing_is_tested_before_all_of_a_population_are_trained(run, monkeypatch, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    tested, scores = [], module._scores
+
+    def killed(model, problem, options):
+        tested.append(model)
+        if len(tested) == 3:  # the parent, and one of them
+            raise Killed
+        return scores(model, problem, options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_scores", killed)
+        with pytest.raises(Killed):
+            run()
+    assert not list(tmp_path.glob("search.retrained/trial_*/result.json"))
+    monkeypatch.setattr(module, "_say", None)  # no epoch is left
+    _, page = run(resume=True)
+    assert numbers(page) == {0, 1, 2}
+
+
+@pytest.mark.usefixtures("all_three")
+def test_one_that_diverges_is_named_and_costs_the_others_nothing(run, monkeypatch, tmp_path):
+    untrained = Worker.untrained
+
+    def broken(worker, number, chosen):
+        graph = untrained(worker, number, chosen)
+        if number == 1:
+            with torch.no_grad():
+                next(graph.model.parameters()).fill_(float("inf"))
+        return graph
+
+    monkeypatch.setattr(Worker, "untrained", broken)
+    with pytest.raises(FloatingPointError, match="trial 1 cannot be trained to the end"):
+        run()
+    folder = tmp_path / "search.retrained"
+    assert {file.parent.name for file in folder.glob("*/result.json")} == {"trial_0", "trial_2"}
+
+
+def test_one_that_was_begun_alone_is_finished_alone(run, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_chosen", lambda how, results: [1])
+        _, before = run()
+    folder = tmp_path / "search.retrained"
+    (folder / "trial_1" / "result.json").unlink()
+    monkeypatch.setattr(module, "_chosen", lambda how, results: [0, 1, 2])
+    _, after = run(resume=True)
+    assert after["test"]["1"] == before["test"]["1"]
+    begun = {file.parent.name for file in folder.glob("*/last.ckpt")}
+    assert begun == {"trial_1"}, "the others are a population"
 
 
 def test_a_data_set_without_a_test_split_is_refused_before_the_search():

@@ -91,13 +91,13 @@ def options(**changes) -> TrainOptions:
     return TrainOptions(**(usual | changes))
 
 
-def alone(model, splits, chosen, *, batch_size=32):
+def alone(model, splits, chosen, *, batch_size=32, names=None):
     """Train one network by our own loop."""
     train, val = splits
     module = SimpleNamespace(
         train_dataset=train, val_dataset=val, batch_size=batch_size, num_workers=0
     )
-    return Training(model, module, chosen, place=PLACE).fit()
+    return Training(model, module, chosen, place=PLACE, names=names).fit()
 
 
 def distance(a: nn.Module, b: nn.Module) -> float:

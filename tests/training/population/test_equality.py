@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from chop.actions.train import best_weights
+from chop.training.names import Names
 from chop.training.population import train_population
 
 TOLERANCE = 1e-8  # rounding of sums, after a few steps of Adam
@@ -70,6 +72,24 @@ def test_random_pairs_learn_as_alone(family, seed):
 )
 def test_many_more_pairs(family, seed):
     test_random_pairs_learn_as_alone(family, seed)
+
+
+def test_the_best_epoch_is_kept_as_its_checkpoint_would_be(family, tmp_path):
+    own = [
+        family.options(
+            max_epochs=16, schedule="constant", learning_rate=rate, max_steps=steps, seed=seed
+        )
+        for seed, (rate, steps) in enumerate([(0.1, None), (0.001, 7), (0.2, 57), (0.3, 33)])
+    ]
+    models = [family.mlp([9 + i, 8], seed=i) for i in range(4)]
+    apart = [family.copy(model) for model in models]
+    outcomes = train_population(models, family.splits, own, batch_size=32, keep_best=True)
+    assert any(out.best_epoch < out.epochs - 1 for out in outcomes), "else the last is the best"
+    for number, (model, single) in enumerate(zip(models, apart, strict=True)):
+        names = Names(tmp_path / str(number))
+        family.alone(single, family.splits, own[number], names=names)
+        with best_weights(single, names):
+            assert family.distance(model, single) < TOLERANCE
 
 
 FORMATS = ["minifloat_ieee", "log", "block_fp", "binary", "ternary", "scale_integer", "fp8"]

@@ -65,6 +65,27 @@ def test_resumed_is_uninterrupted(family, tmp_path, killed_at):
     assert family.distance(again[0], members[0]) == 0
 
 
+@pytest.mark.parametrize("killed_at", [2, 4])
+def test_the_best_epoch_survives_as_well(family, tmp_path, killed_at):
+    whole = models(family)
+    train(family, whole, keep_best=True)
+    calls, file = [], tmp_path / "population.pt"
+
+    def killer(reports):
+        calls.append(reports)
+        if len(calls) == killed_at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(family, models(family), on_epoch=killer, snapshot=file, keep_best=True)
+    members = models(family)
+    train(family, members, snapshot=file, resume=True, keep_best=True)
+    for own, other in zip(members, whole, strict=True):
+        assert family.distance(own, other) < 1e-10
+    with pytest.raises(ValueError, match="keep_best = True, not False; resume it as it was"):
+        train(family, models(family), snapshot=file, resume=True)
+
+
 SCRIPT = """
     import os, signal, sys
     from pathlib import Path

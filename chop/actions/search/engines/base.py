@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from chop.actions.search import families
 from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,13 @@ class Died:
 
     number: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a worker has to say, where nobody reads its log."""
+
+    text: str
 
 
 Event = Outcome | Died
@@ -104,6 +116,56 @@ class Here:
 
     def close(self) -> None:
         self._left = 0
+
+
+class Hearsay:
+    """Passes on what workers say, each thing once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def pass_on(self, note: Note) -> None:
+        if note.text not in self._said:
+            self._said.add(note.text)
+            logger.warning("%s", note.text)
+
+
+class _Pad(logging.Handler):
+    """Writes down what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notes: list[Note] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notes.append(Note(record.getMessage()))
+
+    def taken(self) -> list[Note]:
+        notes, self._notes = self._notes, []
+        return notes
+
+
+@contextlib.contextmanager
+def _listening(source: logging.Logger) -> Iterator[_Pad]:
+    """What a logger says meanwhile goes to a pad and nowhere else."""
+    pad, level = _Pad(), source.level
+    source.setLevel(logging.WARNING)
+    source.propagate = False
+    source.addHandler(pad)
+    try:
+        yield pad
+    finally:
+        source.removeHandler(pad)
+        source.setLevel(level)
+        source.propagate = True
+
+
+def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
+    """What `measured` gives and, before it, why some designs are not trained together."""
+    with _listening(families.logger) as pad:
+        for outcome in measured(worker, work):
+            yield from pad.taken()
+            yield outcome
 
 
 def measured(worker: Worker, work: Work) -> Iterator[Outcome]:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 def serve(pipe: Connection) -> None:
     """Unpack the problem, then measure tasks until the other end is closed."""
-    from chop.actions.search.engines.base import measured
+    from chop.actions.search.engines.base import reported
     from chop.actions.search.problem import unpacked
 
     try:
@@ -28,8 +28,8 @@ def serve(pipe: Connection) -> None:
             work = pipe.recv()
         except EOFError:  # the search is over, or was killed
             return
-        for outcome in measured(worker, work):
-            pipe.send(outcome)
+        for said in reported(worker, work):
+            pipe.send(said)
 
 
 def _plain(error: Exception) -> Exception:

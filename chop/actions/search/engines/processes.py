@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Event, Work, overdue
+from chop.actions.search.engines.base import Died, Event, Hearsay, Note, Work, overdue
 from chop.actions.search.outcome import Outcome
 
 STARTS = 3  # processes in a row that may be killed before one of them is ready
@@ -39,7 +39,7 @@ class Processes:
 
     def __init__(self, packed: bytes, slots: int, trial_timeout: float | None = None) -> None:
         self.slots, self._packed, self._timeout = slots, packed, trial_timeout
-        self._killed_starts = 0
+        self._killed_starts, self._hearsay = 0, Hearsay()
         self._children = [self._spawned() for _ in range(slots)]
         for child in self._children:  # which all load their libraries meanwhile
             self._send(child, packed)
@@ -96,6 +96,9 @@ class Processes:
             child.left.discard(said.number)
             child.task = child.task if child.left else None
             return [said]
+        if isinstance(said, Note):
+            self._hearsay.pass_on(said)
+            return []
         if isinstance(said, Exception):
             raise said
         child.ready, child.since, self._killed_starts = True, time.monotonic(), 0

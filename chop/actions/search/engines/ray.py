@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Event, Work, overdue
+from chop.actions.search.engines.base import Died, Event, Hearsay, Note, Work, overdue
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class RayEngine:
         self._timeout, self._members = trial_timeout, list[_Member]()
         self._waiting: deque[Work] = deque()
         self._lost_starts, self._began, self._said = 0, time.monotonic(), False
+        self._hearsay = Hearsay()
         self._ours = not self._ray.is_initialized()
         try:
             if self._ours:
@@ -118,8 +119,9 @@ class RayEngine:
             member.ready, self._lost_starts = True, 0
             return []
         member.task = None
-        outcomes: list[Event] = said
-        return outcomes
+        for note in (each for each in said if isinstance(each, Note)):
+            self._hearsay.pass_on(note)
+        return [each for each in said if not isinstance(each, Note)]
 
     def _buried(self, member: _Member, reason: str) -> list[Event]:
         """Its trial is free again, and another actor takes its place."""
@@ -269,8 +271,8 @@ def _actor_class() -> type:
             return None
 
         def run(self, work: Any) -> Any:
-            from chop.actions.search.engines.base import measured
+            from chop.actions.search.engines.base import reported
 
-            return list(measured(self.worker, work))
+            return list(reported(self.worker, work))
 
     return Trials

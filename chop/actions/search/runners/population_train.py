@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Interval
 
+from chop.actions.search.families import POPULATION, Families
 from chop.actions.search.goals import Costs, dominates
 from chop.actions.search.runners.base import (
     Metrics,
@@ -26,13 +26,9 @@ from chop.actions.search.runners.base import (
 )
 from chop.actions.search.runners.basic_train import BasicTrain
 from chop.actions.search.runners.state import aside
-from chop.dataset.tensors import TensorSplit
 from chop.training.options import TrainOptions
-from chop.training.population import Outcome, Report, reason_against, train_population
+from chop.training.population import Outcome, Report, train_population
 
-logger = logging.getLogger(__name__)
-
-POPULATION = {"cpu": 16, "cuda": 256}  # where nothing is said
 Kept = Annotated[float, Interval(gt=0, lt=1)]
 
 
@@ -57,7 +53,9 @@ class PopulationTrain(BasicTrain, Together):
         super().__init__(scene, **options)
         self.population = population or POPULATION.get(scene.device.type, 16)
         self.rungs, self.keep = tuple(rungs or ()), keep
-        self._said: set[str] = set()
+        self._families: Families[Trial] = Families(
+            "population_train", self._options, self._data.train_dataset
+        )
         if list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(f"population_train: rungs are epochs in order, not {rungs}")
         if self.rungs and self.rungs[-1] >= self._options.max_epochs:
@@ -71,55 +69,12 @@ class PopulationTrain(BasicTrain, Together):
         return {**super().options(), **BasicTrain.options()}
 
     def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
-        found: dict[int, Metrics | Exception] = {}
-        for number, family in enumerate(self._families(trials)):
-            if len(family) == 1:
-                continue
-            try:
-                found |= self._train(family, self._snapshot(family, number))
-            except (ValueError, RuntimeError) as error:  # the one at fault will say so alone
-                self._say(family, str(error))
-        return found
-
-    def _families(self, trials: Sequence[Trial]) -> list[list[Trial]]:
-        """The trials in groups that can be stacked."""
-        why = self._reason(trials)
-        if why is not None:
-            self._say(trials, why)
-            return []
-        models = [trial.model for trial in trials]
-        if reason_against(models, self._options) is None:
-            return [list(trials)]
-        families: list[list[Trial]] = []
-        for trial in trials:
-            why = reason_against([trial.model], self._options)
-            for family in families if why is None else ():
-                why = reason_against([family[0].model, trial.model], self._options)
-                if why is None:
-                    family.append(trial)
-                    break
-            else:
-                families.append([trial])
-                if why is not None:
-                    self._say([trial], why)
-        return families
-
-    def _reason(self, trials: Sequence[Trial]) -> str | None:
-        """Why no trial of these can be stacked, whatever their networks."""
         if self._distill:
-            return "distill needs the parent's scores, which a population does not ask for"
-        if not isinstance(self._data.train_dataset, TensorSplit):
-            return "the data set is none of tensors in memory"
-        if len({id(trial.model) for trial in trials}) < len(trials):
-            return "the search space gives one network for all designs"
-        return None
-
-    def _say(self, trials: Sequence[Trial], why: str) -> None:
-        """Each reason once."""
-        if why not in self._said:
-            self._said.add(why)
-            numbers = ", ".join(str(trial.number) for trial in trials)
-            logger.warning("population_train: trials %s are trained one by one: %s", numbers, why)
+            self._families.say(
+                trials, "distill needs the parent's scores, which a population does not ask for"
+            )
+            return {}
+        return self._families.trained(trials, self._train)
 
     def _snapshot(self, family: Sequence[Trial], number: int) -> Path | None:
         """A file that only the same trials with the same options find again."""
@@ -132,9 +87,8 @@ class PopulationTrain(BasicTrain, Together):
         self.scene.folder.mkdir(parents=True, exist_ok=True)
         return self.scene.folder / f"{first}-{number}-{digest}.pt"
 
-    def _train(
-        self, trials: Sequence[Trial], snapshot: Path | None
-    ) -> dict[int, Metrics | Exception]:
+    def _train(self, number: int, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
+        """Train the family `number` of a group."""
         course = _Course(trials, self.rungs, self.keep, self._steps_per_epoch)
         options = [self._options_of(trial) for trial in trials]
         with contextlib.ExitStack() as stack:
@@ -151,7 +105,7 @@ class PopulationTrain(BasicTrain, Together):
                 max_seconds=self._options.max_seconds,
                 on_epoch=course.on_epoch,
                 should_stop=course.should_stop,
-                snapshot=snapshot,
+                snapshot=self._snapshot(trials, number),
                 resume=True,
             )
         return {
@@ -237,6 +191,14 @@ def forget(folder: Path, first: int) -> None:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # others are at work
         folder.rmdir()
+
+
+def forget_recorded(folder: Path, recorded: Collection[int], group: int, trials: int) -> None:
+    """Remove what a process that was killed has left of groups that others have finished."""
+    firsts = {int(file.name.partition("-")[0]) for file in folder.glob("[0-9]*-*.pt")}
+    for first in firsts:
+        if all(number in recorded for number in range(first, min(first + group, trials))):
+            forget(folder, first)
 
 
 def _snapshots(folder: Path, first: int) -> Iterator[Path]:

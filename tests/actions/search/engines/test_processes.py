@@ -11,7 +11,7 @@ from multiprocessing import Pipe
 import pytest
 
 from chop.actions.search.engines import processes
-from chop.actions.search.engines.base import Died, Group, Task
+from chop.actions.search.engines.base import Died, Group, Note, Task
 from chop.actions.search.engines.processes import STARTS, Processes
 from chop.actions.search.outcome import Outcome
 
@@ -99,6 +99,14 @@ def test_a_group_is_done_when_all_its_trials_are(engine):
     one = engine((["ready", done(4)], None))
     one.submit(GROUP)
     assert events(one) == [done(4)]
+    assert one.free() == 0
+
+
+def test_what_a_process_has_to_say_is_no_outcome(engine, caplog):
+    one = engine((["ready", Note("trials 4, 6 are odd")], None))
+    one.submit(GROUP)
+    assert events(one, seconds=0.3) == []
+    assert [record.getMessage() for record in caplog.records] == ["trials 4, 6 are odd"]
     assert one.free() == 0
 
 

@@ -154,6 +154,51 @@ def test_a_killed_worker_and_a_hanging_trial_change_nothing_in_the_table(folder,
     assert ray_processes(alone) == []
 
 
+POPULATIONS = """
+[search.strategy.sw_runner.population_train]
+population = 4
+max_epochs = 2
+batch_size = 8192
+learning_rate = 0.02
+{more}
+"""
+
+
+def populations(folder, name, more=""):
+    """A file whose 8 trials are trained 4 at a time, in two populations at once."""
+    text = CONFIG.format(more="in_flight = 8").replace("n_trials = 24", "n_trials = 8")
+    start, end = text.index("[search.strategy.sw_runner.basic"), text.index("[search.strategy.hw")
+    trouble = "[search.strategy.sw_runner.trouble]\n"
+    runners = trouble + POPULATIONS.format(more=more)
+    (folder / f"{name}.toml").write_text(text[:start] + runners + text[end:])
+
+
+def scores(folder, name):
+    path = folder / name / "p" / "software" / "search_ckpts" / "search.json"
+    found = json.loads(path.read_text())["trials"]
+    return [(t["config"], t["state"], t["software_metrics"]["loss"]) for t in found]
+
+
+def test_a_population_whose_worker_is_killed_is_trained_again(folder, alone):
+    populations(folder, "ray")
+    populations(folder, "here")
+    said = finished(folder, "ray", alone, "--engine", "ray", "--workers", "2")
+    finished(folder, "here", alone)
+    assert (folder / "killed").exists()
+    for number in range(4, 8):
+        assert re.search(rf"Trial {number}: its Ray worker was lost: .*; it is run again", said)
+    assert "Trial 0:" not in said
+    assert scores(folder, "ray") == scores(folder, "here")
+    assert ray_processes(alone) == []
+
+
+def test_why_workers_of_ray_train_one_by_one_is_in_the_log(folder, alone):
+    populations(folder, "ray", more="distill = 0.5")
+    said = finished(folder, "ray", alone, "--engine", "ray", "--workers", "2")
+    assert said.count("are trained one by one: distill needs the parent's scores") >= 1
+    assert len(scores(folder, "ray")) == 8
+
+
 def test_an_engine_that_cannot_start_its_workers_gives_no_warning_and_ends(alone, monkeypatch):
     for key, value in alone.items():
         monkeypatch.setenv(key, value)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from chop.actions import search
-from chop.actions.search.engines.base import Died, Task
+from chop.actions.search.engines.base import Died, Group, Note, Task
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.settings import SETUP, _checked
 
@@ -139,6 +139,50 @@ def test_a_trial_that_takes_too_long_fails_with_its_worker(engine):
     assert [actor.killed for actor in ray.actors] == [True, False]
     one.submit(Task(1, {}))
     assert [e for _ in range(2) for e in one.wait(0.01)] == [done(1)]
+
+
+def group(*numbers, known=()):
+    return Group(tuple(Task(number, {}) for number in numbers), frozenset(known))
+
+
+def test_a_group_is_one_task_with_the_request_of_a_trial(engine):
+    ray = PretendedRay([None, [done(1), done(2)]])
+    one = engine(ray, cpus=2, gpus=0)
+    one.submit(group(0, 1, 2, known=[0]))
+    assert one.free() == 0
+    assert [e for _ in range(2) for e in one.wait(0)] == [done(1), done(2)]
+    assert (ray.resources["num_cpus"], ray.resources["num_gpus"]) == (2, 0)
+    [(_, [work])] = [asked for asked in ray.actors[0].asked if asked[0] == "run"]
+    assert work.numbers == (1, 2)
+    assert one.free() == 1
+
+
+def test_a_lost_worker_gives_back_all_of_its_group(engine):
+    ray = PretendedRay([None, RayError("Its machine went away.")], [None, [done(1), done(2)]])
+    one = engine(ray)
+    one.submit(group(0, 1, 2, known=[0]))
+    events = [e for _ in range(2) for e in one.wait(0)]
+    assert [type(event) for event in events] == [Died, Died]
+    assert [event.number for event in events] == [1, 2]
+    one.submit(group(0, 1, 2, known=[0]))
+    assert [e for _ in range(3) for e in one.wait(0)] == [done(1), done(2)]
+
+
+def test_a_group_has_the_time_of_all_its_trials(engine):
+    one = engine(PretendedRay([None], [None]), trial_timeout=0.05)
+    one.submit(group(0, 1, 2))
+    assert one.wait(0.1) == []
+    events = one.wait(5)
+    assert [(out.number, out.state) for out in events] == [(n, "FAIL") for n in range(3)]
+
+
+def test_what_workers_have_to_say_is_said_once(engine, caplog):
+    answers = [None, [Note("trials 0 are odd"), done(0)], [Note("trials 0 are odd"), done(1)]]
+    one = engine(PretendedRay(answers))
+    for number in range(2):
+        one.submit(Task(number, {}))
+        assert [e for _ in range(2) for e in one.wait(0)] == [done(number)]
+    assert [record.getMessage() for record in caplog.records] == ["trials 0 are odd"]
 
 
 def test_the_time_before_a_worker_is_ready_is_not_the_trials(engine):
