@@ -289,7 +289,7 @@ class Guest:
             if not trial.waiting:
                 continue
             if self.record.claim(trial.number, self.me.id):
-                self.engine.submit(Task(trial.number, trial.chosen, trial.front))
+                self.engine.submit(Task(trial.number, trial.chosen, self.record.before(trial)))
             if self.engine.free() == 0:
                 return
 

@@ -221,7 +221,7 @@ def _whole_groups(settings: Settings, group: int) -> Settings:
 def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings, group: int = 1) -> None:
     """More workers than groups of trials that may run at once have nothing to do."""
     busy = settings.in_flight // group
-    if strategy.looks_back and workers > busy:
+    if (strategy.looks_back or settings.compares) and workers > busy:
         logger.warning(
             "%d of %d workers will have work, for search.strategy.setup.in_flight = %d; "
             "a new study may have more",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import logging
 from collections.abc import Collection, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.options import without_password
 from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
+from chop.actions.search.rungs import Before, Mark
 from chop.actions.search.search_space.choices import Choices
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
@@ -42,6 +44,7 @@ class Stored:
     waiting: bool
     worker: str
     front: tuple[Costs, ...] = ()
+    told: int = 0  # trials of whose marks it knows
 
 
 def open_storage(url: str, *, create: bool = True) -> BaseStorage:
@@ -234,14 +237,26 @@ class Record:
         chosen: Chosen,
         notes: Mapping[str, Any],
         worker: str | None,
-        front: tuple[Costs, ...] = (),
+        before: Before | None = None,
     ) -> None:
         """A trial that somebody is to measure: `worker`, or the first who claims it."""
-        about = {"worker": worker, "front": [list(costs) for costs in front]}
+        before = before or Before()
+        front = [list(costs) for costs in before.front]
+        # their marks are in the storage already
+        about = {"worker": worker, "front": front, "told": before.told if before.marks else 0}
         state = "RUNNING" if worker else "WAITING"
         given = {key: value for key, value in about.items() if value}
         self._create(self._trial(number, chosen, notes, state, given))
         self._known = None  # others may write from now on
+
+    def before(self, trial: Stored) -> Before:
+        """What a published trial may know of others."""
+        marks: dict[int, tuple[Mark, ...]] = {}
+        for other in self.frozen() if trial.told else ():
+            if other.number < trial.told:
+                for rung, mark in _marks(other).items():
+                    marks[rung] = (*marks.get(rung, ()), mark)
+        return Before(trial.front, marks, trial.told)
 
     def claim(self, number: int, worker: str) -> bool:
         """Whether the trial is ours now, and nobody else's."""
@@ -341,6 +356,7 @@ class Record:
             trial.state.name == "WAITING",
             trial.user_attrs.get("worker", ""),
             tuple(tuple(costs) for costs in trial.user_attrs.get("front", ())),
+            trial.user_attrs.get("told", 0),
         )
 
 
@@ -349,6 +365,7 @@ def _attributes(out: Outcome) -> dict[str, Any]:
     ours = {
         "violations": list(out.violations),
         "layers": dict(out.layers),
+        "rungs": {str(rung): dataclasses.asdict(mark) for rung, mark in out.marks.items()},
         "started": out.started,
         "seconds": out.seconds,
         "worker": out.worker,
@@ -375,8 +392,18 @@ def _outcome(trial: FrozenTrial) -> Outcome:
         hardware=attributes.get("hardware_metrics", {}),
         scaled=attributes.get("scaled_metrics", {}),
         layers=ours.get("layers", {}),
+        marks=_marks(trial),
         started=ours.get("started", began.timestamp() if began else 0.0),
         seconds=ours.get("seconds", 0.0),
         worker=ours.get("worker", ""),
         error=ours.get("error"),
     )
+
+
+def _marks(trial: FrozenTrial) -> dict[int, Mark]:
+    """What a trial had come to at each rung."""
+    stored = trial.user_attrs.get(OURS, {}).get("rungs", {})
+    return {
+        int(rung): Mark(mark["metrics"], mark["costs"] and tuple(mark["costs"]))
+        for rung, mark in stored.items()
+    }

@@ -94,6 +94,12 @@ class Settings:
     def trains(self) -> bool:
         return any(cls.trains for cls, _ in self.runners)
 
+    @property
+    def compares(self) -> bool:
+        """Whether what comes of a trial depends on those before it."""
+        runners = any(cls.compares(options) for cls, options in self.runners)
+        return runners or self.early_stopping is not None
+
 
 # keys of search.strategy.setup: name -> (type, least value)
 SETUP: dict[str, tuple[Any, float | None]] = {

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from chop.actions.search.rungs import Mark
     from chop.ir.graph.mase_graph import MaseGraph
 
 Side = Literal["software", "hardware"]
@@ -60,6 +61,13 @@ def _unknown(metrics: Metrics) -> None:
     """The costs of a trial that nobody has goals for."""
 
 
+def _alone(rung: int, metrics: Metrics) -> tuple[Mark, tuple[Mark, ...]]:
+    """The mark of a trial that is compared with no other."""
+    from chop.actions.search.rungs import Mark
+
+    return Mark(metrics), ()
+
+
 @dataclass
 class Trial:
     """One candidate, to be looked at by the runners one after the other."""
@@ -75,6 +83,8 @@ class Trial:
     found: dict[str, float] = field(default_factory=dict)  # metrics of the runners before
     # what the goals would make of the trial with these metrics, None if more has to be known
     costs: Callable[[Metrics], tuple[float, ...] | None] = field(default=_unknown, repr=False)
+    # notes down what it has come to at a rung; that, and what the trials before it had come to
+    mark: Callable[[int, Metrics], tuple[Mark, Sequence[Mark]]] = field(default=_alone, repr=False)
 
     @property
     def graph(self) -> MaseGraph:
@@ -109,6 +119,11 @@ class Runner:
         Asked before there are data; a runner whose metrics depend on them answers as best it can.
         """
         return cls.metrics.get(metric)
+
+    @classmethod
+    def compares(cls, options: Mapping[str, Any]) -> bool:
+        """Whether, with these options, a trial depends on what those before it have come to."""
+        return False
 
     @classmethod
     def options(cls) -> dict[str, inspect.Parameter]:

@@ -7,14 +7,12 @@ import hashlib
 import inspect
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Interval
-
-from chop.actions.search.goals import Costs, dominates
+from chop.actions.search.rungs import Mark, Rungs, left_at
 from chop.actions.search.runners.base import (
     Metrics,
     PositiveInt,
@@ -33,7 +31,6 @@ from chop.training.population import Outcome, Report, reason_against, train_popu
 logger = logging.getLogger(__name__)
 
 POPULATION = {"cpu": 16, "cuda": 256}  # where nothing is said
-Kept = Annotated[float, Interval(gt=0, lt=1)]
 
 
 @register_runner("population_train", "software")
@@ -50,21 +47,16 @@ class PopulationTrain(BasicTrain, Together):
         scene: Scene,
         *,
         population: PositiveInt | None = None,
-        rungs: list[PositiveInt] | None = None,
-        keep: Kept = 0.5,
         **options: Any,
     ) -> None:
         super().__init__(scene, **options)
         self.population = population or POPULATION.get(scene.device.type, 16)
-        self.rungs, self.keep = tuple(rungs or ()), keep
+        self.rungs = self._rungs.epochs
         self._said: set[str] = set()
-        if list(self.rungs) != sorted(set(self.rungs)):
-            raise ValueError(f"population_train: rungs are epochs in order, not {rungs}")
-        if self.rungs and self.rungs[-1] >= self._options.max_epochs:
-            raise ValueError(
-                f"population_train: after the rung {self.rungs[-1]} nothing is left to train, as "
-                f"the budget is {self._options.max_epochs} epochs; lower the rung or raise it"
-            )
+
+    @classmethod
+    def compares(cls, options: Mapping[str, Any]) -> bool:
+        return False  # those that are trained together know of each other alone
 
     @classmethod
     def options(cls) -> dict[str, inspect.Parameter]:
@@ -80,6 +72,9 @@ class PopulationTrain(BasicTrain, Together):
             except (ValueError, RuntimeError) as error:  # the one at fault will say so alone
                 self._say(family, str(error))
         return found
+
+    def _judge(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
+        trial.report(epoch, metrics)  # who is trained alone has nobody to be compared with
 
     def _families(self, trials: Sequence[Trial]) -> list[list[Trial]]:
         """The trials in groups that can be stacked."""
@@ -126,7 +121,7 @@ class PopulationTrain(BasicTrain, Together):
         if self.scene.folder is None:
             return None
         first = family[0].number - family[0].number % self.population
-        facts = (self._options, self._data.batch_size, self.rungs, self.keep)
+        facts = (self._options, self._data.batch_size, self._rungs.epochs, self._rungs.keep)
         mark = repr((facts, [(trial.number, trial.config) for trial in family]))
         digest = hashlib.sha256(mark.encode()).hexdigest()[:12]
         self.scene.folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +130,7 @@ class PopulationTrain(BasicTrain, Together):
     def _train(
         self, trials: Sequence[Trial], snapshot: Path | None
     ) -> dict[int, Metrics | Exception]:
-        course = _Course(trials, self.rungs, self.keep, self._steps_per_epoch)
+        course = _Course(trials, self._rungs, self._steps_per_epoch)
         options = [self._options_of(trial) for trial in trials]
         with contextlib.ExitStack() as stack:
             for trial in trials:
@@ -170,19 +165,18 @@ class PopulationTrain(BasicTrain, Together):
 class _Course:
     """Who of a population goes on."""
 
-    def __init__(
-        self, trials: Sequence[Trial], rungs: Sequence[int], keep: float, per_epoch: int
-    ) -> None:
-        self.trials, self.rungs, self.keep, self.per_epoch = trials, rungs, keep, per_epoch
+    def __init__(self, trials: Sequence[Trial], rungs: Rungs, per_epoch: int) -> None:
+        self.trials, self.rungs, self.per_epoch = trials, rungs, per_epoch
         self._leave: set[int] = set()
 
     def on_epoch(self, reports: Sequence[Report]) -> None:
         for report in reports:
             if math.isfinite(report.loss) and self._is_stopped(report) is not None:
                 self._leave.add(report.candidate)
-        if reports and reports[0].epochs in self.rungs:
-            ranked = self._ranked(reports)
-            self._leave.update(ranked[math.ceil(self.keep * len(ranked)) :])
+        if reports and reports[0].epochs in self.rungs.epochs:
+            reports = sorted(reports, key=lambda report: report.candidate)
+            best = self.rungs.best([self._mark(report) for report in reports])
+            self._leave |= {r.candidate for place, r in enumerate(reports) if place not in best}
 
     def should_stop(self, report: Report) -> bool:
         return report.candidate in self._leave
@@ -196,23 +190,10 @@ class _Course:
             return stop
         return None
 
-    def _ranked(self, reports: Sequence[Report]) -> list[int]:
-        """Candidates, the best first: whom fewest dominate, then whose loss is least."""
-        costs = {r.candidate: self._costs(r) for r in reports}
-        known = [c for c in costs.values() if c is not None]
-
-        def key(report: Report) -> tuple[bool, int, float, int]:
-            mine = costs[report.candidate]
-            worse_than = 0 if mine is None else sum(dominates(other, mine) for other in known)
-            finite = math.isfinite(report.loss)
-            return not finite, worse_than, report.loss if finite else 0.0, report.candidate
-
-        return [report.candidate for report in sorted(reports, key=key)]
-
-    def _costs(self, report: Report) -> Costs | None:
-        if not math.isfinite(report.loss):
-            return None
-        return self.trials[report.candidate].costs(_metrics(report))
+    def _mark(self, report: Report) -> Mark:
+        metrics = _metrics(report)
+        trial = self.trials[report.candidate]
+        return Mark(metrics, trial.costs(metrics) if math.isfinite(report.loss) else None)
 
     def result(self, outcome: Outcome) -> Metrics | Exception:
         """What a trial has come to, by its outcome alone: that may be one of an earlier process."""
@@ -222,7 +203,7 @@ class _Course:
             )
         stop = self._is_stopped(outcome)
         if stop is None and outcome.stopped == "asked":
-            stop = Stopped(f"left at the rung after epoch {outcome.epochs}")
+            stop = left_at(outcome.epochs)
         return stop or _metrics(outcome)
 
 
