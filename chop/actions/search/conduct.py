@@ -28,6 +28,7 @@ from chop.actions.search.coordinator import Coordinator, Failed
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
+from chop.actions.search.feasible import refuse_hopeless
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
@@ -113,6 +114,7 @@ def conduct(
     logger.info("Building search space...")
     worker = problem.worker()
     worker.check()
+    refuse_hopeless(worker)
     if settings.retrain is not None:
         check_splits(problem.data_module)
     settings = _whole_groups(settings, worker.group)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -257,7 +258,17 @@ def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[
     constraints = tuple(Constraint.parse(t, "search.strategy.constraints") for t in texts)
     for constraint in constraints:
         _check_produced(constraint.metric, made)
+    _check_together(constraints)
     return Goals(goals, summed, constraints, setup.get("honour_directions", True))
+
+
+def _check_together(constraints: Sequence[Constraint]) -> None:
+    for upper, lower in itertools.product(constraints, constraints):
+        if upper.contradicts(lower):
+            raise ValueError(
+                f"search.strategy.constraints: nothing meets both {upper} and {lower}; change one "
+                f"of the bounds"
+            )
 
 
 class _Made(Mapping[str, Direction]):

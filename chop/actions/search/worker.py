@@ -84,6 +84,18 @@ class Worker:
             )
 
     @functools.cached_property
+    def counting(self) -> list[Runner]:
+        """The runners whose metrics are counted, not measured."""
+        return [runner for runner in self.runners if runner.counted]
+
+    def counted(self, chosen: Chosen) -> dict[str, float]:
+        """What of a design can be counted."""
+        config = self.space.config_of(chosen)
+        candidate = self.space.candidate(config)
+        trial = _trial(-1, config, self.scene.seed, candidate, _Watch(None, self, NOBODY))
+        return {name: v for runner in self.counting for name, v in runner(trial).items()}
+
+    @functools.cached_property
     def quest(self) -> Quest:
         """What the strategy may know."""
         settings = self.settings

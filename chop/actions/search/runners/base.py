@@ -101,6 +101,10 @@ class Runner:
     metrics: Mapping[str, Direction]
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
     measures_time: bool = False  # whether two calls may give two numbers
+    counted: ClassVar[bool] = False  # whether it looks at the graph only, and is quick
+    # whether it is also a sum over nodes, each of whose parts grows with the width of each operand,
+    # or hangs on such a sum alone
+    additive: ClassVar[bool] = False
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -157,7 +161,7 @@ def register_runner(name: str, side: Side) -> Callable[[type[Runner]], type[Runn
 
 
 def metric(
-    name: str, *, side: Side, better: Direction
+    name: str, *, side: Side, better: Direction, counted: bool = False, additive: bool = False
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
     """Register `fn(trial, *, option=default) -> float` as a runner that gives one metric."""
 
@@ -166,6 +170,7 @@ def metric(
             measure = staticmethod(fn)
             metrics: Mapping[str, Direction] = {name: better}
 
+        Single.counted, Single.additive = counted, additive
         Single.__doc__, Single.__module__, Single.__qualname__ = (
             fn.__doc__,
             fn.__module__,
