@@ -29,7 +29,7 @@ from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.feasible import refuse_hopeless
-from chop.actions.search.problem import Problem
+from chop.actions.search.problem import Problem, wrong_usage
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.retrain import check_splits, retrain
@@ -119,7 +119,8 @@ def conduct(
         check_splits(problem.data_module)
     settings = _whole_groups(settings, worker.group)
     workers = place.workers or settings.n_jobs
-    strategy = settings.strategy(worker.quest, **settings.sampler_options)
+    with wrong_usage():
+        strategy = settings.strategy(worker.quest, **settings.sampler_options)
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings, worker.group)

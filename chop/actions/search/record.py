@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.options import without_password
+from chop.actions.options import ConfigError, without_password
 from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.rungs import Before, Mark
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OURS = "mase"  # the user attribute with what Optuna has no place for
+KINDS = ("journal", "sqlite", "postgresql")
+STORAGES = "the path of a journal file, sqlite:///study.db, or postgresql://user@host/name"
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
 
 
@@ -49,16 +51,32 @@ class Stored:
 
 def open_storage(url: str, *, create: bool = True) -> BaseStorage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
-    if "://" not in url or url.startswith("journal://"):
-        path = Path(url.removeprefix("journal://"))
-        if not create and not path.exists():
-            raise ValueError(f"there is no study in {path}; search first")
-        with _told(url), quiet():
+    scheme, path = _parts(url)
+    if not create and path is not None and not path.exists():
+        raise ConfigError(f"there is no study in {path}; search first, or correct --storage")
+    with _told(url), quiet():
+        if scheme == "journal":
             from chop.actions.search.journal import open_journal
 
+            assert path is not None
             return open_journal(path)
-    with _told(url), quiet():
         return _database(url)
+
+
+def _parts(url: str) -> tuple[str, Path | None]:
+    """What kind of storage it is, and its file if it is in one."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "journal", Path(url)
+    scheme = scheme.partition("+")[0]  # without the driver
+    if scheme not in KINDS:
+        raise ConfigError(
+            f"--storage {without_password(url)} is no storage for studies; write {STORAGES}"
+        )
+    if scheme == "journal":
+        return scheme, Path(rest)
+    file = rest.removeprefix("/").partition("?")[0]
+    return scheme, Path(file) if scheme == "sqlite" and file not in ("", ":memory:") else None
 
 
 def _database(url: str) -> BaseStorage:
@@ -74,14 +92,13 @@ def _database(url: str) -> BaseStorage:
         # with a cache: finished trials are read once
         return get_storage(RDBStorage(url, engine_kwargs=arguments))
     except ImportError as error:
-        raise ValueError(
+        raise ConfigError(
             f"--storage {without_password(url)}: its driver is not installed; "
             f'pip install "mase[postgres]"'
         ) from error
     except ArgumentError as error:
-        raise ValueError(
-            f"--storage {without_password(url)} is no storage ({_reason(error)}); write a path, "
-            f"sqlite:///study.db, or postgresql://user@host/name"
+        raise ConfigError(
+            f"--storage {without_password(url)} is no storage ({_reason(error)}); write {STORAGES}"
         ) from error
 
 
@@ -140,8 +157,9 @@ class Record:
                 self.existed = True
             except KeyError:
                 if not create:
-                    raise ValueError(
-                        f"there is no study {study!r} in {without_password(url)}"
+                    raise ConfigError(
+                        f"there is no study {study!r} in {without_password(url)}; name one by "
+                        f"--study, or search first"
                     ) from None
                 try:
                     self._id = self._storage.create_new_study(ways, study)

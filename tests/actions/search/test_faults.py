@@ -487,6 +487,25 @@ def test_what_was_recorded_is_counted_once_beside_guests(tmp_path, trials):
 
 
 @pytest.mark.slow
+def test_wrong_usage_of_every_kind_has_one_exit_code(searches):
+    """A key that is misspelt in the space, a runner without a budget, a study that is not there."""
+    good = searches.config()
+    said = searches.run(
+        good, "--apply", "best", "--storage", "sqlite:///typo.db", "--project", "p", check=2
+    )
+    assert "ch: there is no study in typo.db; search first, or correct --storage" in said
+    assert not (searches.folder / "typo.db").exists()
+    misspelt, endless = searches.folder / "m.toml", searches.folder / "e.toml"
+    misspelt.write_text(good.read_text().replace("weight_width", "weight_wdith"))
+    said = searches.run(misspelt, check=2)
+    path = "search.search_space.seed.seq_blocks_2.config.weight_wdith"
+    assert f"ch: {path} is no key of integer; did you mean 'weight_width'?" in said
+    lines = "basic_train]\n[search.strategy.sw_runner.basic_evaluation]"
+    endless.write_text(good.read_text().replace("basic_evaluation]", lines))
+    assert "ch: basic_train does not know when to end" in searches.run(endless, check=2)
+
+
+@pytest.mark.slow
 def test_memory_is_flat_over_2000_trials(searches):
     """From trial 500 on, each further one costs less than 30 kB: its record, no network."""
     wide = "name = ['integer']\n" + "".join(

@@ -213,6 +213,16 @@ def test_other_passes_are_counted_design_by_design(data, tmp_path):
     )
 
 
+def test_what_is_wrong_with_the_space_or_the_sampler_is_wrong_usage(data, tmp_path):
+    misspelt = integer([4, 8]) | {"weight_wdith": [2]}
+    path = "search.search_space.seed.linear.config.weight_wdith"
+    said = refusal(data, quantize(linear=misspelt), tmp_path)
+    assert said == f"{path} is no key of integer; did you mean 'weight_width'?"
+    made = quantize(linear=integer([4, 8]))
+    made["strategy"]["setup"] = {"sampler": "tpe", "sampler_options": {"colour": 3}}
+    assert "setup.sampler_options: " in refusal(data, made, tmp_path)
+
+
 def test_what_is_measured_is_left_to_the_search(data):
     made = quantize(["latency <= 0"], linear=integer([4, 8]))
     worker = problem(data, made).worker()

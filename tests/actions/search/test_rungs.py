@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chop.actions import search
+from chop.actions.config import ConfigError
 from chop.actions.search.goals import dominates
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record
@@ -268,6 +269,6 @@ def test_a_study_is_not_resumed_with_other_rungs(network, tmp_path):
     ],
 )
 def test_rungs_that_make_no_sense_are_refused(network, tmp_path, options, said):
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(ConfigError, match=said) as caught:
         search(*network, trained(**options), tmp_path, "cpu")
     assert "\n" not in str(caught.value)

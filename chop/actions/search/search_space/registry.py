@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.parts import Part, part_for
-from chop.registry import Registry, UnknownName
+from chop.registry import Registry, UnknownName, nearest
 from chop.tools.get_input import InputGenerator, get_dummy_input
 
 if TYPE_CHECKING:
@@ -144,7 +144,9 @@ def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
         raise ValueError(f"{where}.setup is a table, not {setup!r}")
     for key in setup:
         if key not in SETUP_KEYS:
-            raise ValueError(f"{where}.setup has no key {key!r} (keys: {', '.join(SETUP_KEYS)})")
+            near = nearest(key, SETUP_KEYS)
+            hint = f"; did you mean {near!r}?" if near else f" (keys: {', '.join(SETUP_KEYS)})"
+            raise ValueError(f"{where}.setup has no key {key!r}{hint}")
     return setup
 
 
