@@ -17,6 +17,7 @@ from chop.actions.search.runners.base import Scene
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.registry import space_of
 from chop.actions.search.settings import Settings, settings_of
+from chop.actions.search.strategies.base import MakeStrategy
 from chop.actions.search.worker import Worker, fixed_threads
 
 if TYPE_CHECKING:
@@ -48,10 +49,11 @@ class Problem:
     imports: Sequence[Path] = ()  # files of the user that registered something
     trained: bool = True  # whether the parent has weights that somebody has trained
     own_space: Any = None  # a space that was made by hand
+    own_strategy: MakeStrategy | None = None
     folder: Path | None = None  # for what runners keep until a trial is recorded
 
     def settings(self) -> Settings:
-        return settings_of(self.search)
+        return settings_of(self.search, own=self.own_strategy)
 
     def space(self) -> Space:
         if self.own_space is not None:

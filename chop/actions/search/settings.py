@@ -22,7 +22,7 @@ from chop.actions.search.runners.base import (
     check_options,
     checked,
 )
-from chop.actions.search.strategies.base import Strategy, strategy_named
+from chop.actions.search.strategies.base import MakeStrategy, strategy_named
 from chop.registry import UnknownName, nearest
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
@@ -75,7 +75,7 @@ class Settings:
     runners: tuple[tuple[type[Runner], Mapping[str, Any]], ...]
     goals: Goals
     sampler: str
-    strategy: type[Strategy]
+    strategy: MakeStrategy
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     n_trials: int = 20
     n_jobs: int = 1
@@ -127,8 +127,13 @@ SETUP: dict[str, tuple[Any, float | None]] = {
 GIVEN = ("sampler", "sampler_options")
 
 
-def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
-    """All that is wrong with the tables is said at once; `where` they stand."""
+def settings_of(
+    search: Mapping[str, Any], where: str = "", own: MakeStrategy | None = None
+) -> Settings:
+    """All that is wrong with the tables is said at once; `where` they stand.
+
+    With a strategy of one's `own`, the sampler may have any name.
+    """
     problems: list[str] = []
 
     def attempt(read: Any, *args: Any) -> Any:
@@ -149,7 +154,7 @@ def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
     setup = attempt(_setup, strategy) or {}
     goals = attempt(_goals, strategy, setup, runners) if not problems else None
     sampler = str(setup.get("sampler", "tpe"))
-    chosen = attempt(strategy_named, sampler)
+    chosen = own or attempt(strategy_named, sampler)
     stopping = attempt(_early_stopping, strategy, goals)
     retrain = attempt(_retrain, search)
     if problems or goals is None:

@@ -53,11 +53,15 @@ def _by_hand(name: str, cls: type[Any], table: Mapping[str, Any], problem: Probl
     """A space that somebody wrote as the labs do."""
     from chop.actions.search.labs import LabSpace
 
+    space: Any = LabSpace(name, lab_space(cls, table, problem))
+    return space  # type: ignore[no-any-return]
+
+
+def lab_space(cls: type[Any], table: Mapping[str, Any], problem: Problem) -> Any:
+    """A space with the labs' four hooks, for the parent."""
     model, config = problem.graph.model, {k: v for k, v in table.items() if k != "name"}
     inputs = get_dummy_input(problem.model_info, problem.data_module, problem.task, "cpu")
-    made = cls(model, problem.model_info, config, inputs, problem.accelerator)
-    space: Any = LabSpace(name, made)
-    return space  # type: ignore[no-any-return]
+    return cls(model, problem.model_info, config, inputs, problem.accelerator)
 
 
 def _by_pass(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
