@@ -80,6 +80,7 @@ class LabSpace:
     """A space of the labs' kind, as the rest of a search sees it."""
 
     joint = False
+    adds_up = False  # nobody knows what a design of theirs changes
 
     def __init__(self, name: str, space: SearchSpaceBase) -> None:
         self.name, self.inner = name, space
@@ -99,8 +100,6 @@ class LabSpace:
         made = self.inner.rebuild_model(config, is_eval_mode=True)
         model = getattr(made, "model", made)
         return Candidate(model, lambda: made)
-
-    adds_up = False  # nobody knows what a design of theirs changes
 
     def expect_training(self) -> None:
         """`rebuild_model` starts from the pristine model each time."""
