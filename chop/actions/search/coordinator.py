@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -182,8 +183,7 @@ class Coordinator:
         return Before(front, self._marks, self._told)
 
     def _tell(self, out: Outcome) -> None:
-        values = out.values if out.state == "COMPLETE" else None
-        self.strategy.tell(out.number, values, out.violations)
+        self.strategy.tell(out.number, *self._lesson(out))
         if out.feasible:
             assert out.values is not None
             self.progress.front.add(out.number, self.goals.costs(out.values))
@@ -194,6 +194,16 @@ class Coordinator:
             self._forget_group(out.number)
         if self.visualizer is not None and out.scaled:
             self.visualizer.log_metrics(metrics=dict(out.scaled), step=out.number)
+
+    def _lesson(self, out: Outcome) -> tuple[Sequence[float] | None, Sequence[float]]:
+        """Objectives and violations to learn from; those of a stopped trial are its last ones."""
+        if out.state == "COMPLETE":
+            return out.values, out.violations
+        metrics, goals = {**out.hardware, **out.software}, self.goals
+        known = all(math.isfinite(metrics.get(name, math.nan)) for name in goals.metrics)
+        if out.state != "PRUNED" or not known:
+            return None, out.violations
+        return goals.values(metrics), goals.violations(metrics)
 
     def _forget_group(self, number: int) -> None:
         for member in self._group_of(number):

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from chop.actions import search
 from chop.actions.config import ConfigError
+from chop.actions.search.coordinator import Coordinator
 from chop.actions.search.goals import dominates
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record
 from chop.actions.search.rungs import Before, Mark, Rungs, ranked
+from chop.actions.search.settings import settings_of
+from chop.actions.search.strategies.base import Quest, strategy_named
 
 from .conftest import CHOICES, InOrder, Killed, Shuffled, coordinate, recorded, tables
 
@@ -91,7 +94,14 @@ def climbed(out, before):
     for rung in RUNGS.epochs:
         mine = marks[rung] = Mark({"loss": -out.values[0]}, (-out.values[0], out.values[1]))
         if not RUNGS.goes_on(mine, before.marks.get(rung, ())):
-            return Outcome(out.number, "PRUNED", marks=marks, error=f"left at {rung}")
+            return Outcome(
+                out.number,
+                "PRUNED",
+                software={"accuracy": out.values[0]},
+                hardware={"average_bitwidth": out.values[1]},
+                marks=marks,
+                error=f"left at {rung}",
+            )
     return Outcome(out.number, "COMPLETE", values=out.values, marks=marks)
 
 
@@ -150,6 +160,45 @@ def test_a_trial_knows_of_those_told_and_no_others(tmp_path):
         for rung in RUNGS.epochs:
             reached = tuple(out.marks[rung] for out in told if rung in out.marks)
             assert before.marks.get(rung, ()) == reached
+
+
+def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
+    told = {}
+
+    class Noting(strategy_named("random")):
+        def tell(self, number, values, violations=()):
+            told[number] = (values, list(violations))
+
+    table = table_of("random")
+    table["strategy"]["constraints"] = ["average_bitwidth <= 12"]
+    settings, record = settings_of(table), Record(str(tmp_path / "j"), "s", WAYS, CHOICES)
+    strategy = Noting(Quest(CHOICES, WAYS, 40, 7))
+    coordinator = Coordinator(strategy, Climbing(2, WAYS), record, settings)
+    coordinator.run()
+    states = set()
+    for trial in record.trials():
+        out, (values, violations) = trial.outcome, told[trial.number]
+        states.add(out.state)
+        if out.state == "PRUNED":
+            bits = out.hardware["average_bitwidth"]
+            assert values == [out.software["accuracy"], bits]
+            assert violations == [bits - 12]
+        else:
+            assert values == out.values
+    assert states == {"COMPLETE", "PRUNED", "FAIL"}
+
+
+@pytest.mark.parametrize("software", [{}, {"accuracy": float("nan")}])
+def test_a_trial_that_was_stopped_too_soon_teaches_nothing(tmp_path, software):
+    settings, record = (
+        settings_of(table_of("random")),
+        Record(str(tmp_path / "j"), "s", WAYS, CHOICES),
+    )
+    strategy = strategy_named("random")(Quest(CHOICES, WAYS, 40, 7))
+    coordinator = Coordinator(strategy, Climbing(2, WAYS), record, settings)
+    hardware = {"average_bitwidth": 3.0}
+    out = Outcome(0, "PRUNED", software=software, hardware=hardware)
+    assert coordinator._lesson(out) == (None, ())
 
 
 def test_a_guest_reads_from_the_storage_what_a_trial_may_know(tmp_path):
