@@ -39,7 +39,6 @@ class RandomInputs:
 set_logging_verbosity("info")
 torch.manual_seed(0)
 inputs = RandomInputs()
-
 mg = MaseGraph(model=JetTagger())
 mg, _ = init_metadata_analysis_pass(mg, None)
 mg, _ = add_common_metadata_analysis_pass(mg, {"dummy_in": next(iter(inputs))})

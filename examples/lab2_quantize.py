@@ -38,12 +38,11 @@ def main(epochs: int = 10, model: str = "jsc-tiny") -> None:
     mg, _ = quantize_transform_pass(ori_mg.clone(), fixed_point(8, 4))
     summarize_quantization_analysis_pass(ori_mg, mg)
     for before, after in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes, strict=True):
-        was, now = (type(get_node_actual_target(node)) for node in (before, after))
-        if was is not now:
+        was, now = (get_node_actual_target(node) for node in (before, after))
+        if type(was) is not type(now):
             kind, op = get_mase_type(after), get_mase_op(after)
-            print(f"{after.name} ({kind}, {op}): {was.__name__} -> {now.__name__}")
-            layer = get_node_actual_target(after)
-            steps = layer.w_quantizer(layer.weight) * 2**4
+            print(f"{after.name} ({kind}, {op}): {type(was).__name__} -> {type(now).__name__}")
+            steps = now.w_quantizer(now.weight) * 2**4
             assert torch.equal(steps, steps.round()), "weights are whole sixteenths"
 
     whole = {"data_loader": "test_dataloader", "num_samples": len(data.test_dataset)}
@@ -51,9 +50,8 @@ def main(epochs: int = 10, model: str = "jsc-tiny") -> None:
     rows = [("float", test(data, ori_mg, {})["accuracy"])]
     for width, frac_width in ((16, 8), (8, 4), (6, 3), (4, 2), (3, 1)):
         rounded, _ = quantize_transform_pass(ori_mg.clone(), fixed_point(width, frac_width))
-        rows.append(
-            (f"{width} bits, {frac_width} of them fraction", test(data, rounded, {})["accuracy"])
-        )
+        said = f"{width} bits, {frac_width} of them fraction"
+        rows.append((said, test(data, rounded, {})["accuracy"]))
     print(tabulate(rows, ("linear layers", "test accuracy"), "github", floatfmt=".4f"))
 
 

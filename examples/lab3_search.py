@@ -40,13 +40,11 @@ def main(seeds: int = 3, trials: int = 150, epochs: int = 5, out: Path = Path("l
     training = {"max_epochs": epochs, "learning_rate": 1e-2}
     get_sw_runner("basic_train", *about, "cpu", training)(data, model, {})
     rows, curves = [], {}
-    for sampler in ("brute", "tpe"):
+    for sampler, number in (("brute", 10 * trials), ("tpe", trials)):  # of 1,000 designs
         for seed in range(seeds):
-            number = trials if sampler == "tpe" else 10 * trials  # 1,000 designs and no more
             setup = {"sampler": sampler, "n_trials": number, "sum_scaled_metrics": True}
             tables = {"search_space": SPACE, "strategy": {**STRATEGY, "setup": setup}}
-            folder = out / f"{sampler}-{seed}"
-            found = search(model, *about, data, tables, folder, "cpu", seed=seed)
+            found = search(model, *about, data, tables, out / f"{sampler}-{seed}", "cpu", seed=seed)
             values = [found.outcomes[n].values[0] for n in sorted(found.outcomes)]
             reached = list(accumulate(values, max))
             rows.append((sampler, seed, len(values), reached[-1], reached.index(reached[-1])))

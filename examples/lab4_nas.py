@@ -16,7 +16,6 @@ from chop.passes.base import graph_pass
 
 SPACE = {"first": [8, 12, 16, 24, 32, 64], "second": [8, 12, 16, 32], "bits": [6, 8, 10, 12]}
 BEFORE_THE_POINT = {"data_in": 5, "weight": 4, "bias": 5}  # bits, that of the sign included
-GOALS = {"accuracy": {"direction": "maximize"}, "bitops": {"direction": "minimize"}}
 
 
 @graph_pass("lab4", "transform", needs=("common",))
@@ -25,9 +24,8 @@ def lab4_transform_pass(graph, *, first: int = 16, second: int = 16, bits: int =
     widths = {"seq_blocks_2": first, "seq_blocks_4": second}.items()
     tables = {node: {"config": {"name": "both", "width": width}} for node, width in widths}
     redefine_transform_pass(graph, {"by": "name", "weights": "inherit", **tables})
-    form = {"name": "integer"}
-    for operand, before in BEFORE_THE_POINT.items():
-        form |= {f"{operand}_width": bits, f"{operand}_frac_width": bits - before}
+    behind = {f"{name}_frac_width": bits - before for name, before in BEFORE_THE_POINT.items()}
+    form = {"name": "integer", **behind, **{f"{name}_width": bits for name in BEFORE_THE_POINT}}
     quantize_transform_pass(graph, {"by": "type", "linear": {"config": form}})
 
 
@@ -36,28 +34,25 @@ def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = Path("l
     data, rows = MaseDataModule("jsc-sim", batch_size=1024), []
     data.setup()
     about = (get_model_info("jsc-three-linear"), "cls", data.dataset_info, "cpu")
-    runners = {"sw_runner": {"basic_train": {"max_epochs": epochs, "learning_rate": 1e-2}}}
-    runners |= {"hw_runner": {"bitops": {}, "macs": {}}, "metrics": GOALS}
-    plan = {"search_space": {"name": "graph/lab4", "seed": SPACE}}
-    plan["strategy"] = {**runners, "setup": {"n_trials": trials, "sampler": "tpe"}}
-    train = get_sw_runner("basic_train", *about, runners["sw_runner"]["basic_train"])
+    training = {"max_epochs": epochs, "learning_rate": 1e-2}
+    runners = {"sw_runner": {"basic_train": training}, "hw_runner": {"bitops": {}, "macs": {}}}
+    goals = {"metrics": {"accuracy": {}, "bitops": {}}, "setup": {"n_trials": trials}}
+    plan = {"search_space": {"name": "graph/lab4", "seed": SPACE}, "strategy": runners | goals}
+    train = get_sw_runner("basic_train", *about, training)
     whole = {"data_loader": "test_dataloader", "num_samples": len(data.test_dataset)}
     test = get_sw_runner("basic_evaluation", *about, whole)
     prepare = ["init_metadata", ("add_common_metadata", {"dummy_in": {"x": torch.randn(8, 16)}})]
     for seed in range(seeds):
         torch.manual_seed(seed)
         models = [get_model("jsc-three-linear", dataset_info=data.dataset_info) for _ in range(6)]
-        parent = max(models, key=lambda model: train(data, model, {})["accuracy"])
+        reached = {model: train(data, model, {})["accuracy"] for model in models}
+        parent = max(models, key=reached.get)
         graph, _ = Pipeline(prepare)(MaseGraph(parent))
-        cost = {}
-        for name in ("macs", "bitops"):
-            cost |= get_hw_runner(name, *about)(data, graph, {})
-        valid = get_sw_runner("basic_evaluation", *about, {"num_samples": len(data.val_dataset)})
-        scores = [run(data, graph, {})["accuracy"] for run in (valid, test)]
-        rows.append((seed, "parent", *cost.values(), *scores))
+        cost = [get_hw_runner(name, *about)(data, graph, {})[name] for name in ("macs", "bitops")]
+        rows.append((seed, "parent", *cost, reached[parent], test(data, graph, {})["accuracy"]))
         goes_on = graph.clone()  # for as long as a candidate trains
         goal, tested = (run(data, goes_on, {})["accuracy"] for run in (train, test))
-        rows.append((seed, "parent, trained on", *cost.values(), goal, tested))
+        rows.append((seed, "parent, trained on", *cost, goal, tested))
         found = search(parent, *about[:3], data, plan, out / str(seed), "cpu", seed=seed)
         front = sorted(found.best, key=lambda trial: trial.hardware["bitops"])  # dearer and better
         good = [trial for trial in front if trial.software["accuracy"] >= goal]

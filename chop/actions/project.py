@@ -109,9 +109,10 @@ class Project:
 
     def create(self) -> Project:
         """Make the folders, and say where; what is there already stays."""
+        said = "Project is in %s" if self.folder.exists() else "Project will be created at %s"
         for folder in (self.software, self.hardware):
             folder.mkdir(parents=True, exist_ok=True)
-        logger.info("Project will be created at %s", self.folder)
+        logger.info(said, self.folder)
         return self
 
 

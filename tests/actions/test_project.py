@@ -59,9 +59,12 @@ def test_nothing_is_on_disk_before_the_project_is_created(config, tmp_path, capl
     assert caplog.messages == [f"Project will be created at {tmp_path / 'mine'}"]
 
 
-def test_creating_a_project_again_keeps_what_is_in_it(config, earlier):
+def test_creating_a_project_again_keeps_what_is_in_it(config, earlier, caplog):
     folder = earlier("mine")
-    assert Project.of(config(project="mine")).create().can_be_resumed
+    logging.getLogger("chop").propagate = True
+    with caplog.at_level(logging.INFO, logger="chop"):
+        assert Project.of(config(project="mine")).create().can_be_resumed
+    assert caplog.messages == [f"Project is in {folder}"]
     assert (folder / "software" / "training_ckpts" / "last.ckpt").exists()
 
 

@@ -325,8 +325,8 @@ class Guest:
     def _begin(self, trials: Sequence[Stored]) -> None:
         known = frozenset(trial.number for trial in trials if trial.outcome is not None)
         # all of a group were asked for at once, but what was recorded in one go has no front
-        front = next(trial.front for trial in trials if trial.number not in known)
-        tasks = tuple(Task(trial.number, trial.chosen, front) for trial in trials)
+        before = self.record.before(next(t for t in trials if t.number not in known))
+        tasks = tuple(Task(trial.number, trial.chosen, before) for trial in trials)
         self._ours |= {task.number: task for task in tasks if task.number not in known}
         self.engine.submit(tasks[0] if self.group == 1 else Group(tasks, known))
 

@@ -28,7 +28,8 @@ from chop.actions.search.coordinator import Coordinator, Failed
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
-from chop.actions.search.problem import Problem
+from chop.actions.search.feasible import refuse_hopeless
+from chop.actions.search.problem import Problem, wrong_usage
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.retrain import check_splits, retrain
@@ -115,11 +116,13 @@ def conduct(
     logger.info("Building search space...")
     worker = problem.worker()
     worker.check()
+    refuse_hopeless(worker)
     if settings.retrain is not None:
         check_splits(problem.data_module)
     settings = _whole_groups(settings, worker.group)
     workers = place.workers or settings.n_jobs
-    strategy = settings.strategy(worker.quest, **settings.sampler_options)
+    with wrong_usage():
+        strategy = settings.strategy(worker.quest, **settings.sampler_options)
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings, worker.group)
@@ -234,7 +237,7 @@ def _whole_groups(settings: Settings, group: int) -> Settings:
 def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings, group: int = 1) -> None:
     """More workers than groups of trials that may run at once have nothing to do."""
     busy = settings.in_flight // group
-    if strategy.looks_back and workers > busy:
+    if (strategy.looks_back or settings.compares) and workers > busy:
         logger.warning(
             "%d of %d workers will have work, for search.strategy.setup.in_flight = %d; "
             "a new study may have more",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chop.actions.search.engines.base import Died, Engine, Group, Task
-from chop.actions.search.goals import Costs, Front, Goals
+from chop.actions.search.goals import Front, Goals
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record, Stored
+from chop.actions.search.rungs import Before, Mark
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Chosen, Strategy
 
@@ -23,11 +25,11 @@ TICK = 0.5  # seconds between looks at what others do
 
 @dataclass(frozen=True)
 class Asked:
-    """A design that the strategy wants to know about, and the front when it asked."""
+    """A design that the strategy wants to know about, and what was known when it asked."""
 
     chosen: Chosen
     notes: Mapping[str, Any]
-    front: tuple[Costs, ...]
+    before: Before
 
 
 class Others(Protocol):
@@ -104,7 +106,7 @@ class Coordinator:
         self.group = group  # trials that are asked and measured together
         self.recorded = recorded  # is told the first trial of each group that is in the storage
         self.in_flight = settings.in_flight
-        if not strategy.looks_back and settings.early_stopping is None:  # nothing depends on it
+        if not strategy.looks_back and not settings.compares:  # nothing depends on it
             self.in_flight = max(self.in_flight, 2 * engine.slots * group)
         self.first_failure: Outcome | None = None
         self._asked: dict[int, Asked] = {}  # of groups that are not yet told
@@ -115,6 +117,7 @@ class Coordinator:
         self._stored: dict[int, Stored] = {}  # of an earlier run
         self._deaths: dict[int, int] = {}
         self._alone: set[int] = set()  # of groups that bring processes down; ours until they end
+        self._marks: dict[int, tuple[Mark, ...]] = {}  # of those told, by rung
         self.visualizer: Any = None
         self._next = self._told = 0
         self._exhausted = False
@@ -150,7 +153,7 @@ class Coordinator:
         number, before = self._next, self._stored.pop(self._next, None)
         if before is not None:
             self.strategy.adopt(number, before.chosen, before.notes)
-            self._asked[number] = Asked(before.chosen, before.notes, self._front())
+            self._asked[number] = Asked(before.chosen, before.notes, self._before())
             if before.outcome is not None:
                 self._outcomes[number] = before.outcome
             else:
@@ -163,7 +166,7 @@ class Coordinator:
                 self.progress.total = number
                 logger.info("All %d designs of the space have been tried", number)
                 return
-            self._asked[number] = Asked(chosen, self.strategy.notes(number), self._front())
+            self._asked[number] = Asked(chosen, self.strategy.notes(number), self._before())
             self._waiting.append(number)
         self._next += 1
 
@@ -180,22 +183,32 @@ class Coordinator:
         if number not in self._waiting:
             self._waiting = deque(sorted([*self._waiting, number]))
 
-    def _front(self) -> tuple[Costs, ...]:
-        if self.settings.early_stopping is None:
-            return ()
-        return self.progress.front.costs
+    def _before(self) -> Before:
+        front = () if self.settings.early_stopping is None else self.progress.front.costs
+        return Before(front, self._marks, self._told)
 
     def _tell(self, out: Outcome) -> None:
-        values = out.values if out.state == "COMPLETE" else None
-        self.strategy.tell(out.number, values, out.violations)
+        self.strategy.tell(out.number, *self._lesson(out))
         if out.feasible:
             assert out.values is not None
             self.progress.front.add(out.number, self.goals.costs(out.values))
+        for rung, mark in out.marks.items():  # into a new table: who was asked has the old one
+            self._marks = {**self._marks, rung: (*self._marks.get(rung, ()), mark)}
         self._told += 1
         if self._told % self.group == 0:
             self._forget_group(out.number)
         if self.visualizer is not None and out.scaled:
             self.visualizer.log_metrics(metrics=dict(out.scaled), step=out.number)
+
+    def _lesson(self, out: Outcome) -> tuple[Sequence[float] | None, Sequence[float]]:
+        """Objectives and violations to learn from; those of a stopped trial are its last ones."""
+        if out.state == "COMPLETE":
+            return out.values, out.violations
+        metrics, goals = {**out.hardware, **out.software}, self.goals
+        known = all(math.isfinite(metrics.get(name, math.nan)) for name in goals.metrics)
+        if out.state != "PRUNED" or not known:
+            return None, out.violations
+        return goals.values(metrics), goals.violations(metrics)
 
     def _forget_group(self, number: int) -> None:
         for member in self._group_of(number):
@@ -260,7 +273,7 @@ class Coordinator:
 
     def _task(self, number: int) -> Task:
         asked = self._asked[number]
-        return Task(number, asked.chosen, asked.front)
+        return Task(number, asked.chosen, asked.before)
 
     def _begin_groups(self) -> None:
         """Give whole groups to the engine, and offer the rest to others, as wholes too."""
@@ -304,7 +317,7 @@ class Coordinator:
     def _publish(self, number: int, worker: str | None) -> None:
         asked = self._asked[number]
         last = max(n for n in self._group_of(number) if n in self._asked)
-        self.record.publish(number, asked.chosen, asked.notes, worker, asked.front, last)
+        self.record.publish(number, asked.chosen, asked.notes, worker, asked.before, last)
         self._published.add(number)
 
     def _handle(self, event: Outcome | Died) -> None:

@@ -37,20 +37,19 @@ def summary(space: Space, settings: Settings, workers: int, seconds: float | Non
     """The numbers of the plan."""
     size = space.choices.size
     trials = settings.n_trials if size is None else min(settings.n_trials, _limit(settings, size))
-    designs = "no end of designs" if size is None else f"{shown_size(size)} designs"
+    designs = "no end of designs" if size is None else _counted(size, "design")
     nodes = len({p.key.rpartition("/config/")[0] for p in space.choices.open})
     disk = trials * (400 + 60 * len(space.choices.parameters))
+    keys, hands = _counted(len(space.choices.open), "key"), _counted(workers, "worker")
     said = [
-        f"{nodes} nodes, {len(space.choices.open)} keys with a choice, {designs}",
-        f"{trials:,} trials by {settings.sampler}, {goals_text(settings.goals)}",
+        f"{_counted(nodes, 'node')}, {keys} with a choice, {designs}",
+        f"{_counted(trials, 'trial')} by {settings.sampler}, {goals_text(settings.goals)}",
         f"about {_bytes(disk)} on disk",
     ]
     if seconds is not None and not settings.trains:
-        said.append(
-            f"about {_time(trials * seconds / min(workers, trials))} on {_workers(workers)}"
-        )
+        said.append(f"about {_time(trials * seconds / min(workers, trials))} on {hands}")
     else:
-        said.append(f"{_workers(workers)}; the time left is shown after the first trial")
+        said.append(f"{hands}; the time left is shown after the first trial")
     return "\n".join(said)
 
 
@@ -58,8 +57,8 @@ def _limit(settings: Settings, size: int) -> int:
     return size if settings.sampler.startswith(("brute", "grid")) else settings.n_trials
 
 
-def _workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"
+def _counted(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{shown_size(number)} {what}s"
 
 
 def goals_text(goals: Goals) -> str:

@@ -37,7 +37,9 @@ class Constraint:
         """From a sentence of the file."""
         found = CONSTRAINT.fullmatch(text) if isinstance(text, str) else None
         try:
-            metric, sign, bound = found.groups() if found else ("", "", "")
+            metric, sign, bound = found.groups() if found else ("", "", "nan")
+            if math.isnan(float(bound)):
+                raise ValueError
             return cls(metric, sign, float(bound))
         except ValueError:
             raise ValueError(
@@ -48,6 +50,13 @@ class Constraint:
         """Above 0 where the constraint is broken; strict signs count equality as broken."""
         beyond = (metrics[self.metric] - self.bound) * SIGNS[self.sign]
         return beyond + 1e-12 if beyond == 0 and self.sign in ("<", ">") else beyond
+
+    def contradicts(self, other: Constraint) -> bool:
+        """Whether no number whatever meets both: this one from above, and the other from below."""
+        if self.metric != other.metric or SIGNS[self.sign] < 0 or SIGNS[other.sign] > 0:
+            return False
+        strict = self.sign == "<" or other.sign == ">"
+        return self.bound < other.bound or (strict and self.bound == other.bound)
 
     def __str__(self) -> str:
         return f"{self.metric} {self.sign} {self.bound:g}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.config import ConfigError
 from chop.actions.search.conduct import Place, conduct
 from chop.actions.search.problem import Problem
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results
@@ -17,8 +20,9 @@ from chop.actions.search.search_space.choices import (
     flatten_dict,
     unflatten_dict,
 )
-from chop.actions.search.search_space.registry import space_of
-from chop.actions.search.strategies.base import STRATEGIES, strategy_named
+from chop.actions.search.search_space.registry import lab_space, space_named, space_of
+from chop.actions.search.strategies.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
+from chop.actions.search.strategies.optuna import Given, quiet
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,6 +80,7 @@ class LabSpace:
     """A space of the labs' kind, as the rest of a search sees it."""
 
     joint = False
+    adds_up = False  # nobody knows what a design of theirs changes
 
     def __init__(self, name: str, space: SearchSpaceBase) -> None:
         self.name, self.inner = name, space
@@ -174,13 +179,30 @@ class SearchStrategyOptuna(SearchStrategyBase):
     """The labs' strategy: everything that `[search.strategy]` can say."""
 
     def sampler_map(self, name: str) -> Any:
-        """The strategy that is registered under a name; register your own by decorator."""
+        """What samples under the name in `setup.sampler`: a strategy, or a sampler of Optuna's."""
         return strategy_named(name)
+
+    @property
+    def strategy(self) -> MakeStrategy:
+        """What `sampler_map` has for these tables."""
+        from optuna.samplers import BaseSampler
+
+        name = str((self.config.get("setup") or {}).get("sampler", "tpe"))
+        with quiet():
+            found = self.sampler_map(name)
+        if isinstance(found, BaseSampler):
+            return functools.partial(Given, given=found)
+        if isinstance(found, type) and issubclass(found, Strategy):
+            return found
+        raise ConfigError(
+            f"sampler_map gives a strategy or a sampler of Optuna's, and for {name!r} it gives "
+            f"{found!r}; add a case for it"
+        )
 
     def search(self, search_space: SearchSpaceBase) -> Results:
         """Search; the files go to `save_dir`."""
         graph = _bare_problem(search_space.model, self.model_info, search_space.dummy_input).graph
-        tables = {"search_space": {"name": "own"}, "strategy": self.config}
+        tables = {"search_space": {"name": "own"}, "strategy": {**self.config, "name": "optuna"}}
         problem = Problem(
             graph,
             self.model_info,
@@ -189,6 +211,7 @@ class SearchStrategyOptuna(SearchStrategyBase):
             tables,
             str(self.accelerator),
             own_space=LabSpace("own", search_space),
+            own_strategy=self.strategy,
         )
         place = Place(self.save_dir, progress=True)
         return conduct(
@@ -198,6 +221,46 @@ class SearchStrategyOptuna(SearchStrategyBase):
 
 SEARCH_STRATEGY_MAP: dict[str, type[SearchStrategyBase]] = {"optuna": SearchStrategyOptuna}
 SAMPLERS = STRATEGIES
+
+
+def own_strategy(search: Mapping[str, Any]) -> type[SearchStrategyBase] | None:
+    """The class that somebody has put into the map, under the name of these tables."""
+    table = search.get("strategy")
+    name = table.get("name", "optuna") if isinstance(table, Mapping) else ""
+    found = SEARCH_STRATEGY_MAP.get(str(name).lower())
+    return None if found is SearchStrategyOptuna else found
+
+
+def searches_itself(cls: type[SearchStrategyBase]) -> bool:
+    """Whether a class does more than to choose a sampler."""
+    return cls.search is not SearchStrategyOptuna.search
+
+
+def conduct_by(
+    cls: type[SearchStrategyBase],
+    problem: Problem,
+    folder: Path,
+    go: Callable[[Problem], Any],
+    visualizer: Any = None,
+) -> Any:
+    """Search by such a class; `go` with it if it is ours with another `sampler_map`."""
+    strategy = problem.search["strategy"]
+    data, device = problem.data_module, problem.accelerator
+    facts = (problem.model_info, data, data.dataset_info, problem.task)
+    made = cls(*facts, strategy, device, folder, visualizer)
+    if isinstance(made, SearchStrategyOptuna) and not searches_itself(cls):
+        tables = {**problem.search, "strategy": {**strategy, "name": "optuna"}}
+        return go(dataclasses.replace(problem, search=tables, own_strategy=made.strategy))
+    table = problem.search["search_space"]
+    space = space_named(str(table.get("name")))
+    if not isinstance(space, type):
+        raise ConfigError(
+            f"{cls.__name__} searches spaces with the labs' hooks, and {table['name']!r} has none; "
+            f"take graph/quantize/mixed_precision_ptq, or a subclass of SearchSpaceBase"
+        )
+    prepared = lab_space(space, table, problem)
+    prepared.build_search_space()
+    return made.search(prepared)
 
 
 def get_search_strategy_cls(name: str) -> type[SearchStrategyBase]:

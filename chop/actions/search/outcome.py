@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from chop.actions.search.rungs import Mark
+
 State = Literal["COMPLETE", "FAIL", "PRUNED"]
 
 
@@ -22,6 +24,7 @@ class Outcome:
     hardware: Mapping[str, float] = field(default_factory=dict)
     scaled: Mapping[str, float] = field(default_factory=dict)
     layers: Mapping[str, Any] = field(default_factory=dict)  # formats and bits by node
+    marks: Mapping[int, Mark] = field(default_factory=dict)  # what it had come to at each rung
     started: float = field(default_factory=time.time)
     seconds: float = 0.0
     worker: str = ""

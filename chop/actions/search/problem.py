@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.config import ConfigError
 from chop.actions.search.runners.base import Scene
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.registry import space_of
 from chop.actions.search.settings import Settings, settings_of
+from chop.actions.search.strategies.base import MakeStrategy
 from chop.actions.search.worker import Worker, fixed_threads
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
+
+
+@contextlib.contextmanager
+def wrong_usage() -> Iterator[None]:
+    """What is refused meanwhile is refused because of the file."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -35,10 +49,11 @@ class Problem:
     imports: Sequence[Path] = ()  # files of the user that registered something
     trained: bool = True  # whether the parent has weights that somebody has trained
     own_space: Any = None  # a space that was made by hand
+    own_strategy: MakeStrategy | None = None
     folder: Path | None = None  # for what runners keep until a trial is recorded
 
     def settings(self) -> Settings:
-        return settings_of(self.search)
+        return settings_of(self.search, own=self.own_strategy)
 
     def space(self) -> Space:
         if self.own_space is not None:
@@ -64,7 +79,7 @@ class Problem:
     def worker(self) -> Worker:
         """What measures designs, with everything that it needs in memory."""
         settings, scene = self.settings(), self.scene()
-        with fixed_threads(settings.threads):
+        with fixed_threads(settings.threads), wrong_usage():
             return Worker(self.space(), scene, settings, trained=self.trained)
 
     def packed(self) -> bytes:

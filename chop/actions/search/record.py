@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import logging
 from collections.abc import Collection, Iterator, Mapping
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.options import without_password
+from chop.actions.options import ConfigError, without_password
 from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
+from chop.actions.search.rungs import Before, Mark
 from chop.actions.search.search_space.choices import Choices
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OURS = "mase"  # the user attribute with what Optuna has no place for
+KINDS = ("journal", "sqlite", "postgresql")
+STORAGES = "the path of a journal file, sqlite:///study.db, or postgresql://user@host/name"
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
 
 
@@ -43,20 +47,37 @@ class Stored:
     worker: str
     front: tuple[Costs, ...] = ()
     last: int = -1  # of the trials that are measured together with it, as far as somebody said so
+    told: int = 0  # trials of whose marks it knows
 
 
 def open_storage(url: str, *, create: bool = True) -> BaseStorage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
-    if "://" not in url or url.startswith("journal://"):
-        path = Path(url.removeprefix("journal://"))
-        if not create and not path.exists():
-            raise ValueError(f"there is no study in {path}; search first")
-        with _told(url), quiet():
+    scheme, path = _parts(url)
+    if not create and path is not None and not path.exists():
+        raise ConfigError(f"there is no study in {path}; search first, or correct --storage")
+    with _told(url), quiet():
+        if scheme == "journal":
             from chop.actions.search.journal import open_journal
 
+            assert path is not None
             return open_journal(path)
-    with _told(url), quiet():
         return _database(url)
+
+
+def _parts(url: str) -> tuple[str, Path | None]:
+    """What kind of storage it is, and its file if it is in one."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "journal", Path(url)
+    scheme = scheme.partition("+")[0]  # without the driver
+    if scheme not in KINDS:
+        raise ConfigError(
+            f"--storage {without_password(url)} is no storage for studies; write {STORAGES}"
+        )
+    if scheme == "journal":
+        return scheme, Path(rest)
+    file = rest.removeprefix("/").partition("?")[0]
+    return scheme, Path(file) if scheme == "sqlite" and file not in ("", ":memory:") else None
 
 
 def _database(url: str) -> BaseStorage:
@@ -72,14 +93,13 @@ def _database(url: str) -> BaseStorage:
         # with a cache: finished trials are read once
         return get_storage(RDBStorage(url, engine_kwargs=arguments))
     except ImportError as error:
-        raise ValueError(
+        raise ConfigError(
             f"--storage {without_password(url)}: its driver is not installed; "
             f'pip install "mase[postgres]"'
         ) from error
     except ArgumentError as error:
-        raise ValueError(
-            f"--storage {without_password(url)} is no storage ({_reason(error)}); write a path, "
-            f"sqlite:///study.db, or postgresql://user@host/name"
+        raise ConfigError(
+            f"--storage {without_password(url)} is no storage ({_reason(error)}); write {STORAGES}"
         ) from error
 
 
@@ -138,8 +158,9 @@ class Record:
                 self.existed = True
             except KeyError:
                 if not create:
-                    raise ValueError(
-                        f"there is no study {study!r} in {without_password(url)}"
+                    raise ConfigError(
+                        f"there is no study {study!r} in {without_password(url)}; name one by "
+                        f"--study, or search first"
                     ) from None
                 try:
                     self._id = self._storage.create_new_study(ways, study)
@@ -248,19 +269,31 @@ class Record:
         chosen: Chosen,
         notes: Mapping[str, Any],
         worker: str | None,
-        front: tuple[Costs, ...] = (),
+        before: Before | None = None,
         last: int = -1,
     ) -> None:
         """A trial that somebody is to measure: `worker`, or the first who claims it.
 
         Those up to `last` are measured together with it, and are published, too.
         """
-        about: dict[str, Any] = {"worker": worker, "front": [list(costs) for costs in front]}
+        before = before or Before()
+        about: dict[str, Any] = {"worker": worker, "front": [list(c) for c in before.front]}
+        # their marks are in the storage already
+        about["told"] = before.told if before.marks else 0
         about["last"] = last if last > number else None
         state = "RUNNING" if worker else "WAITING"
         given = {key: value for key, value in about.items() if value}
         self._create(self._trial(number, chosen, notes, state, given))
         self._known = None  # others may write from now on
+
+    def before(self, trial: Stored) -> Before:
+        """What a published trial may know of others."""
+        marks: dict[int, tuple[Mark, ...]] = {}
+        for other in self.frozen() if trial.told else ():
+            if other.number < trial.told:
+                for rung, mark in _marks(other).items():
+                    marks[rung] = (*marks.get(rung, ()), mark)
+        return Before(trial.front, marks, trial.told)
 
     def claim(self, number: int, worker: str) -> bool:
         """Whether the trial is ours now, and nobody else's."""
@@ -361,6 +394,7 @@ class Record:
             trial.user_attrs.get("worker", ""),
             tuple(tuple(costs) for costs in trial.user_attrs.get("front", ())),
             trial.user_attrs.get("last", -1),
+            trial.user_attrs.get("told", 0),
         )
 
 
@@ -369,6 +403,7 @@ def _attributes(out: Outcome) -> dict[str, Any]:
     ours = {
         "violations": list(out.violations),
         "layers": dict(out.layers),
+        "rungs": {str(rung): dataclasses.asdict(mark) for rung, mark in out.marks.items()},
         "started": out.started,
         "seconds": out.seconds,
         "worker": out.worker,
@@ -395,8 +430,18 @@ def _outcome(trial: FrozenTrial) -> Outcome:
         hardware=attributes.get("hardware_metrics", {}),
         scaled=attributes.get("scaled_metrics", {}),
         layers=ours.get("layers", {}),
+        marks=_marks(trial),
         started=ours.get("started", began.timestamp() if began else 0.0),
         seconds=ours.get("seconds", 0.0),
         worker=ours.get("worker", ""),
         error=ours.get("error"),
     )
+
+
+def _marks(trial: FrozenTrial) -> dict[int, Mark]:
+    """What a trial had come to at each rung."""
+    stored = trial.user_attrs.get(OURS, {}).get("rungs", {})
+    return {
+        int(rung): Mark(mark["metrics"], mark["costs"] and tuple(mark["costs"]))
+        for rung, mark in stored.items()
+    }

@@ -224,6 +224,7 @@ class Results:
             "started": began,
             "worker": out.worker,
             "error": out.error,
+            **({"rungs": {r: m.metrics for r, m in out.marks.items()}} if out.marks else {}),
         }
 
     def _open(self, chosen: Chosen) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.config import RunConfig
+from chop.actions.config import ConfigError, RunConfig
 from chop.actions.options import without_password
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
@@ -64,11 +64,16 @@ def search(
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search.conduct import STUDY, Place, conduct
+    from chop.actions.search.labs import conduct_by, own_strategy
+    from chop.actions.search.settings import settings_of
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     _check_engine(engine)
     tables = _tables(search_config)
+    own = own_strategy(tables)
+    if own is None:
+        settings_of(tables)
     problem = make_problem(
         model,
         model_info,
@@ -81,7 +86,11 @@ def search(
         seed,
     )
     place = Place(Path(save_path), storage, study or STUDY, workers, engine, resume)
-    return conduct(problem, place, {"model": type(model).__name__}, visualizer)
+
+    def go(problem: Problem) -> Results:
+        return conduct(problem, place, {"model": type(model).__name__}, visualizer)
+
+    return go(problem) if own is None else conduct_by(own, problem, place.folder, go, visualizer)
 
 
 def _check_engine(engine: str) -> None:
@@ -109,13 +118,11 @@ def make_problem(
     imports: tuple[Path, ...] = (),
     trained: bool = True,  # a notebook hands over a network that it has trained
 ) -> Problem:
-    """Load the parent, trace it, and check the tables against it."""
+    """Load the parent, and trace it."""
     from chop.actions.search.problem import Problem
-    from chop.actions.search.settings import settings_of
     from chop.actions.transform.source import Source
     from chop.devices import parse_accelerator
 
-    settings_of(tables)
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
@@ -132,13 +139,18 @@ def make_problem(
 
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
-    from chop.actions.search.conduct import STUDY, Place, conduct
+    from chop.actions.search.conduct import STUDY, Place
+    from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
     from chop.actions.search.parent import candidates_trained, parent_checkpoint
     from chop.actions.search.settings import settings_of
 
     _check_engine(config.engine)
     tables = candidates_trained(config)
-    settings_of(tables, f"{config.config}: ")
+    own = own_strategy(tables)
+    if own is None:
+        settings_of(tables, f"{config.config}: ")
+    elif config.apply is not None and searches_itself(own):
+        raise ConfigError(f"--apply: {own.__name__} searches by itself, and keeps what it finds")
     model, info, data_module = model_and_data(config)
     project.create()
     load_name, load_type = parent_checkpoint(config, project, model, data_module)
@@ -167,9 +179,21 @@ def run_search(config: RunConfig, project: Project) -> None:
         not config.no_progress,
         shlex.join(["ch", *map(without_password, sys.argv[1:])]),
     )
-    if config.apply is not None:
-        from chop.actions.search.apply import apply
 
+    def go(problem: Problem) -> None:
+        _apply_or_search(problem, place, config)
+
+    if own is None:
+        go(problem)
+    else:
+        conduct_by(own, problem, place.folder, go)
+
+
+def _apply_or_search(problem: Problem, place: Place, config: RunConfig) -> None:
+    from chop.actions.search.apply import apply
+    from chop.actions.search.conduct import conduct
+
+    if config.apply is not None:
         apply(problem, place, config)
         return
     logger.info("Searching model '%s'...", config.model)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -21,7 +22,7 @@ from chop.actions.search.runners.base import (
     check_options,
     checked,
 )
-from chop.actions.search.strategies.base import Strategy, strategy_named
+from chop.actions.search.strategies.base import MakeStrategy, strategy_named
 from chop.registry import UnknownName, nearest
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
@@ -74,7 +75,7 @@ class Settings:
     runners: tuple[tuple[type[Runner], Mapping[str, Any]], ...]
     goals: Goals
     sampler: str
-    strategy: type[Strategy]
+    strategy: MakeStrategy
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     n_trials: int = 20
     n_jobs: int = 1
@@ -93,6 +94,12 @@ class Settings:
     @property
     def trains(self) -> bool:
         return any(cls.trains for cls, _ in self.runners)
+
+    @property
+    def compares(self) -> bool:
+        """Whether what comes of a trial depends on those before it."""
+        runners = any(cls.compares(options) for cls, options in self.runners)
+        return runners or self.early_stopping is not None
 
 
 # keys of search.strategy.setup: name -> (type, least value)
@@ -120,8 +127,13 @@ SETUP: dict[str, tuple[Any, float | None]] = {
 GIVEN = ("sampler", "sampler_options")
 
 
-def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
-    """All that is wrong with the tables is said at once; `where` they stand."""
+def settings_of(
+    search: Mapping[str, Any], where: str = "", own: MakeStrategy | None = None
+) -> Settings:
+    """All that is wrong with the tables is said at once; `where` they stand.
+
+    With a strategy of one's `own`, the sampler may have any name.
+    """
     problems: list[str] = []
 
     def attempt(read: Any, *args: Any) -> Any:
@@ -142,7 +154,7 @@ def settings_of(search: Mapping[str, Any], where: str = "") -> Settings:
     setup = attempt(_setup, strategy) or {}
     goals = attempt(_goals, strategy, setup, runners) if not problems else None
     sampler = str(setup.get("sampler", "tpe"))
-    chosen = attempt(strategy_named, sampler)
+    chosen = own or attempt(strategy_named, sampler)
     stopping = attempt(_early_stopping, strategy, goals)
     retrain = attempt(_retrain, search)
     if problems or goals is None:
@@ -251,7 +263,17 @@ def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[
     constraints = tuple(Constraint.parse(t, "search.strategy.constraints") for t in texts)
     for constraint in constraints:
         _check_produced(constraint.metric, made)
+    _check_together(constraints)
     return Goals(goals, summed, constraints, setup.get("honour_directions", True))
+
+
+def _check_together(constraints: Sequence[Constraint]) -> None:
+    for upper, lower in itertools.product(constraints, constraints):
+        if upper.contradicts(lower):
+            raise ValueError(
+                f"search.strategy.constraints: nothing meets both {upper} and {lower}; change one "
+                f"of the bounds"
+            )
 
 
 class _Made(Mapping[str, Direction]):

@@ -132,7 +132,7 @@ def test_what_a_trial_is_stopped_by_does_not_depend_on_the_workers(tmp_path):
 
         class Noting(Shuffled):
             def submit(self, task, seen=seen):
-                seen[task.number] = task.front
+                seen[task.number] = task.before.front
                 super().submit(task)
 
         table = tables(TWO, sampler="random", n_trials=40)

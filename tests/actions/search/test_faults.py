@@ -161,6 +161,42 @@ def test_two_processes_share_a_study_and_one_takes_over_when_the_other_is_killed
     assert searches.table("guest") == searches.table("alone")
 
 
+RUNGS = """
+[search.strategy.sw_runner.basic_train]
+max_epochs = 3
+rungs = [1, 2]
+batch_size = 8192
+"""
+
+
+@pytest.mark.slow
+def test_a_guest_and_whoever_takes_over_stop_the_same_trials_at_rungs(searches):
+    def config(seconds):
+        made = searches.config(f"n_trials = 30\n{QUICK_BEAT}", odd=f"seconds = {seconds}")
+        before, _, after = made.read_text().partition(
+            "[search.strategy.sw_runner.basic_evaluation]"
+        )
+        rest = after.partition("num_samples = 64\n")[2]
+        made.write_text(f"{before}{RUNGS}{rest}")
+        return made
+
+    searches.run(config(0.0), out="alone")
+    alone = searches.table("alone")
+    assert sum(row["state"] == "PRUNED" for row in alone.values()) > 5
+    storage = str(searches.folder / "shared.journal")
+    flags = ["--storage", storage, "--study", "both"]
+    leader = searches.start(config(0.6), *flags)
+    until(lambda: Path(storage).exists() and len(finished(storage, "both")) >= 2)
+    guest = searches.start(config(0.6), *flags, out="guest")
+    workers = lambda: {a["mase"]["worker"] for a in finished(storage, "both").values()}  # noqa: E731
+    until(lambda: len(workers()) == 2)
+    searches.kill(leader)
+    said, _ = guest.communicate(timeout=120)
+    assert guest.returncode == 0, said
+    assert "going on in its place" in said
+    assert searches.table("guest") == alone
+
+
 @pytest.mark.slow
 def test_a_guest_leaves_when_the_search_is_over(searches, storage):
     setup = f"n_trials = 30\n{QUICK_BEAT}"
@@ -484,6 +520,25 @@ def test_what_was_recorded_is_counted_once_beside_guests(tmp_path, trials):
 
 
 # --- memory
+
+
+@pytest.mark.slow
+def test_wrong_usage_of_every_kind_has_one_exit_code(searches):
+    """A key that is misspelt in the space, a runner without a budget, a study that is not there."""
+    good = searches.config()
+    said = searches.run(
+        good, "--apply", "best", "--storage", "sqlite:///typo.db", "--project", "p", check=2
+    )
+    assert "ch: there is no study in typo.db; search first, or correct --storage" in said
+    assert not (searches.folder / "typo.db").exists()
+    misspelt, endless = searches.folder / "m.toml", searches.folder / "e.toml"
+    misspelt.write_text(good.read_text().replace("weight_width", "weight_wdith"))
+    said = searches.run(misspelt, check=2)
+    path = "search.search_space.seed.seq_blocks_2.config.weight_wdith"
+    assert f"ch: {path} is no key of integer; did you mean 'weight_width'?" in said
+    lines = "basic_train]\n[search.strategy.sw_runner.basic_evaluation]"
+    endless.write_text(good.read_text().replace("basic_evaluation]", lines))
+    assert "ch: basic_train does not know when to end" in searches.run(endless, check=2)
 
 
 @pytest.mark.slow

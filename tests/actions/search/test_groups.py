@@ -155,7 +155,7 @@ class Fake:
     def run_together(self, designs):
         return {n: Outcome(n, "COMPLETE", worker="together") for n, *_ in designs if n % 2 == 0}
 
-    def run(self, number, chosen, front):
+    def run(self, number, chosen, before):
         return Outcome(number, "COMPLETE", worker="alone")
 
 

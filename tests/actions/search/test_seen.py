@@ -150,4 +150,5 @@ def test_the_plan_says_ranges_in_words():
 
     said = plan(Space(), settings_of(tables()), 1, None)
     assert "2 to 8" in said
+    assert "1 node, 2 keys with a choice, 14 designs" in said
     assert "Only" not in said

@@ -253,9 +253,12 @@ def test_there_has_to_be_a_search_to_apply(searches):
     ("url", "said"),
     [
         ("postgresql://me:secret@127.0.0.1:1/db", "cannot be read or written: connection"),
-        ("mysql://me:secret@127.0.0.1:1/db", "its driver is not installed"),
+        (
+            "mysql://me:secret@127.0.0.1:1/db",
+            "is no storage for studies; write .*sqlite:///study.db, or postgresql",
+        ),
         ("sqlite:////nowhere/at/all/study.db", "unable to open database file"),
-        ("delphi://me:secret@there/db", "is no storage .*delphi"),
+        ("delphi://me:secret@there/db", "delphi.* is no storage for studies"),
         ("postgresql://me:secret@127.0.0.1:port/db", "port"),
         ("://", "is no storage"),
         ("/dev/null/study", "cannot be read or written"),
@@ -288,3 +291,15 @@ def test_no_password_is_shown():
     assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
     assert without_password("/a/b:c@d") == "/a/b:c@d"
     assert without_password(None) is None
+
+
+def test_a_study_that_is_not_there_is_not_made(tmp_path):
+    for url in (f"sqlite:///{tmp_path}/typo.db", f"{tmp_path}/typo.journal"):
+        with pytest.raises(ConfigError, match=r"there is no study in .*typo\.\w+; search first"):
+            Record(url, "s", ("maximize",), CHOICES, create=False)
+    assert not list(tmp_path.iterdir())
+    there = f"sqlite:///{tmp_path}/there.db"
+    Record(there, "s", ("maximize",), CHOICES).close()
+    with pytest.raises(ConfigError, match=r"there is no study 'other' in .*; name one by --study"):
+        Record(there, "other", ("maximize",), CHOICES, create=False)
+    Record(there, "s", ("maximize",), CHOICES, create=False).close()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from chop.actions.search.conduct import _written_size
+from chop.actions.search.search_space import parts
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.choices import (
     Choices,
@@ -188,7 +189,18 @@ def test_an_unknown_node_is_warned_of_with_the_near_name(graph, caplog):
     [
         ({"linaer": INTEGER}, "type", "did you mean 'linear'"),
         ({"fc1": INTEGER | {"name": ["intger"]}}, "name", "did you mean 'integer'"),
-        ({"fc1": INTEGER | {"weight_wdith": [2]}}, "name", "weight_wdith is no key of integer"),
+        (
+            {"fc1": INTEGER | {"weight_wdith": [2]}},
+            "name",
+            r"^seed\.fc1\.config\.weight_wdith is no key of integer; did you mean 'weight_width'",
+        ),
+        (
+            {"linear": INTEGER | {"integer": {"bias_withd": [2]}}},
+            "type",
+            r"^seed\.linear\.config\.integer\.bias_withd is no key of integer; did you mean",
+        ),
+        ({"fc1": INTEGER | {"name": ["intger"]}}, "name", r"in seed\.fc1\.config\.name 'intger'"),
+        ({"fc1": INTEGER | {"colour": [2]}}, "name", r"fc1\.config\.colour is no key of integer$"),
         ({"fc1": INTEGER | {"weight_width": 4}}, "name", "weight_width holds choices, as a list"),
         ({"fc1": {"weight_width": [2, 4]}}, "name", "needs name"),
         ({"fc1": INTEGER | {"name": {"min": 1, "max": 2}}}, "name", "list of names, not a range"),
@@ -202,6 +214,36 @@ def test_an_unknown_node_is_warned_of_with_the_near_name(graph, caplog):
 def test_a_space_that_makes_no_sense_is_refused(graph, seed, by, said):
     with pytest.raises((ValueError, KeyError), match=said):
         space(graph, seed, by)
+
+
+def test_a_table_without_the_level_config_is_named_as_it_stands(graph):
+    with pytest.raises(ValueError, match=r"^seed\.fc1\.weight_wdith is no key"):
+        part_for(graph, "quantize", "name", {"fc1": INTEGER | {"weight_wdith": [2]}}, "seed")
+
+
+def test_an_option_that_a_pass_has_not_is_named_with_the_table(graph):
+    seed = {"weight": {"sparsty": [0.1, 0.5]}}
+    with pytest.raises(ValueError, match=r"^here\.seed: pass 'prune': .*did you mean 'sparsity'"):
+        part_for(graph, "prune", None, seed, "here.seed")
+
+
+def test_a_key_of_setup_that_is_misspelt_is_refused_with_the_near_one():
+    table = {"name": "graph/prune", "setup": {"trasform": "a"}, "seed": {"a": [1, 2]}}
+    with pytest.raises(
+        ValueError, match=r"setup has no key 'trasform'; did you mean 'transform'\?"
+    ):
+        space_of(table, SimpleNamespace())
+
+
+def test_tables_of_nodes_are_not_kept_without_end(graph, monkeypatch):
+    monkeypatch.setattr(parts, "KEPT_TABLES", 5)
+    made = space(graph, {"fc1": INTEGER | {"weight_width": {"min": 2, "max": 40}}})
+    (part,) = made.parts.values()
+    designs = [made.choices.nth(i) for i in range(30)]
+    configs = [made.config_of(chosen) for chosen in designs]
+    assert len(part._tables) == 5
+    assert [made.config_of(chosen) for chosen in designs] == configs
+    assert made.config_of(designs[-1])["fc1"] is made.config_of(designs[-1])["fc1"]
 
 
 def test_a_design_that_no_pass_takes_is_refused_before_the_search(graph):

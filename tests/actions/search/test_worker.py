@@ -26,12 +26,21 @@ class Threads:
         return {"accuracy": float(torch.get_num_threads()), "average_bitwidth": 1.0}
 
 
+class Greedy(Threads):
+    """A runner for which there is not enough memory, in one trial."""
+
+    def __call__(self, trial):
+        if trial.number == 0:
+            raise MemoryError("17 TB")
+        return super().__call__(trial)
+
+
 @pytest.fixture
 def worker():
     """`worker(threads=…)` measures nothing but that."""
 
-    def make(**setup):
-        settings = dataclasses.replace(settings_of(tables(**setup)), runners=((Threads, {}),))
+    def make(runner=Threads, **setup):
+        settings = dataclasses.replace(settings_of(tables(**setup)), runners=((runner, {}),))
         candidate = Candidate(torch.nn.Identity(), None)
         space = SimpleNamespace(choices=CHOICES, config_of=dict, candidate=lambda config: candidate)
         scene = SimpleNamespace(seed=0, graph=SimpleNamespace(model=torch.nn.Identity()))
@@ -52,6 +61,14 @@ def test_a_trial_has_the_threads_of_the_file_wherever_it_runs(worker, around, se
         assert torch.get_num_threads() == around
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_trial_without_enough_memory_fails_alone(worker):
+    measured = worker(Greedy)
+    failed = measured.run(0, {})
+    assert failed.state == "FAIL"
+    assert failed.error.endswith("MemoryError: 17 TB")
+    assert measured.run(1, {}).state == "COMPLETE"
 
 
 @pytest.mark.parametrize(

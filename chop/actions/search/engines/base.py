@@ -6,12 +6,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from chop.actions.search import families
-from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
+from chop.actions.search.rungs import Before
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.worker import Worker
 
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Task:
-    """A design to measure, and the front that it has to get onto."""
+    """A design to measure, and what it has to be better than."""
 
     number: int
     chosen: Chosen
-    front: tuple[Costs, ...] = ()
+    before: Before = field(default_factory=Before)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -171,10 +171,10 @@ def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
 def measured(worker: Worker, work: Work) -> Iterator[Outcome]:
     """The outcomes that are wanted, in the order of their numbers, each as soon as it is there."""
     if isinstance(work, Task):
-        yield worker.run(work.number, work.chosen, work.front)
+        yield worker.run(work.number, work.chosen, work.before)
         return
-    together = worker.run_together([(t.number, t.chosen, t.front) for t in work.tasks])
+    together = worker.run_together([(t.number, t.chosen, t.before) for t in work.tasks])
     for task in work.tasks:
         if task.number not in work.known:
             found = together.get(task.number)
-            yield found or worker.run(task.number, task.chosen, task.front)
+            yield found or worker.run(task.number, task.chosen, task.before)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from chop.actions.search.rungs import Mark
     from chop.ir.graph.mase_graph import MaseGraph
 
 Side = Literal["software", "hardware"]
@@ -60,6 +61,13 @@ def _unknown(metrics: Metrics) -> None:
     """The costs of a trial that nobody has goals for."""
 
 
+def _alone(rung: int, metrics: Metrics) -> tuple[Mark, tuple[Mark, ...]]:
+    """The mark of a trial that is compared with no other."""
+    from chop.actions.search.rungs import Mark
+
+    return Mark(metrics), ()
+
+
 @dataclass
 class Trial:
     """One candidate, to be looked at by the runners one after the other."""
@@ -75,6 +83,8 @@ class Trial:
     found: dict[str, float] = field(default_factory=dict)  # metrics of the runners before
     # what the goals would make of the trial with these metrics, None if more has to be known
     costs: Callable[[Metrics], tuple[float, ...] | None] = field(default=_unknown, repr=False)
+    # notes down what it has come to at a rung; that, and what the trials before it had come to
+    mark: Callable[[int, Metrics], tuple[Mark, Sequence[Mark]]] = field(default=_alone, repr=False)
 
     @property
     def graph(self) -> MaseGraph:
@@ -91,6 +101,10 @@ class Runner:
     metrics: Mapping[str, Direction]
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
     measures_time: bool = False  # whether two calls may give two numbers
+    counted: ClassVar[bool] = False  # whether it looks at the graph only, and is quick
+    # whether it is also a sum over nodes, each of whose parts grows with the width of each operand,
+    # or hangs on such a sum alone
+    additive: ClassVar[bool] = False
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -109,6 +123,11 @@ class Runner:
         Asked before there are data; a runner whose metrics depend on them answers as best it can.
         """
         return cls.metrics.get(metric)
+
+    @classmethod
+    def compares(cls, options: Mapping[str, Any]) -> bool:
+        """Whether, with these options, a trial depends on what those before it have come to."""
+        return False
 
     @classmethod
     def options(cls) -> dict[str, inspect.Parameter]:
@@ -142,7 +161,7 @@ def register_runner(name: str, side: Side) -> Callable[[type[Runner]], type[Runn
 
 
 def metric(
-    name: str, *, side: Side, better: Direction
+    name: str, *, side: Side, better: Direction, counted: bool = False, additive: bool = False
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
     """Register `fn(trial, *, option=default) -> float` as a runner that gives one metric."""
 
@@ -151,6 +170,7 @@ def metric(
             measure = staticmethod(fn)
             metrics: Mapping[str, Direction] = {name: better}
 
+        Single.counted, Single.additive = counted, additive
         Single.__doc__, Single.__module__, Single.__qualname__ = (
             fn.__doc__,
             fn.__module__,

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 from torch import Tensor, nn
 
+from chop.actions.search.rungs import Rungs, left_at
 from chop.actions.search.runners.base import (
     Direction,
     Metrics,
@@ -35,6 +36,7 @@ from chop.training.options import TrainOptions
 from chop.training.steps import Forward, Objective, cross_entropy
 
 Budget = Annotated[int, Ge(-1)]
+Kept = Annotated[float, Interval(gt=0, lt=1)]
 Schedule = Literal["linear", "cosine", "constant", "constant_with_warmup"]
 FOR_EVER = 10**9  # epochs, where only the seconds are counted
 
@@ -57,7 +59,9 @@ class BasicTrain(Runner):
     What ends it: `num_samples` seen (-1: no such limit), `max_steps`, `max_epochs` or
     `max_seconds`, whichever comes first. The rate follows `lr_scheduler` (or `schedule`) by the
     step, after `num_warmup_steps`. With `distill`, that share of the loss is the distance from the
-    parent's scores at `temperature`. `num_val_samples` scores only the first ones.
+    parent's scores at `temperature`. `num_val_samples` scores only the first ones. After each epoch
+    of `rungs` a candidate goes on only if it is among the best share `keep` of those that have come
+    so far, by the goals of the search, then by the loss.
     """
 
     metrics: Mapping[str, Direction] = {"accuracy": "maximize", "loss": "minimize"}
@@ -82,6 +86,8 @@ class BasicTrain(Runner):
         num_val_samples: PositiveInt | None = None,
         distill: Share = 0.0,
         temperature: PositiveFloat = 2.0,
+        rungs: list[PositiveInt] | None = None,
+        keep: Kept = 0.5,
     ) -> None:
         super().__init__(scene)
         self._data = _data(scene, batch_size, num_val_samples)
@@ -111,10 +117,17 @@ class BasicTrain(Runner):
             accumulate_grad_batches=gradient_accumulation_steps,
             progress=False,
         )
+        self._rungs = Rungs(tuple(rungs or ()), keep)
+        self._rungs.check(self.name, self._options.max_epochs)
+
+    @classmethod
+    def compares(cls, options: Mapping[str, Any]) -> bool:
+        return bool(options.get("rungs"))
 
     def __call__(self, trial: Trial) -> Metrics:
         def watch(epoch: int, score: Score) -> None:
-            trial.report(epoch, _metrics(score))
+            whole = training.progress.step_in_epoch >= training.steps_per_epoch
+            self._judge(trial, epoch, _metrics(score), whole=whole)
 
         with aside(trial.model, self.scene.device, trial.seed, training=True):
             training = Training(
@@ -128,6 +141,16 @@ class BasicTrain(Runner):
             score = training.fit().validation
         assert score is not None, "there is a validation split"
         return _metrics(score)
+
+    def _judge(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
+        """Tell the search how far a trial has come; one that need not go on is stopped."""
+        if not whole or epoch not in self._rungs.epochs:
+            trial.report(epoch, metrics)
+            return
+        mine, others = trial.mark(epoch, metrics)
+        trial.report(epoch, metrics)
+        if not self._rungs.goes_on(mine, others):
+            raise left_at(epoch)
 
     @cached_property
     def _objective(self) -> Objective:

@@ -22,31 +22,31 @@ def _is_described(model: fx.GraphModule) -> bool:
     return has_metadata(next(iter(model.graph.nodes)), "common")
 
 
-@metric("flops", side="hardware", better="minimize")
+@metric("flops", side="hardware", better="minimize", counted=True, additive=True)
 def flops(trial: Trial) -> float:
     """Floating-point operations for one sample; a multiply-accumulate is two."""
     return costs_of(trial).flops
 
 
-@metric("macs", side="hardware", better="minimize")
+@metric("macs", side="hardware", better="minimize", counted=True, additive=True)
 def macs(trial: Trial) -> float:
     """Multiply-accumulates for one sample."""
     return costs_of(trial).macs
 
 
-@metric("bitops", side="hardware", better="minimize")
+@metric("bitops", side="hardware", better="minimize", counted=True, additive=True)
 def bitops(trial: Trial) -> float:
     """Bit operations for one sample: multiplications in their widths, and their accumulation."""
     return costs_of(trial).bit_ops
 
 
-@metric("model_size", side="hardware", better="minimize")
+@metric("model_size", side="hardware", better="minimize", counted=True, additive=True)
 def model_size(trial: Trial) -> float:
     """Bytes of all parameters and buffers that are saved, in their formats."""
     return costs_of(trial).saved_bits / 8
 
 
-@metric("activation_memory", side="hardware", better="minimize")
+@metric("activation_memory", side="hardware", better="minimize", counted=True)
 def activation_memory(trial: Trial) -> float:
     """Bytes that the activations of one sample take at most at one time, in their formats."""
     return costs_of(trial).peak_activation_bits / 8

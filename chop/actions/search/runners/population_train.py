@@ -6,15 +6,13 @@ import contextlib
 import hashlib
 import inspect
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Interval
+from typing import Any
 
 from chop.actions.search.families import POPULATION, Families
-from chop.actions.search.goals import Costs, dominates
+from chop.actions.search.rungs import Mark, Rungs, left_at
 from chop.actions.search.runners.base import (
     Metrics,
     PositiveInt,
@@ -28,8 +26,6 @@ from chop.actions.search.runners.basic_train import BasicTrain
 from chop.actions.search.runners.state import aside
 from chop.training.options import TrainOptions
 from chop.training.population import Outcome, Report, train_population
-
-Kept = Annotated[float, Interval(gt=0, lt=1)]
 
 
 @register_runner("population_train", "software")
@@ -46,23 +42,18 @@ class PopulationTrain(BasicTrain, Together):
         scene: Scene,
         *,
         population: PositiveInt | None = None,
-        rungs: list[PositiveInt] | None = None,
-        keep: Kept = 0.5,
         **options: Any,
     ) -> None:
         super().__init__(scene, **options)
         self.population = population or POPULATION.get(scene.device.type, 16)
-        self.rungs, self.keep = tuple(rungs or ()), keep
+        self.rungs = self._rungs.epochs
         self._families: Families[Trial] = Families(
             "population_train", self._options, self._data.train_dataset
         )
-        if list(self.rungs) != sorted(set(self.rungs)):
-            raise ValueError(f"population_train: rungs are epochs in order, not {rungs}")
-        if self.rungs and self.rungs[-1] >= self._options.max_epochs:
-            raise ValueError(
-                f"population_train: after the rung {self.rungs[-1]} nothing is left to train, as "
-                f"the budget is {self._options.max_epochs} epochs; lower the rung or raise it"
-            )
+
+    @classmethod
+    def compares(cls, options: Mapping[str, Any]) -> bool:
+        return False  # those that are trained together know of each other alone
 
     @classmethod
     def options(cls) -> dict[str, inspect.Parameter]:
@@ -76,12 +67,15 @@ class PopulationTrain(BasicTrain, Together):
             return {}
         return self._families.trained(trials, self._train)
 
+    def _judge(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
+        trial.report(epoch, metrics)  # who is trained alone has nobody to be compared with
+
     def _snapshot(self, family: Sequence[Trial], number: int) -> Path | None:
         """A file that only the same trials with the same options find again."""
         if self.scene.folder is None:
             return None
         first = family[0].number - family[0].number % self.population
-        facts = (self._options, self._data.batch_size, self.rungs, self.keep)
+        facts = (self._options, self._data.batch_size, self._rungs.epochs, self._rungs.keep)
         mark = repr((facts, [(trial.number, trial.config) for trial in family]))
         digest = hashlib.sha256(mark.encode()).hexdigest()[:12]
         self.scene.folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +83,7 @@ class PopulationTrain(BasicTrain, Together):
 
     def _train(self, number: int, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
         """Train the family `number` of a group."""
-        course = _Course(trials, self.rungs, self.keep, self._steps_per_epoch)
+        course = _Course(trials, self._rungs, self._steps_per_epoch)
         options = [self._options_of(trial) for trial in trials]
         with contextlib.ExitStack() as stack:
             for trial in trials:
@@ -124,19 +118,18 @@ class PopulationTrain(BasicTrain, Together):
 class _Course:
     """Who of a population goes on."""
 
-    def __init__(
-        self, trials: Sequence[Trial], rungs: Sequence[int], keep: float, per_epoch: int
-    ) -> None:
-        self.trials, self.rungs, self.keep, self.per_epoch = trials, rungs, keep, per_epoch
+    def __init__(self, trials: Sequence[Trial], rungs: Rungs, per_epoch: int) -> None:
+        self.trials, self.rungs, self.per_epoch = trials, rungs, per_epoch
         self._leave: set[int] = set()
 
     def on_epoch(self, reports: Sequence[Report]) -> None:
         for report in reports:
             if math.isfinite(report.loss) and self._is_stopped(report) is not None:
                 self._leave.add(report.candidate)
-        if reports and reports[0].epochs in self.rungs:
-            ranked = self._ranked(reports)
-            self._leave.update(ranked[math.ceil(self.keep * len(ranked)) :])
+        if reports and reports[0].epochs in self.rungs.epochs:
+            reports = sorted(reports, key=lambda report: report.candidate)
+            best = self.rungs.best([self._mark(report) for report in reports])
+            self._leave |= {r.candidate for place, r in enumerate(reports) if place not in best}
 
     def should_stop(self, report: Report) -> bool:
         return report.candidate in self._leave
@@ -150,23 +143,10 @@ class _Course:
             return stop
         return None
 
-    def _ranked(self, reports: Sequence[Report]) -> list[int]:
-        """Candidates, the best first: whom fewest dominate, then whose loss is least."""
-        costs = {r.candidate: self._costs(r) for r in reports}
-        known = [c for c in costs.values() if c is not None]
-
-        def key(report: Report) -> tuple[bool, int, float, int]:
-            mine = costs[report.candidate]
-            worse_than = 0 if mine is None else sum(dominates(other, mine) for other in known)
-            finite = math.isfinite(report.loss)
-            return not finite, worse_than, report.loss if finite else 0.0, report.candidate
-
-        return [report.candidate for report in sorted(reports, key=key)]
-
-    def _costs(self, report: Report) -> Costs | None:
-        if not math.isfinite(report.loss):
-            return None
-        return self.trials[report.candidate].costs(_metrics(report))
+    def _mark(self, report: Report) -> Mark:
+        metrics = _metrics(report)
+        trial = self.trials[report.candidate]
+        return Mark(metrics, trial.costs(metrics) if math.isfinite(report.loss) else None)
 
     def result(self, outcome: Outcome) -> Metrics | Exception:
         """What a trial has come to, by its outcome alone: that may be one of an earlier process."""
@@ -176,7 +156,7 @@ class _Course:
             )
         stop = self._is_stopped(outcome)
         if stop is None and outcome.stopped == "asked":
-            stop = Stopped(f"left at the rung after epoch {outcome.epochs}")
+            stop = left_at(outcome.epochs)
         return stop or _metrics(outcome)
 
 

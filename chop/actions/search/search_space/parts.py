@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from chop.actions.search.search_space.choices import (
     choice_of,
     unflatten_dict,
 )
-from chop.actions.search.search_space.seeds import Takes, node_parameters, seed_of_nodes
+from chop.actions.search.search_space.seeds import node_parameters, seed_of_nodes
 from chop.registry import UnknownName
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Config = dict[str, Any]
 # what the labs call the ways of widening a layer; these go to the pass `redefine`
 LEFT_ALONE = {"name": None}
 NO_OPTIONS: Mapping[str, Any] = {}
+KEPT_TABLES = 10_000  # of nodes, over all designs
 WIDENINGS = ("output_only", "both", "input_only")
 
 
@@ -66,12 +68,11 @@ class NodePart(Part):
         for node, table in tables.items():
             if self.first[node.name] == node.name:
                 path = f"{node.name}/config"
-                place = f"{where} ({node.name})"
-                own = node_parameters(path, table, _takes, place)
+                own = node_parameters(path, table, _keys_of)
                 if run.name == "quantize":
-                    _check_formats(graph, node, own, place)
+                    _check_formats(graph, node, own, table.where)
                 self.parameters += own
-        self._tables: dict[Any, Config] = {}
+        self._tables: OrderedDict[Any, Config] = OrderedDict()
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         """All nodes that can be changed, so that what was left alone is said as well."""
@@ -84,9 +85,13 @@ class NodePart(Part):
     def _table(self, config: Mapping[str, Any]) -> Config:
         """The table of one node; equal ones are the same object, to be read and not changed."""
         key = frozen(config)
-        if key not in self._tables:
-            self._tables[key] = {"config": dict(config)}
-        return self._tables[key]
+        if key in self._tables:
+            self._tables.move_to_end(key)
+            return self._tables[key]
+        table = self._tables[key] = {"config": dict(config)}
+        if len(self._tables) > KEPT_TABLES:
+            self._tables.popitem(last=False)
+        return table
 
     def steps(self, config: Config) -> list[tuple[str, Config]]:
         tables = {
@@ -116,7 +121,10 @@ class OptionPart(Part):
             raise ValueError(f"{where} is empty; give choices for options of {run.name}")
         firsts = {p.key: p.choice.nth(0) for p in self.parameters}
         generated = {"input_generator": ()} if "input_generator" in run.options else {}
-        run.check({**generated, **fixed, **self.config(firsts)})
+        try:
+            run.check({**generated, **fixed, **self.config(firsts)})
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         return unflatten_dict(chosen)
@@ -193,7 +201,7 @@ def _check_formats(graph: MaseGraph, node: fx.Node, own: list[Parameter], where:
         if name is None or name in WIDENINGS or is_variant(name):
             continue
         if name not in FORMATS:
-            raise UnknownName(f"number format in {where}", str(name), list(FORMATS))
+            raise UnknownName(f"number format in {where}.name", str(name), list(FORMATS))
         there = [p for p in rest if p.exists({head.key: name})]
         config = {p.key.rpartition("/")[2]: p.choice.nth(0) for p in there}
         try:
@@ -201,18 +209,15 @@ def _check_formats(graph: MaseGraph, node: fx.Node, own: list[Parameter], where:
                 graph, node, node_config(node.name, {"config": {"name": name, **config}})
             )
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+            raise ValueError(f"{where}: {node.name}: {error}") from error
 
 
-def _takes(name: Any, key: str) -> bool:
-    """Whether a format has a key; what is no number format decides for itself."""
+def _keys_of(name: Any) -> frozenset[str] | None:
+    """The keys of a number format; what is none decides for itself."""
     from chop.numerics import FORMATS
-
-    if name not in FORMATS:
-        return True
     from chop.passes.graph.transforms.quantize.config import known_keys
 
-    return key in known_keys(name)
+    return known_keys(name) if name in FORMATS else None
 
 
-__all__ = ["Config", "NodePart", "OptionPart", "Part", "Takes", "part_for"]
+__all__ = ["Config", "NodePart", "OptionPart", "Part", "part_for"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.parts import Part, part_for
-from chop.registry import Registry, UnknownName
+from chop.registry import Registry, UnknownName, nearest
 from chop.tools.get_input import InputGenerator, get_dummy_input
 
 if TYPE_CHECKING:
@@ -53,11 +53,15 @@ def _by_hand(name: str, cls: type[Any], table: Mapping[str, Any], problem: Probl
     """A space that somebody wrote as the labs do."""
     from chop.actions.search.labs import LabSpace
 
+    space: Any = LabSpace(name, lab_space(cls, table, problem))
+    return space  # type: ignore[no-any-return]
+
+
+def lab_space(cls: type[Any], table: Mapping[str, Any], problem: Problem) -> Any:
+    """A space with the labs' four hooks, for the parent."""
     model, config = problem.graph.model, {k: v for k, v in table.items() if k != "name"}
     inputs = get_dummy_input(problem.model_info, problem.data_module, problem.task, "cpu")
-    made = cls(model, problem.model_info, config, inputs, problem.accelerator)
-    space: Any = LabSpace(name, made)
-    return space  # type: ignore[no-any-return]
+    return cls(model, problem.model_info, config, inputs, problem.accelerator)
 
 
 def _by_pass(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
@@ -144,7 +148,9 @@ def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
         raise ValueError(f"{where}.setup is a table, not {setup!r}")
     for key in setup:
         if key not in SETUP_KEYS:
-            raise ValueError(f"{where}.setup has no key {key!r} (keys: {', '.join(SETUP_KEYS)})")
+            near = nearest(key, SETUP_KEYS)
+            hint = f"; did you mean {near!r}?" if near else f" (keys: {', '.join(SETUP_KEYS)})"
+            raise ValueError(f"{where}.setup has no key {key!r}{hint}")
     return setup
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.search_space.choices import Choice, OneOf, Parameter, choice_of
@@ -16,11 +17,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BY = ("name", "type", "regex_name")
-# which keys exist for a value of `name`; None: all of them
-Takes = Callable[[Any, str], bool]
+# the keys that exist for a value of `name`; None: it decides for itself
+Keys = Callable[[Any], Collection[str] | None]
 
 
-def table_of(value: Any, where: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Table:
+    """The choices for a node, and where they stand in the file."""
+
+    choices: Mapping[str, Any]
+    where: str
+
+
+def table_of(value: Any, where: str) -> Table:
     """A table of a seed; with or without the `config` level of the labs."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} is a table of choices, not {value!r}")
@@ -30,12 +39,12 @@ def table_of(value: Any, where: str) -> dict[str, Any]:
     stray = [key for key in value if "config" in value and key != "config"]
     if stray:
         raise ValueError(f"{where}: {stray[0]!r} stands beside config; move it inside")
-    return dict(inner)
+    return Table(inner, f"{where}.config" if "config" in value else where)
 
 
 def seed_of_nodes(
     nodes: Iterable[fx.Node], by: str, seed: Mapping[str, Any], where: str
-) -> dict[fx.Node, dict[str, Any]]:
+) -> dict[fx.Node, Table]:
     """The table of choices of each node; nodes that no key and no default means have none."""
     from chop.ir.graph.mase_metadata import mase
     from chop.ir.ops import OPS
@@ -77,24 +86,26 @@ def _warn(key: str, by: str, known: list[str]) -> None:
     logger.warning("the seed for %s %r is for no node that can be changed%s", by, key, hint)
 
 
-def node_parameters(
-    path: str, table: Mapping[str, Any], takes: Takes, where: str
-) -> list[Parameter]:
+def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
     """The parameters of one node: its `name` first, then the keys that each name takes.
 
     A table below that is called like one of the names holds keys for that name alone.
     """
-    if "name" not in table:
+    choices, where = table.choices, table.where
+    if "name" not in choices:
         raise ValueError(f'{where} needs name, a list such as ["integer"]')
-    head = choice_of(table["name"], f"{where}.name")
+    head = choice_of(choices["name"], f"{where}.name")
     if not isinstance(head, OneOf):
         raise ValueError(f"{where}.name is a list of names, not a range")
     parameters = [Parameter(f"{path}/name", head)]
-    for key, choice, names in _keys(table, head.values, where):
-        fitting = tuple(name for name in names if name is not None and takes(name, key))
-        if not fitting and any(name is not None for name in names):
-            real = [str(name) for name in names if name is not None]
-            raise ValueError(f"{where}.{key} is no key of {' or '.join(real)}")
+    for place, choice, names in _leaves(choices, head.values, where):
+        key, real = place.rpartition(".")[2], [name for name in names if name is not None]
+        known = {name: keys(name) for name in real}
+        fitting = tuple(n for n, theirs in known.items() if theirs is None or key in theirs)
+        if real and not fitting:
+            near = nearest(key, [k for theirs in known.values() for k in theirs or ()])
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ValueError(f"{place} is no key of {' or '.join(map(str, real))}{hint}")
         if fitting:
             always = len(fitting) == len(head.values)
             parent, when = (None, ()) if always else (f"{path}/name", fitting)
@@ -102,9 +113,10 @@ def node_parameters(
     return parameters
 
 
-def _keys(
+def _leaves(
     table: Mapping[str, Any], names: tuple[Any, ...], where: str
 ) -> Iterable[tuple[str, Choice, tuple[Any, ...]]]:
+    """Where each key stands, its choices, and the names for which it is meant."""
     own = {key: value for key, value in table.items() if key in names}
     for name, inner in own.items():
         if not isinstance(inner, Mapping):
@@ -113,7 +125,8 @@ def _keys(
         if key == "name" or key in own:
             continue
         others = tuple(name for name in names if key not in own.get(name, ()))
-        yield key, choice_of(value, f"{where}.{key}"), others
+        yield f"{where}.{key}", choice_of(value, f"{where}.{key}"), others
     for name, inner in own.items():
         for key, value in inner.items():
-            yield key, choice_of(value, f"{where}.{name}.{key}"), (name,)
+            place = f"{where}.{name}.{key}"
+            yield place, choice_of(value, place), (name,)

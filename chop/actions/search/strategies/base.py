@@ -60,6 +60,7 @@ class Strategy:
         """A trial that was asked before the search was resumed, in place of `ask`."""
 
 
+MakeStrategy = Callable[..., Strategy]  # a class, or what else takes a quest and options
 STRATEGIES: Registry[type[Strategy]] = Registry("sampler", package="chop.actions.search.strategies")
 
 

@@ -31,7 +31,7 @@ class OptunaStrategy(Strategy):
     happened.
     """
 
-    sampler: ClassVar[str]  # its class in optuna.samplers
+    sampler: str  # its class in optuna.samplers
     several: ClassVar[bool] = True  # whether it knows more than one objective
     constrains: ClassVar[bool] = True  # whether it takes constraints into account
     one_seed: ClassVar[bool] = False  # whether all trials share a seed, as points of one sequence
@@ -166,6 +166,34 @@ def _distribution(choice: Choice) -> Any:
             int(choice.low), int(choice.high), log=choice.log, step=int(choice.step or 1)
         )
     return FloatDistribution(choice.low, choice.high, log=choice.log, step=choice.step)
+
+
+class Given(OptunaStrategy):
+    """A sampler that somebody has made, as it is; with a seed it can be resumed."""
+
+    constrains = False
+    replays = True
+
+    def __init__(self, quest: Quest, *, given: BaseSampler, **options: Any) -> None:
+        self._given, self.sampler = given, type(given).__name__
+        if options:
+            raise ValueError(
+                f"search.strategy.setup.sampler_options is for samplers by name; give "
+                f"{', '.join(options)} to {self.sampler} itself"
+            )
+        super().__init__(quest)
+        self._over = False
+        self._study.stop = self._stop  # type: ignore[method-assign]
+
+    def _stop(self) -> None:
+        """What a sampler calls that has no more designs."""
+        self._over = True
+
+    def _sampler(self, number: int) -> BaseSampler:
+        return self._given
+
+    def ask(self, number: int) -> Chosen | None:
+        return None if self._over else super().ask(number)
 
 
 @register_strategy("tpe")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from chop.actions.search.rungs import Mark
 from chop.actions.search.runners.base import RUNNERS, Stopped, check_options
 from chop.training.evaluate import evaluate
 from chop.training.loop import Training
@@ -110,6 +111,26 @@ def test_a_trial_that_is_stopped_leaves_cleanly(jets, steps):
     assert not any(module.training for module in trial.model.modules())
     assert torch.equal(random, torch.get_rng_state())
     assert threads == torch.get_num_threads()
+
+
+def test_only_whole_epochs_are_rungs(jets):
+    marked = []
+
+    def mark(rung, metrics):
+        marked.append(rung)
+        return Mark(metrics), [Mark({"loss": -1.0})] * 9
+
+    trial = fresh(jets, mark=mark)
+    Train(jets, max_seconds=1e-6, rungs=[1])(trial)
+    assert marked == []
+    with pytest.raises(Stopped, match="left at the rung after epoch 1"):
+        Train(jets, max_epochs=2, batch_size=4096, rungs=[1])(trial)
+    assert marked == [1]
+
+
+def test_without_a_search_nobody_leaves_at_a_rung(jets):
+    found = Train(jets, max_epochs=2, batch_size=8192, rungs=[1])(fresh(jets))
+    assert found == Train(jets, max_epochs=2, batch_size=8192)(fresh(jets))
 
 
 def test_it_says_and_writes_nothing(jets, caplog, capsys, tmp_path, monkeypatch):

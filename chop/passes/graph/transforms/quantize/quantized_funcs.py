@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from chop.ir.ops import NAMESPACES, OPS, OpSpec, StandIn
 from chop.numerics import FORMATS, NumberFormat
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
+KEPT = 1000  # configs of one function whose formats are remembered
 UNSIGNED = frozenset({"relu"})  # negative inputs become 0 anyway, so the sign bit buys range
 
 
@@ -31,7 +33,7 @@ class QuantizedFunction(StandIn):
         self.target, self.spec, self.format_name = target, spec, fmt.name
         self.__name__, self.__qualname__ = f"{spec.name}_{fmt.name}", _path(target, spec, fmt.name)
         self.__module__ = __name__
-        self._known: dict[Any, dict[str, NumberFormat]] = {}  # by config
+        self._known: OrderedDict[Any, dict[str, NumberFormat]] = OrderedDict()  # by config
         self.names = argument_names(target, spec)
         # matmul's second operand is configured as `weight`, though torch calls it `other`
         others = iter([operand for operand in spec.quantized if operand not in self.names])
@@ -63,9 +65,13 @@ class QuantizedFunction(StandIn):
     def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         """The format of each operand, as the op needs it."""
         key = _frozen(config)
-        if key not in self._known:
-            self._known[key] = self._formats(config)
-        return self._known[key]
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        found = self._known[key] = self._formats(config)
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return found
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         op, operands = self.spec.name, dict.fromkeys(self.spec.quantized)

@@ -12,7 +12,7 @@ from torch import fx, nn
 from chop.ir.ops import OPS
 from chop.numerics import FORMATS
 from chop.numerics.integer import Integer
-from chop.passes.graph.transforms.quantize import quantized_func_map
+from chop.passes.graph.transforms.quantize import quantized_func_map, quantized_funcs
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
     add_integer,
@@ -269,3 +269,13 @@ def test_a_config_is_checked_when_it_is_used(x):
         add_integer(x, x, config={"name": "integer", "data_in_width": 8})
     with pytest.raises(TypeError, match="config"):
         add_integer(x, x)
+
+
+def test_formats_of_many_configs_are_not_kept_without_end(x, monkeypatch):
+    monkeypatch.setattr(quantized_funcs, "KEPT", 5)
+    relu = QuantizedFunction(F.relu, OPS["relu"], FORMATS["integer"])
+    first = relu.formats(CONFIG)
+    for width in range(2, 30):
+        assert relu.formats(CONFIG | {"data_in_width": width})["data_in"].width == width
+        assert relu.formats(CONFIG) is first  # what is in use stays
+    assert len(relu._known) == 5

@@ -1,0 +1,93 @@
+"""Rungs of successive halving: what trials have come to at them, and who goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chop.actions.search.goals import Costs
+from chop.actions.search.runners.base import Metrics, Stopped
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a trial had come to at a rung."""
+
+    metrics: Metrics
+    costs: Costs | None = None  # what the goals make of it, None if more has to be known
+
+    @property
+    def loss(self) -> float:
+        return self.metrics["loss"]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a trial knows of others: of exactly those that were told when it was asked for."""
+
+    front: tuple[Costs, ...] = ()
+    marks: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)  # by rung
+    told: int = 0  # how many they are
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """Epochs after which only a share goes on."""
+
+    epochs: tuple[int, ...] = ()
+    keep: float = 0.5
+
+    def check(self, who: str, max_epochs: int) -> None:
+        """Refuse rungs in disorder, and those at which a training of so many epochs is over."""
+        if list(self.epochs) != sorted(set(self.epochs)):
+            raise ValueError(f"{who}: rungs are epochs in order, not {list(self.epochs)}")
+        if self.epochs and self.epochs[-1] >= max_epochs:
+            raise ValueError(
+                f"{who}: after the rung {self.epochs[-1]} nothing is left to train, as the budget "
+                f"ends in epoch {max_epochs}; lower the rung or raise the budget"
+            )
+
+    @property
+    def least(self) -> int:
+        """How many others have to be known at a rung before anybody is stopped there."""
+        return math.ceil(1 / self.keep)
+
+    def best(self, marks: Sequence[Mark]) -> list[int]:
+        """The places of the marks that go on."""
+        return ranked(marks)[: math.ceil(self.keep * len(marks))]
+
+    def goes_on(self, mine: Mark, others: Sequence[Mark]) -> bool:
+        """Whether a trial is among the best of those that have come so far."""
+        return len(others) < self.least or len(others) in self.best([*others, mine])
+
+
+def left_at(rung: int) -> Stopped:
+    """What becomes of a trial that does not go on."""
+    return Stopped(f"left at the rung after epoch {rung}")
+
+
+def ranked(marks: Sequence[Mark]) -> list[int]:
+    """The places of the marks, the best first: whom fewest dominate, then whose loss is least."""
+    beaten = _beaten([mark.costs for mark in marks])
+
+    def key(place: int) -> tuple[bool, int, float, int]:
+        loss = marks[place].loss
+        finite = math.isfinite(loss)
+        return not finite, beaten[place], loss if finite else 0.0, place
+
+    return sorted(range(len(marks)), key=key)
+
+
+def _beaten(costs: Sequence[Costs | None]) -> list[int]:
+    """How many of the others dominate each; costs that are not known neither win nor lose."""
+    points = np.array([mine for mine in costs if mine is not None])
+
+    def count(mine: Costs | None) -> int:
+        if mine is None:
+            return 0
+        return int(((points <= mine).all(axis=1) & (points < mine).any(axis=1)).sum())
+
+    return [count(mine) for mine in costs]

@@ -1,0 +1,199 @@
+"""Strategies as the labs write them: another `sampler_map`, or a `search` of one's own."""
+
+import json
+
+import optuna
+import pytest
+import torch
+
+from chop.actions import search
+from chop.actions.config import ConfigError
+from chop.actions.search.search_space.registry import space_named
+from chop.actions.search.strategies import (
+    SEARCH_STRATEGY_MAP,
+    SearchStrategyBase,
+    SearchStrategyOptuna,
+)
+from chop.actions.search.strategies.base import Strategy
+from chop.dataset import MaseDataModule
+from chop.models import get_model, get_model_info
+
+SPACE = {
+    "name": "graph/quantize/mixed_precision_ptq",
+    "setup": {"by": "type"},
+    "seed": {
+        "linear": {
+            "config": {
+                "name": ["integer"],
+                "data_in_width": [4, 8],
+                "data_in_frac_width": [None],
+                "weight_width": [2, 4, 8],
+                "weight_frac_width": [None],
+            }
+        }
+    },
+}
+
+
+class Backwards(Strategy):
+    """The last design first."""
+
+    looks_back = False
+
+    def ask(self, number):
+        size = self.quest.choices.size
+        return self.quest.choices.nth(size - 1 - number) if number < size else None
+
+
+class Mapped(SearchStrategyOptuna):
+    """Ours, and what the lab sheet asks for."""
+
+    def sampler_map(self, name):
+        match name:
+            case "backwards":
+                return Backwards
+            case "theirs":
+                return optuna.samplers.BruteForceSampler(seed=3)
+            case "nothing":
+                return None
+        return super().sampler_map(name)
+
+
+class ByHand(SearchStrategyBase):
+    """Looks at two designs, and keeps a file."""
+
+    def search(self, search_space):
+        lists = search_space.choices_flattened
+        found = [
+            search_space.flattened_indexes_to_config({k: i % len(v) for k, v in lists.items()})
+            for i in range(2)
+        ]
+        graph = search_space.rebuild_model(found[1])
+        kind = type(graph.model.get_submodule("seq_blocks.2")).__name__
+        return kind, self.config["setup"]["colour"], self.save_dir
+
+
+@pytest.fixture(autouse=True)
+def _in_the_map(monkeypatch):
+    monkeypatch.setitem(SEARCH_STRATEGY_MAP, "mapped", Mapped)
+    monkeypatch.setitem(SEARCH_STRATEGY_MAP, "by-hand", ByHand)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(3)
+    data = MaseDataModule("jsc-sim", batch_size=64, num_workers=0)
+    data.prepare_data()
+    data.setup("fit")
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info)
+    return model, get_model_info("jsc-tiny"), "cls", data.dataset_info, data
+
+
+def tables(name, sampler="tpe", n_trials=6, **more):
+    setup = {"sampler": sampler, "n_trials": n_trials, **more}
+    return {
+        "search_space": SPACE,
+        "strategy": {
+            "name": name,
+            "hw_runner": {"average_bitwidth": {}},
+            "setup": setup,
+            "metrics": {"average_bitwidth": {}},
+        },
+    }
+
+
+def widths(results):
+    return [list(results.designs[n].values()) for n in sorted(results.designs)]
+
+
+def test_a_strategy_of_sampler_map_is_asked(network, tmp_path):
+    ours = search(*network, tables("optuna", "brute"), tmp_path / "a", "cpu")
+    theirs = search(*network, tables("mapped", "backwards"), tmp_path / "b", "cpu")
+    assert sorted(map(repr, widths(ours))) == sorted(map(repr, widths(theirs)))
+    assert widths(theirs)[0][3] == 8  # the last design
+    about = json.loads((tmp_path / "b" / "search.json").read_text())
+    assert about["sampler"] == "backwards"
+
+
+def test_a_sampler_of_optunas_is_asked_and_resumed(network, tmp_path):
+    whole = search(*network, tables("mapped", "theirs"), tmp_path / "a", "cpu")
+    assert len({repr(row) for row in widths(whole)}) == 6
+    search(*network, tables("mapped", "theirs", 3), tmp_path / "b", "cpu")
+    resumed = search(*network, tables("mapped", "theirs"), tmp_path / "b", "cpu", resume=True)
+    assert widths(resumed) == widths(whole)
+
+
+def test_a_sampler_that_has_no_more_designs_ends_the_search(network, tmp_path):
+    table = tables("mapped", "theirs", 50, in_flight=1)
+    results = search(*network, table, tmp_path, "cpu")
+    assert len(results.outcomes) == len({repr(row) for row in widths(results)}) == 6
+
+
+def test_names_that_it_leaves_to_us_are_ours(network, tmp_path):
+    ours = search(*network, tables("optuna", "random"), tmp_path / "a", "cpu")
+    theirs = search(*network, tables("mapped", "random"), tmp_path / "b", "cpu")
+    assert widths(ours) == widths(theirs)
+
+
+def test_a_notebook_calls_the_class_itself(network, tmp_path):
+    model, info, task, dataset_info, data = network
+    facts = (info, data, dataset_info, task)
+    made = Mapped(*facts, tables("mapped", "backwards")["strategy"], "cpu", tmp_path)
+    x = {"x": data.train_dataset[:4][0]}
+    space = space_named(SPACE["name"])(model, info, SPACE, x, "cpu")
+    results = made.search(space)
+    assert len(results.outcomes) == 6
+    assert (tmp_path / "best.json").exists()
+
+
+def test_a_search_of_ones_own_gets_a_space_with_the_hooks(network, tmp_path):
+    made = tables("by-hand", colour="green")
+    found = search(*network, made, tmp_path, "cpu")
+    assert found == ("LinearInteger", "green", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (tables("mapped", "nothing"), "for 'nothing' it gives None; add a case for it"),
+        (tables("mapped", "quicksand"), "unknown sampler 'quicksand'"),
+        (tables("maped", "random"), "maped"),
+        (
+            tables("mapped", "theirs", sampler_options={"seed": 3}),
+            "sampler_options is for samplers by name; give seed to BruteForceSampler itself",
+        ),
+        (
+            tables("by-hand") | {"search_space": {"name": "graph/joint", "passes": {}}},
+            "ByHand searches spaces with the labs' hooks, and 'graph/joint' has none",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(network, tmp_path, table, said):
+    with pytest.raises((ConfigError, KeyError), match=said):
+        search(*network, table, tmp_path, "cpu")
+
+
+MINE = """
+import optuna
+from chop.actions.search.strategies import SEARCH_STRATEGY_MAP, SearchStrategyOptuna
+
+class Mine(SearchStrategyOptuna):
+    def sampler_map(self, name):
+        return optuna.samplers.RandomSampler(seed=5)
+
+SEARCH_STRATEGY_MAP["mine"] = Mine
+"""
+
+
+@pytest.mark.slow
+def test_the_command_takes_them_from_a_file(searches):
+    (searches.folder / "mine.py").write_text(MINE)
+    config = searches.config("n_trials = 5\nsampler = 'whatever'")
+    config.write_text(config.read_text().replace('name = "optuna"', 'name = "mine"'))
+    flags = ("--import", searches.folder / "mine.py")
+    searches.run(config, *flags, out="one")
+    searches.run(config, *flags, "--workers", 2, out="two")
+    assert len(searches.table("one")) == 5
+    assert searches.table("one") == searches.table("two")
+    searches.run(config, *flags, "--apply", "best", out="one")
+    assert list(searches.results("one").glob("trial_*"))

@@ -1,0 +1,323 @@
+"""Rungs: who goes on is decided by exactly those trials that had been told, whoever measures."""
+
+import json
+import os
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chop.actions import search
+from chop.actions.config import ConfigError
+from chop.actions.search.coordinator import Coordinator
+from chop.actions.search.goals import dominates
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.record import Record
+from chop.actions.search.rungs import Before, Mark, Rungs, ranked
+from chop.actions.search.settings import settings_of
+from chop.actions.search.strategies.base import Quest, strategy_named
+
+from .conftest import CHOICES, InOrder, Killed, Shuffled, coordinate, recorded, tables
+
+WAYS = ("maximize", "minimize")
+RUNGS = Rungs((1, 3), 0.5)
+costs = st.none() | st.tuples(st.integers(0, 3), st.integers(0, 3))
+losses = st.sampled_from([0.1, 0.5, 0.9, float("nan"), float("inf")])
+
+
+def mark(loss, costs=None):
+    return Mark({"loss": loss}, costs)
+
+
+@given(st.lists(st.builds(mark, losses, costs), max_size=12))
+def test_the_best_are_those_whom_fewest_dominate_then_by_loss(marks):
+    known = [m.costs for m in marks if m.costs is not None]
+
+    def key(place):
+        mine = marks[place]
+        beaten = 0 if mine.costs is None else sum(dominates(other, mine.costs) for other in known)
+        finite = mine.loss < float("inf")
+        return not finite, beaten, mine.loss if finite else 0, place
+
+    assert ranked(marks) == sorted(range(len(marks)), key=key)
+
+
+@pytest.mark.parametrize(("keep", "least"), [(0.5, 2), (0.33, 4), (0.25, 4)])
+def test_nobody_is_stopped_before_enough_others_have_come(keep, least):
+    rungs = Rungs((1,), keep)
+    better = [mark(0.1) for _ in range(least)]
+    assert rungs.goes_on(mark(0.9), better[1:])
+    assert not rungs.goes_on(mark(0.9), better)
+
+
+def test_a_share_of_those_that_have_come_goes_on():
+    others = [mark(loss / 10) for loss in range(8)]
+    assert RUNGS.goes_on(mark(0.35), others)  # the fifth of nine, of whom five go on
+    assert not RUNGS.goes_on(mark(0.45), others)
+
+
+def test_a_cheap_candidate_need_not_be_accurate():
+    others = [mark(0.1, (-0.9, 8.0)), mark(0.2, (-0.8, 8.0)), mark(0.3, (-0.7, 8.0))]
+    assert RUNGS.goes_on(mark(0.9, (-0.2, 4.0)), others)
+    assert not RUNGS.goes_on(mark(0.9, (-0.2, 9.0)), others)
+
+
+# --- the fixed order
+
+
+class Climbing(Shuffled):
+    """An engine whose trials are compared at rungs; it may be killed at any moment."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.seen = {}
+
+    def submit(self, task):
+        self.seen[task.number] = task.before
+        super().submit(task)
+
+    def wait(self, seconds):
+        (out,) = super().wait(seconds)
+        return [climbed(out, self.seen[out.number])]
+
+
+class ClimbingInOrder(Climbing, InOrder):
+    """One at a time."""
+
+
+def climbed(out, before):
+    """The outcome of a trial that is no better at a rung than it is in the end."""
+    if out.values is None:
+        return out
+    marks = {}
+    for rung in RUNGS.epochs:
+        mine = marks[rung] = Mark({"loss": -out.values[0]}, (-out.values[0], out.values[1]))
+        if not RUNGS.goes_on(mine, before.marks.get(rung, ())):
+            return Outcome(
+                out.number,
+                "PRUNED",
+                software={"accuracy": out.values[0]},
+                hardware={"average_bitwidth": out.values[1]},
+                marks=marks,
+                error=f"left at {rung}",
+            )
+    return Outcome(out.number, "COMPLETE", values=out.values, marks=marks)
+
+
+def table_of(sampler, n_trials=40, **setup):
+    made = tables(WAYS, sampler=sampler, n_trials=n_trials, **setup)
+    options = {"max_epochs": 9, "rungs": [1, 3], "keep": 0.5}
+    made["strategy"]["sw_runner"] = {"basic_train": options}
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _no_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(params=["tpe", "random", "nsgaii"])
+def sampler(request):
+    return request.param
+
+
+def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler):
+    found = []
+    for workers in (1, 2, 4, 16):
+        kind = ClimbingInOrder if workers == 1 else Climbing
+        engine = kind(workers, WAYS, seed=workers)
+        coordinate(tmp_path / str(workers), sampler, engine, table=table_of(sampler))
+        found.append((recorded(tmp_path / str(workers)), engine.seen))
+    assert all(other == found[0] for other in found)
+    states = [state for _, _, state, _ in found[0][0]]
+    assert states.count("PRUNED") > 5
+    assert states.count("COMPLETE") > 5
+
+
+def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path, sampler):
+    coordinate(tmp_path / "a", sampler, ClimbingInOrder(1, WAYS), table=table_of(sampler))
+    moments = random.Random(3)
+    for life in range(100):
+        engine = Climbing(3, WAYS, seed=life, lives=moments.randrange(1, 10))
+        try:
+            coordinate(tmp_path / "k", sampler, engine, table=table_of(sampler))
+            break
+        except Killed:
+            continue
+    assert life > 1
+    assert recorded(tmp_path / "k") == recorded(tmp_path / "a")
+
+
+def test_a_trial_knows_of_those_told_and_no_others(tmp_path):
+    engine = Climbing(4, WAYS)
+    coordinate(tmp_path / "j", "random", engine, table=table_of("random", in_flight=4))
+    record = Record(str(tmp_path / "j"), "s", WAYS, CHOICES, create=False)
+    outcomes = {t.number: t.outcome for t in record.trials()}
+    for number, before in engine.seen.items():
+        told = [outcomes[n] for n in range(number - 3)]
+        assert before.told == len(told)
+        for rung in RUNGS.epochs:
+            reached = tuple(out.marks[rung] for out in told if rung in out.marks)
+            assert before.marks.get(rung, ()) == reached
+
+
+def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
+    told = {}
+
+    class Noting(strategy_named("random")):
+        def tell(self, number, values, violations=()):
+            told[number] = (values, list(violations))
+
+    table = table_of("random")
+    table["strategy"]["constraints"] = ["average_bitwidth <= 12"]
+    settings, record = settings_of(table), Record(str(tmp_path / "j"), "s", WAYS, CHOICES)
+    strategy = Noting(Quest(CHOICES, WAYS, 40, 7))
+    coordinator = Coordinator(strategy, Climbing(2, WAYS), record, settings)
+    coordinator.run()
+    states = set()
+    for trial in record.trials():
+        out, (values, violations) = trial.outcome, told[trial.number]
+        states.add(out.state)
+        if out.state == "PRUNED":
+            bits = out.hardware["average_bitwidth"]
+            assert values == [out.software["accuracy"], bits]
+            assert violations == [bits - 12]
+        else:
+            assert values == out.values
+    assert states == {"COMPLETE", "PRUNED", "FAIL"}
+
+
+@pytest.mark.parametrize("software", [{}, {"accuracy": float("nan")}])
+def test_a_trial_that_was_stopped_too_soon_teaches_nothing(tmp_path, software):
+    settings, record = (
+        settings_of(table_of("random")),
+        Record(str(tmp_path / "j"), "s", WAYS, CHOICES),
+    )
+    strategy = strategy_named("random")(Quest(CHOICES, WAYS, 40, 7))
+    coordinator = Coordinator(strategy, Climbing(2, WAYS), record, settings)
+    hardware = {"average_bitwidth": 3.0}
+    out = Outcome(0, "PRUNED", software=software, hardware=hardware)
+    assert coordinator._lesson(out) == (None, ())
+
+
+def test_a_guest_reads_from_the_storage_what_a_trial_may_know(tmp_path):
+    record = Record(str(tmp_path / "j"), "s", WAYS, CHOICES)
+    marks = [{1: mark(0.5, (1.0, 2.0)), 3: mark(0.4)}, {}, {1: mark(0.7, (0.1, 0.3))}]
+    for number, mine in enumerate(marks):
+        chosen = CHOICES.nth(number)
+        out = Outcome(number, "COMPLETE", values=(0.0, 0.0), marks=mine)
+        record.add(chosen, {}, out)
+    before = Before(((0.5, 1.0),), {1: (marks[0][1],), 3: (marks[0][3],)}, told=2)
+    record.publish(3, CHOICES.nth(3), {}, None, before)
+    guest = Record(str(tmp_path / "j"), "s", WAYS, CHOICES, create=False)
+    (offered,) = guest.unfinished()
+    assert guest.before(offered) == before
+
+
+# --- a search that trains
+
+
+SPACE = {
+    "name": "graph/quantize/mixed_precision_ptq",
+    "setup": {"by": "type"},
+    "seed": {
+        "linear": {
+            "config": {
+                "name": ["integer"],
+                "data_in_width": [2, 4, 8],
+                "data_in_frac_width": [None],
+                "weight_width": [2, 4, 8],
+                "weight_frac_width": [None],
+            }
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def network():
+    import torch
+
+    from chop.dataset import MaseDataModule
+    from chop.models import get_model, get_model_info
+
+    torch.manual_seed(3)
+    data = MaseDataModule("jsc-sim", batch_size=8192, num_workers=0)
+    data.prepare_data()
+    data.setup("fit")
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info)
+    return model, get_model_info("jsc-tiny"), "cls", data.dataset_info, data
+
+
+def trained(n_trials=9, **options):
+    options = {"max_epochs": 3, "learning_rate": 0.02, "num_val_samples": 2000} | options
+    return {
+        "search_space": SPACE,
+        "strategy": {
+            "sw_runner": {"basic_train": options},
+            "setup": {"n_trials": n_trials, "in_flight": 2, "sampler": "random"},
+            "metrics": {"accuracy": {}},
+        },
+    }
+
+
+def rows(folder):
+    """The trials as they are written, without times."""
+    times = ("seconds", "started", "worker")
+    trials = json.loads((folder / "search.json").read_text())["trials"]
+    return [{k: v for k, v in trial.items() if k not in times} for trial in trials]
+
+
+def test_trials_leave_at_rungs_with_what_they_had_come_to(network, tmp_path):
+    results = search(*network, trained(rungs=[1, 2], keep=0.34), tmp_path, "cpu")
+    states = [results.outcomes[n].state for n in range(9)]
+    assert states[:4] == ["COMPLETE"] * 4  # two in flight, and three have to be there first
+    assert "PRUNED" in states
+    for out in results.outcomes.values():
+        last = max(out.marks)
+        if out.state == "PRUNED":
+            assert out.error == f"left at the rung after epoch {last}"
+            assert out.software == out.marks[last].metrics
+        else:
+            assert set(out.marks) == {1, 2}
+    written = rows(tmp_path)
+    assert all(set(row["rungs"]["1"]) == {"accuracy", "loss"} for row in written)
+    # and the same again, with fewer trials at first
+    search(*network, trained(5, rungs=[1, 2], keep=0.34), tmp_path / "r", "cpu")
+    search(*network, trained(9, rungs=[1, 2], keep=0.34), tmp_path / "r", "cpu", resume=True)
+    assert rows(tmp_path / "r") == written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_train_the_same_table(network, tmp_path, workers):
+    tables = trained(12, rungs=[1, 2])
+    search(*network, tables, tmp_path / "a", "cpu")
+    search(*network, tables, tmp_path / "w", "cpu", workers=workers)
+    assert rows(tmp_path / "w") == rows(tmp_path / "a")
+
+
+def test_a_study_is_not_resumed_with_other_rungs(network, tmp_path):
+    search(*network, trained(2, rungs=[1]), tmp_path, "cpu")
+    with pytest.raises(ValueError, match="its runners is"):
+        search(*network, trained(2, rungs=[2]), tmp_path, "cpu", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rungs": [2, 1]}, r"basic_train: rungs are epochs in order, not \[2, 1\]"),
+        ({"rungs": [1, 1]}, "rungs are epochs in order"),
+        ({"rungs": [1, 3]}, "after the rung 3 nothing is left to train, as the budget ends in"),
+        ({"rungs": [1], "max_steps": 3}, "the budget ends in epoch 1; lower the rung or raise"),
+        ({"rungs": 1}, r"search\.strategy\.sw_runner\.basic_train\.rungs: .*list, not 1"),
+        ({"rungs": [0]}, "rungs: .*greater than or equal to 1"),
+        ({"rungs": [1], "keep": 1.0}, "keep: .*less than 1, not 1.0"),
+        ({"rungs": [1], "keep": 0.0}, "keep: .*greater than 0, not 0.0"),
+    ],
+)
+def test_rungs_that_make_no_sense_are_refused(network, tmp_path, options, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        search(*network, trained(**options), tmp_path, "cpu")
+    assert "\n" not in str(caught.value)
