@@ -12,6 +12,7 @@ from chop.actions.search.coordinator import Coordinator
 from chop.actions.search.engines.base import Died, Group, Task
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record
+from chop.actions.search.rungs import Before
 from chop.actions.search.settings import settings_of
 from chop.actions.search.strategies.base import Quest, strategy_named
 
@@ -191,7 +192,7 @@ def offered(path, count, last=SIZE - 1):
     """Trials that wait, of a group that goes up to `last`."""
     record = study(path)
     for number in range(count):
-        record.publish(number, CHOICES.nth(number), {}, None, ((0.5, 1.0),), last)
+        record.publish(number, CHOICES.nth(number), {}, None, Before(((0.5, 1.0),)), last)
     return record
 
 
@@ -201,10 +202,10 @@ def test_a_group_is_not_taken_before_all_of_it_are_offered(tmp_path):
     guest = Guest(study(tmp_path / "j"), engine, BEAT, group=SIZE)
     guest._take()
     assert engine.seen == []
-    record.publish(SIZE - 1, CHOICES.nth(SIZE - 1), {}, None, ((0.5, 1.0),), SIZE - 1)
+    record.publish(SIZE - 1, CHOICES.nth(SIZE - 1), {}, None, Before(((0.5, 1.0),)), SIZE - 1)
     guest._take()
     assert groups_of(engine) == [(0, 1, 2, 3)]
-    assert {task.front for task in engine.seen[0].tasks} == {((0.5, 1.0),)}
+    assert {task.before.front for task in engine.seen[0].tasks} == {((0.5, 1.0),)}
 
 
 def test_a_group_of_which_somebody_has_a_part_is_left_alone(tmp_path):
