@@ -9,7 +9,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial
+
+from chop.actions.search.sharing import Common
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -45,30 +47,32 @@ class File(JournalFileBackend):
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         weakref.finalize(self, os.close, self._file)
         self._synced = 0.0
-        self._ours = -1  # where the file ends if nobody else has written since we looked
         with self._alone():
             pass  # which mends it
 
-    def append_logs(
-        self,
-        logs: list[dict[str, Any]],
-        *,
-        urgent: bool = True,
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        """Write lines, which survive this process; if they are `urgent`, the machine as well.
-
-        `check` looks at what others have written, if they have, and may refuse.
-        """
-        lines = b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Write lines, which survive this process and the machine."""
         with self._alone():
-            size = os.fstat(self._file).st_size
-            known = size == self._ours
-            if check is not None and not known:
-                check()
-                known = True
-            self._write(lines, size, urgent)
-            self._ours = size + len(lines) if known else -1
+            self._write(_lines(logs), os.fstat(self._file).st_size, urgent=True)
+
+    def append_known(self, log: dict[str, Any], check: Callable[[], int]) -> None:
+        """Write a line that is not read again, which survives this process.
+
+        `check` may refuse once nobody else can write, and says how many lines there are.
+        """
+        line = _lines([log])
+        with self._alone():
+            number, size = check(), os.fstat(self._file).st_size
+            self._write(line, size, urgent=False)
+            self._log_number_offset[number + 1] = size + len(line)
+
+    def is_read(self, number: int) -> bool:
+        """Whether there is nothing after so many lines."""
+        return self._log_number_offset.get(number) == os.fstat(self._file).st_size
+
+    def forget(self, read: int) -> None:
+        """Of the lines that are known, keep where the last one ends."""
+        self._log_number_offset = {0: 0, read: self._log_number_offset[read]}
 
     def _write(self, lines: bytes, size: int, urgent: bool) -> None:
         try:
@@ -94,6 +98,10 @@ class File(JournalFileBackend):
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
+def _lines(logs: Sequence[dict[str, Any]]) -> bytes:
+    return b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
+
+
 def _mend(file: int) -> None:
     """Take off a last line that has no end."""
     size = os.fstat(file).st_size
@@ -106,6 +114,20 @@ def _mend(file: int) -> None:
 
 class Journal(JournalStorage):
     """Optuna's storage in a file, to which a finished trial is added without reading it back."""
+
+    def __init__(self, backend: JournalFileBackend) -> None:
+        self._common = Common()
+        super().__init__(backend)
+
+    def _sync_with_backend(self) -> None:
+        """Read what is new; of that, trials share what is the same in all of them."""
+        replay = self._replay_result
+        known = len(replay._trials)
+        super()._sync_with_backend()
+        for trial_id in range(known, len(replay._trials)):
+            self._common.share(replay._trials[trial_id])
+        if isinstance(self._backend, File):
+            self._backend.forget(replay.log_number_read)
 
     def append(self, study_id: int, trial: FrozenTrial) -> None:
         """The line that `create_new_trial` would write, for who alone creates trials."""
@@ -130,17 +152,31 @@ class Journal(JournalStorage):
             "intermediate_values": {},
         }
         with self._thread_lock:  # the beat is written by a thread of its own
-            if isinstance(self._backend, File):
-                check = functools.partial(self._check_next, study_id, trial.number)
-                self._backend.append_logs([log], urgent=False, check=check)
-            else:
+            if not isinstance(self._backend, File):
                 self._backend.append_logs([log])
+                return
+            check = functools.partial(self._check_next, self._backend, study_id, trial.number)
+            self._backend.append_known(log, check)
+            self._enter(study_id, trial)
+            self._backend.forget(self._replay_result.log_number_read)
 
-    def _check_next(self, study_id: int, number: int) -> None:
+    def _enter(self, study_id: int, trial: FrozenTrial) -> None:
+        """What reading its line would come to, with the trial itself instead of a copy."""
+        replay = self._replay_result
+        trial._trial_id = len(replay._trials)
+        replay._trials[trial._trial_id] = trial
+        replay._study_id_to_trial_ids[study_id].append(trial._trial_id)
+        replay._trial_id_to_study_id[trial._trial_id] = study_id
+        replay.log_number_read += 1
+
+    def _check_next(self, file: File, study_id: int, number: int) -> int:
         """A trial is numbered by its place: nobody else may have added one."""
-        self._sync_with_backend()
-        if len(self._replay_result.get_all_trials(study_id, None)) != number:
+        replay = self._replay_result
+        if not file.is_read(replay.log_number_read):
+            self._sync_with_backend()
+        if len(replay._study_id_to_trial_ids[study_id]) != number:
             raise OSError("another search adds trials to it as well; stop one of them")
+        return replay.log_number_read
 
 
 def _written(moment: datetime.datetime) -> str:

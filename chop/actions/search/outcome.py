@@ -10,7 +10,7 @@ from typing import Any, Literal
 State = Literal["COMPLETE", "FAIL", "PRUNED"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Everything that is kept of a trial besides its design."""
 

@@ -14,6 +14,7 @@ from chop.actions.options import without_password
 from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.search_space.choices import Choices
+from chop.actions.search.sharing import interned
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
 
@@ -154,8 +155,6 @@ class Record:
                 f"give the new search another name by --study"
             )
         self._ids: dict[int, int] = {}
-        # the trials of a study that is ours from the start, and needs not be read again
-        self._known: dict[int, FrozenTrial] | None = None if self.existed else {}
 
     @classmethod
     def found(cls, url: str, study: str) -> Record | None:
@@ -170,7 +169,6 @@ class Record:
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
         record._storage, record._id, record.existed, record._ids = storage, number, True, {}
-        record._known = None
         return record
 
     # --- the search as a whole
@@ -198,6 +196,14 @@ class Record:
         """All trials in the order of their numbers."""
         return [self._stored(trial) for trial in self.frozen()]
 
+    def outcomes(self) -> dict[int, Outcome]:
+        """What has come of the finished trials, by their numbers."""
+        return {t.number: _outcome(t) for t in self.frozen() if t.state.is_finished()}
+
+    def designs(self) -> Mapping[int, Chosen]:
+        """The designs of all trials, by their numbers."""
+        return _Designs(self.choices, {t.number: t.params for t in self.frozen()})
+
     def unfinished(self) -> list[Stored]:
         """The trials that wait, or that somebody measures."""
         return [self._stored(trial) for trial in self.frozen() if not trial.state.is_finished()]
@@ -209,8 +215,6 @@ class Record:
 
     def frozen(self) -> list[FrozenTrial]:
         """The trials as Optuna has them."""
-        if self._known is not None:
-            return [trial for _, trial in sorted(self._known.items())]
         with _told(self.url):
             found = self._storage.get_all_trials(self._id, deepcopy=False)
         self._ids |= {trial.number: trial._trial_id for trial in found}
@@ -225,8 +229,6 @@ class Record:
                 append(self._id, trial)
         else:
             self._create(trial)
-        if self._known is not None:
-            self._known[out.number] = trial
 
     def publish(
         self,
@@ -241,7 +243,6 @@ class Record:
         state = "RUNNING" if worker else "WAITING"
         given = {key: value for key, value in about.items() if value}
         self._create(self._trial(number, chosen, notes, state, given))
-        self._known = None  # others may write from now on
 
     def claim(self, number: int, worker: str) -> bool:
         """Whether the trial is ours now, and nobody else's."""
@@ -344,6 +345,22 @@ class Record:
         )
 
 
+class _Designs(Mapping[int, Chosen]):
+    """Designs as the numbers that were suggested, until somebody looks at one."""
+
+    def __init__(self, choices: Choices, numbers: dict[int, dict[str, float]]) -> None:
+        self._choices, self._numbers = choices, numbers
+
+    def __getitem__(self, number: int) -> Chosen:
+        return self._choices.decoded(self._numbers[number])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 def _attributes(out: Outcome) -> dict[str, Any]:
     """What of an outcome goes beside its values."""
     ours = {
@@ -355,9 +372,9 @@ def _attributes(out: Outcome) -> dict[str, Any]:
         "error": out.error,
     }
     return {
-        "software_metrics": dict(out.software),
-        "hardware_metrics": dict(out.hardware),
-        "scaled_metrics": dict(out.scaled),
+        "software_metrics": interned(out.software),
+        "hardware_metrics": interned(out.hardware),
+        "scaled_metrics": interned(out.scaled),
         OURS: {key: value for key, value in ours.items() if value},
     }
 
