@@ -9,15 +9,16 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import distribution_to_json
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._storage import JournalOperation
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from chop.actions.search.sharing import Common
 
@@ -33,6 +34,7 @@ except ImportError:  # Windows, where Optuna's own lock has to do
 
 SYNC_SECONDS = 0.2  # for which a machine that crashes may forget what nobody waits for
 START = b'{"op_code":'  # of every line
+NOT_ALONE = "another search adds trials to it as well; stop one of them"
 
 
 class File(JournalFileBackend):
@@ -55,16 +57,19 @@ class File(JournalFileBackend):
         with self._alone():
             self._write(_lines(logs), os.fstat(self._file).st_size, urgent=True)
 
-    def append_known(self, log: dict[str, Any], check: Callable[[], int]) -> None:
-        """Write a line that is not read again, which survives this process.
+    def append_known(
+        self, logs: list[dict[str, Any]], check: Callable[[], int], *, urgent: bool
+    ) -> None:
+        """Write lines that are not read again, which survive this process.
 
-        `check` may refuse once nobody else can write, and says how many lines there are.
+        `check` may refuse once nobody else can write, and says how many lines there are. If they
+        are `urgent`, they survive the machine as well.
         """
-        line = _lines([log])
+        lines = _lines(logs)
         with self._alone():
             number, size = check(), os.fstat(self._file).st_size
-            self._write(line, size, urgent=False)
-            self._log_number_offset[number + 1] = size + len(line)
+            self._write(lines, size, urgent)
+            self._log_number_offset = {0: 0, number + len(logs): size + len(lines)}
 
     def is_read(self, number: int) -> bool:
         """Whether there is nothing after so many lines."""
@@ -129,21 +134,21 @@ class Journal(JournalStorage):
         if isinstance(self._backend, File):
             self._backend.forget(replay.log_number_read)
 
-    def append(self, study_id: int, trial: FrozenTrial) -> None:
+    def close(self) -> None:
+        """Nothing is held that would have to be given back."""
+
+    def append(self, study_id: int, trial: FrozenTrial, *, urgent: bool = False) -> None:
         """The line that `create_new_trial` would write, for who alone creates trials."""
-        assert trial.datetime_start is not None
-        assert trial.datetime_complete is not None
         single = trial.values is not None and len(trial.values) == 1
-        log = {
+        log: dict[str, Any] = {
             "op_code": JournalOperation.CREATE_TRIAL,
-            "worker_id": self._worker_id_prefix + "finished",
+            "worker_id": self._nobody,
             "study_id": study_id,
             "state": trial.state,
             "value": trial.values[0] if single else None,
             "values": None if single else trial.values,
-            "datetime_start": _written(trial.datetime_start),
-            "datetime_complete": _written(trial.datetime_complete),
-            "distributions": {k: _described(d) for k, d in trial.distributions.items()},
+            "datetime_start": trial.datetime_start and _written(trial.datetime_start),
+            "distributions": {k: described(d) for k, d in trial.distributions.items()},
             "params": {
                 k: trial.distributions[k].to_internal_repr(v) for k, v in trial.params.items()
             },
@@ -151,14 +156,52 @@ class Journal(JournalStorage):
             "system_attrs": trial.system_attrs,
             "intermediate_values": {},
         }
+        if trial.datetime_complete is not None:
+            log["datetime_complete"] = _written(trial.datetime_complete)
+        check = functools.partial(self._check_next, study_id, trial.number)
         with self._thread_lock:  # the beat is written by a thread of its own
-            if not isinstance(self._backend, File):
-                self._backend.append_logs([log])
-                return
-            check = functools.partial(self._check_next, self._backend, study_id, trial.number)
-            self._backend.append_known(log, check)
+            self._append_known([log], check, urgent=urgent)
             self._enter(study_id, trial)
-            self._backend.forget(self._replay_result.log_number_read)
+
+    def finish(
+        self,
+        trial_id: int,
+        attributes: Mapping[str, Any],
+        state: TrialState,
+        values: Sequence[float] | None,
+        *,
+        urgent: bool = True,
+    ) -> None:
+        """End a trial with all that came of it, unless somebody else has."""
+        about = {"worker_id": self._nobody, "trial_id": trial_id}
+        logs: list[dict[str, Any]] = [
+            {"op_code": JournalOperation.SET_TRIAL_USER_ATTR, **about, "user_attr": {key: value}}
+            for key, value in attributes.items()
+        ]
+        end = {
+            "state": state,
+            "values": values,
+            "datetime_complete": _written(datetime.datetime.now()),
+        }
+        logs.append({"op_code": JournalOperation.SET_TRIAL_STATE_VALUES, **about, **end})
+        with self._thread_lock:
+            self._append_known(logs, lambda: self._check_open(trial_id), urgent=urgent)
+            self._replay_result.apply_logs(logs)
+
+    @property
+    def _nobody(self) -> str:
+        """The name under lines whose effect is known, which Optuna asks nobody about."""
+        return self._worker_id_prefix + "known"
+
+    def _append_known(
+        self, logs: list[dict[str, Any]], check: Callable[[], int], *, urgent: bool
+    ) -> None:
+        """Write lines, and leave it to the caller to enter what they say."""
+        if isinstance(self._backend, File):
+            self._backend.append_known(logs, check, urgent=urgent)
+        else:  # in which others can write between these two
+            check()
+            self._backend.append_logs(logs)
 
     def _enter(self, study_id: int, trial: FrozenTrial) -> None:
         """What reading its line would come to, with the trial itself instead of a copy."""
@@ -169,14 +212,25 @@ class Journal(JournalStorage):
         replay._trial_id_to_study_id[trial._trial_id] = study_id
         replay.log_number_read += 1
 
-    def _check_next(self, file: File, study_id: int, number: int) -> int:
+    def _check_next(self, study_id: int, number: int) -> int:
         """A trial is numbered by its place: nobody else may have added one."""
-        replay = self._replay_result
-        if not file.is_read(replay.log_number_read):
+        read = self._read()
+        if len(self._replay_result._study_id_to_trial_ids[study_id]) != number:
+            raise OSError(NOT_ALONE)
+        return read
+
+    def _check_open(self, trial_id: int) -> int:
+        read = self._read()
+        if self._replay_result.get_trial(trial_id).state.is_finished():
+            raise UpdateFinishedTrialError(f"trial {trial_id} is finished")
+        return read
+
+    def _read(self) -> int:
+        """How many lines there are, all of which are known now."""
+        known = self._replay_result.log_number_read
+        if not isinstance(self._backend, File) or not self._backend.is_read(known):
             self._sync_with_backend()
-        if len(replay._study_id_to_trial_ids[study_id]) != number:
-            raise OSError("another search adds trials to it as well; stop one of them")
-        return replay.log_number_read
+        return self._replay_result.log_number_read
 
 
 def _written(moment: datetime.datetime) -> str:
@@ -184,7 +238,8 @@ def _written(moment: datetime.datetime) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _described(distribution: BaseDistribution) -> str:
+def described(distribution: BaseDistribution) -> str:
+    """As storages write it."""
     return distribution_to_json(distribution)
 
 

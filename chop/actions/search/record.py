@@ -19,8 +19,12 @@ from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
 
 if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
+
+    from chop.actions.search.database import Database
+    from chop.actions.search.journal import Journal
+
+    Storage = Journal | Database
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ class Stored:
     front: tuple[Costs, ...] = ()
 
 
-def open_storage(url: str, *, create: bool = True) -> BaseStorage:
+def open_storage(url: str, *, create: bool = True) -> Storage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
     if "://" not in url or url.startswith("journal://"):
         path = Path(url.removeprefix("journal://"))
@@ -59,9 +63,11 @@ def open_storage(url: str, *, create: bool = True) -> BaseStorage:
         return _database(url)
 
 
-def _database(url: str) -> BaseStorage:
-    from optuna.storages import RDBStorage, get_storage
+def _database(url: str) -> Database:
+    from optuna.storages import RDBStorage
     from sqlalchemy.exc import ArgumentError
+
+    from chop.actions.search.database import Database
 
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
@@ -69,8 +75,7 @@ def _database(url: str) -> BaseStorage:
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        # with a cache: finished trials are read once
-        return get_storage(RDBStorage(url, engine_kwargs=arguments))
+        return Database(RDBStorage(url, engine_kwargs=arguments))
     except ImportError as error:
         raise ValueError(
             f"--storage {without_password(url)}: its driver is not installed; "
@@ -86,15 +91,6 @@ def _database(url: str) -> BaseStorage:
 def _reason(error: Exception) -> str:
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return without_password(lines[0]) if lines else type(error).__name__
-
-
-def _close(storage: BaseStorage) -> None:
-    from optuna.storages import RDBStorage
-
-    inner = getattr(storage, "_backend", storage)  # behind its cache
-    if isinstance(inner, RDBStorage):
-        inner.remove_session()
-        inner.engine.dispose()
 
 
 @contextlib.contextmanager
@@ -164,7 +160,7 @@ class Record:
             try:
                 number = storage.get_study_id_from_name(study)
             except KeyError:
-                _close(storage)
+                storage.close()
                 return None
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
@@ -175,7 +171,7 @@ class Record:
 
     def close(self) -> None:
         """Give the connections back; whoever goes on gets new ones."""
-        _close(self._storage)
+        self._storage.close()
 
     @property
     def shown(self) -> str:
@@ -222,13 +218,7 @@ class Record:
 
     def add(self, chosen: Chosen, notes: Mapping[str, Any], out: Outcome) -> None:
         """A finished trial, in one write."""
-        trial = self._trial(out.number, chosen, notes, out.state, out)
-        append = getattr(self._storage, "append", None)
-        if append is not None:  # a journal, to which only we add
-            with _told(self.url):
-                append(self._id, trial)
-        else:
-            self._create(trial)
+        self._append(self._trial(out.number, chosen, notes, out.state, out))
 
     def publish(
         self,
@@ -242,7 +232,12 @@ class Record:
         about = {"worker": worker, "front": [list(costs) for costs in front]}
         state = "RUNNING" if worker else "WAITING"
         given = {key: value for key, value in about.items() if value}
-        self._create(self._trial(number, chosen, notes, state, given))
+        self._append(self._trial(number, chosen, notes, state, given), urgent=not worker)
+
+    def _append(self, trial: FrozenTrial, *, urgent: bool = False) -> None:
+        with _told(self.url):
+            self._storage.append(self._id, trial, urgent=urgent)
+        self._ids[trial.number] = trial._trial_id
 
     def claim(self, number: int, worker: str) -> bool:
         """Whether the trial is ours now, and nobody else's."""
@@ -270,18 +265,16 @@ class Record:
             return False
         return True
 
-    def finish(self, out: Outcome) -> bool:
+    def finish(self, out: Outcome, *, urgent: bool = True) -> bool:
         """Whether the outcome was taken; another's may have come first."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        trial = self._ids[out.number]
+        values = None if out.values is None else list(out.values)
+        about, state = _attributes(out), TrialState[out.state]
         try:
             with _told(self.url):
-                for key, value in _attributes(out).items():
-                    self._storage.set_trial_user_attr(trial, key, value)
-                values = None if out.values is None else list(out.values)
-                self._storage.set_trial_state_values(trial, TrialState[out.state], values)
+                self._storage.finish(self._ids[out.number], about, state, values, urgent=urgent)
         except UpdateFinishedTrialError:
             return False
         return True
@@ -320,17 +313,6 @@ class Record:
             intermediate_values={},
             trial_id=-1,
         )
-
-    def _create(self, trial: FrozenTrial) -> None:
-        with _told(self.url):
-            made = self._storage.create_new_trial(self._id, trial)
-            there = self._storage.get_trial_number_from_id(made)
-        if there != trial.number:
-            raise StorageError(
-                f"another search writes to the study {self.study!r} in {self.shown} as well; "
-                f"stop one of them, and go on with --resume"
-            )
-        self._ids[trial.number] = made
 
     def _stored(self, trial: FrozenTrial) -> Stored:
         finished = trial.state.is_finished()

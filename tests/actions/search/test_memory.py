@@ -14,7 +14,7 @@ from chop.actions.search.settings import settings_of
 from chop.actions.search.strategies.base import Quest, strategy_named
 
 from . import test_predecessor as predecessor
-from .conftest import CHOICES, InOrder, tables
+from .conftest import InOrder, tables
 from .runners.conftest import make_scene
 
 TWO = ("maximize", "minimize")
@@ -74,21 +74,6 @@ def finished(number):
         violations=(0.5,),
         error=None if number % 3 else "Traceback\nValueError: é",
     )
-
-
-def content(record):
-    found = [{**vars(trial), "_user_attrs": trial.user_attrs} for trial in record.frozen()]
-    assert found
-    return found
-
-
-def test_what_is_known_of_a_trial_is_what_its_line_says(tmp_path):
-    ours = Record(str(tmp_path / "j"), "s", TWO, CHOICES)
-    for number in range(12):
-        ours.add(CHOICES.nth(17 * number), {"note": [number]}, finished(number))
-        ours.note("beat", number)
-    theirs = Record(str(tmp_path / "j"), "s", TWO, CHOICES)
-    assert content(theirs) == content(ours)
 
 
 def test_trials_that_are_read_share_what_they_have_in_common(tmp_path):
