@@ -187,6 +187,12 @@ def compare(cases: list[tuple[str, int, int, int]], samplers: list[str]) -> None
     print(tabulate(rows, headers="keys", tablefmt="github"))
 
 
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has started and that are gone."""
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, who))
+
+
 def scaling(trials: list[int], urls: list[str]) -> None:
     rows = []
     for number in trials:
@@ -198,9 +204,9 @@ def scaling(trials: list[int], urls: list[str]) -> None:
                     place = Place(
                         Path(folder), storage, f"s{time.time_ns()}", workers, progress=False
                     )
-                    began = time.perf_counter()
+                    began, cpu = time.perf_counter(), _cpu_seconds()
                     conduct(problem, place, {"model": "benchmark"})
-                    seconds = time.perf_counter() - began
+                    seconds, cpu = time.perf_counter() - began, _cpu_seconds() - cpu
                 rows.append(
                     {
                         "trials": f"{number:,}",
@@ -208,6 +214,7 @@ def scaling(trials: list[int], urls: list[str]) -> None:
                         "workers": workers,
                         "trials/s": f"{number / seconds:.1f}",
                         "seconds": f"{seconds:.1f}",
+                        "CPU ms": f"{1e3 * cpu / number:.2f}",
                     }
                 )
                 print(rows[-1], flush=True)

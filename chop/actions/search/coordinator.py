@@ -112,6 +112,7 @@ class Coordinator:
         self._here: set[int] = set()  # with our own engine
         self._waiting: deque[int] = deque()  # asked, not yet begun
         self._published: set[int] = set()  # in the storage, not finished
+        self._written = 0  # trials in the storage: those up to here, finished or not
         self._stored: dict[int, Stored] = {}  # of an earlier run
         self._deaths: dict[int, int] = {}
         self.visualizer: Any = None
@@ -201,7 +202,9 @@ class Coordinator:
 
     def resume(self, stored: Iterable[Stored]) -> None:
         """Take over what an earlier run has recorded."""
-        self._stored = {trial.number: trial for trial in stored if trial.number < self._limit}
+        every = list(stored)
+        self._written = len(every)
+        self._stored = {trial.number: trial for trial in every if trial.number < self._limit}
         finished = [t.outcome for t in self._stored.values() if t.outcome is not None]
         for out in finished:
             self._count(out)
@@ -218,7 +221,10 @@ class Coordinator:
                 return
             if not late:
                 self._begin()
-            for event in self.engine.wait(TICK):
+            events = self.engine.wait(TICK)
+            if not late and not self.engine.in_order:
+                self._begin()  # nobody idles while we write down what has come
+            for event in events:
                 self._handle(event)
             self._look_around()
             self._advance()
@@ -236,21 +242,17 @@ class Coordinator:
         if self.group > 1:
             self._begin_groups()
             return
-        shared = self.others.present()
-        if shared:
-            self._offer(self._waiting)
+        if self._waiting and self.others.present():
+            self._publish_up_to(max(self._waiting) + 1)
         while self._waiting and self.engine.free() > 0:
             number = self._waiting.popleft()
             if self._is_mine(number):
                 self.engine.submit(self._task(number))
 
     def _is_mine(self, number: int) -> bool:
-        """Note down who measures a trial, where others may see it; False if somebody else does."""
-        if number in self._published:
-            if not self.record.claim(number, self.name):
-                return False
-        elif not self.engine.in_order:
-            self._publish(number, self.name)
+        """Take a trial, which others may have seen; False if somebody else measures it."""
+        if number in self._published and not self.record.claim(number, self.name):
+            return False
         self._here.add(number)
         return True
 
@@ -275,15 +277,14 @@ class Coordinator:
                     self._is_mine(number)
             self.engine.submit(Group(tuple(self._task(n) for n in numbers), known))
 
-    def _offer(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            if number not in self._published:
-                self._publish(number, None)
-
-    def _publish(self, number: int, worker: str | None) -> None:
-        asked = self._asked[number]
-        self.record.publish(number, asked.chosen, asked.notes, worker, asked.front)
-        self._published.add(number)
+    def _publish_up_to(self, end: int) -> None:
+        """Let others see the trials before `end`: a storage numbers them in their order."""
+        while self._written < end:
+            number = self._written
+            asked, worker = self._asked[number], self.name if number in self._here else None
+            self.record.publish(number, asked.chosen, asked.notes, worker, asked.front)
+            self._published.add(number)
+            self._written += 1
 
     def _handle(self, event: Outcome | Died) -> None:
         self._here.discard(event.number)
@@ -320,11 +321,13 @@ class Coordinator:
     def _store(self, out: Outcome) -> None:
         asked = self._asked[out.number]
         if out.number in self._published:
-            if not self.record.finish(out):
+            if not self.record.finish(out, urgent=self.others.present()):
                 return
             self._published.discard(out.number)
         else:
+            self._publish_up_to(out.number)  # those that take longer
             self.record.add(asked.chosen, asked.notes, out)
+            self._written += 1
         self._take(out)
 
     def _take(self, out: Outcome) -> None:

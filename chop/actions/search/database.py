@@ -70,7 +70,8 @@ class Database(_CachedStorage):
             if self._backend.engine.name != "sqlite":  # where the first write locks everything
                 connection.execute(LOCK, {"study": study_id})
             added = connection.execute(insert(TRIALS), _columns(row))
-            (trial_id,) = added.inserted_primary_key or ()
+            assert added.inserted_primary_key is not None
+            trial_id: int = added.inserted_primary_key[0]
             before = connection.execute(LAST_BEFORE, {"study": study_id, "trial": trial_id})
             if before.scalar() != (trial.number - 1 if trial.number else None):
                 raise OSError(NOT_ALONE)  # trials are numbered in their order

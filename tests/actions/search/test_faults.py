@@ -32,6 +32,8 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def finished(url, study):
     """The numbers of the finished trials, with what is known of them."""
     record = Record.found(url, study)
+    if record is None:  # it is being made
+        return {}
     try:
         return {t.number: t.user_attrs for t in record.frozen() if t.state.is_finished()}
     finally:

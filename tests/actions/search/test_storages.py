@@ -235,3 +235,60 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path, monkeypatch):
         record.add(CHOICES.nth(1), {"note": object()}, outcome(1))
     record.add(CHOICES.nth(1), {}, outcome(1))
     assert len(content(opened(url, "s"))) == 2
+
+
+# --- several workers
+
+
+class Noted(Shuffled):
+    """Several workers; which trials end first is told, and everything that happens is noted."""
+
+    def __init__(self, slots, order, monkeypatch):
+        super().__init__(slots, TWO)
+        self.order, self.happened = iter(order), []
+        for name in ("add", "publish", "finish"):
+            monkeypatch.setattr(Record, name, self._spy(name, getattr(Record, name)))
+
+    def _spy(self, name, method):
+        def noted(record, first, *given, **options):
+            numbers = [getattr(x, "number", x) for x in (first, *given)]
+            self.happened.append((name, next(n for n in numbers if isinstance(n, int))))
+            return method(record, first, *given, **options)
+
+        return noted
+
+    def submit(self, task):
+        super().submit(task)
+        self.happened.append(("begin", task.number))
+
+    def wait(self, seconds):
+        number = next(self.order)
+        self._tasks.sort(key=lambda task: task.number != number)
+        self._random.randrange = lambda count: 0
+        return super().wait(seconds)
+
+    def of(self, *names):
+        return [event for event in self.happened if event[0] in names]
+
+
+def test_trials_of_several_workers_are_written_once_if_they_end_in_their_order(
+    tmp_path, monkeypatch
+):
+    engine = Noted(2, range(8), monkeypatch)
+    coordinate(tmp_path / "j", "random", engine, n_trials=8)
+    assert engine.of("add", "publish", "finish") == [("add", number) for number in range(8)]
+
+
+def test_a_trial_that_takes_longer_is_announced_when_a_later_one_has_ended(tmp_path, monkeypatch):
+    engine = Noted(2, [1, 2, 0, 3], monkeypatch)
+    coordinate(tmp_path / "j", "random", engine, n_trials=4)
+    written = engine.of("add", "publish", "finish")
+    assert written == [("publish", 0), ("add", 1), ("add", 2), ("finish", 0), ("add", 3)]
+    coordinate(tmp_path / "alone", "random", InOrder(1, TWO), n_trials=4)
+    assert recorded(tmp_path / "j") == recorded(tmp_path / "alone")
+
+
+def test_a_worker_has_its_next_trial_before_the_last_is_written(tmp_path, monkeypatch):
+    engine = Noted(2, range(4), monkeypatch)
+    coordinate(tmp_path / "j", "random", engine, n_trials=4)
+    assert engine.happened[:4] == [("begin", 0), ("begin", 1), ("begin", 2), ("add", 0)]
