@@ -26,8 +26,8 @@ from tabulate import tabulate
 
 from chop.actions.search.conduct import Place, conduct
 from chop.actions.search.problem import Problem
+from chop.actions.search.report.page import write_report
 from chop.actions.search.search import make_problem
-from chop.actions.search.strategies.optuna import stored
 from chop.dataset import MaseDataModule
 from chop.dataset.tensors import TensorSplit
 from chop.ir import MaseGraph
@@ -187,6 +187,12 @@ def compare(cases: list[tuple[str, int, int, int]], samplers: list[str]) -> None
     print(tabulate(rows, headers="keys", tablefmt="github"))
 
 
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has started and that are gone."""
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, who))
+
+
 def scaling(trials: list[int], urls: list[str]) -> None:
     rows = []
     for number in trials:
@@ -198,9 +204,9 @@ def scaling(trials: list[int], urls: list[str]) -> None:
                     place = Place(
                         Path(folder), storage, f"s{time.time_ns()}", workers, progress=False
                     )
-                    began = time.perf_counter()
+                    began, cpu = time.perf_counter(), _cpu_seconds()
                     conduct(problem, place, {"model": "benchmark"})
-                    seconds = time.perf_counter() - began
+                    seconds, cpu = time.perf_counter() - began, _cpu_seconds() - cpu
                 rows.append(
                     {
                         "trials": f"{number:,}",
@@ -208,28 +214,37 @@ def scaling(trials: list[int], urls: list[str]) -> None:
                         "workers": workers,
                         "trials/s": f"{number / seconds:.1f}",
                         "seconds": f"{seconds:.1f}",
+                        "CPU ms": f"{1e3 * cpu / number:.2f}",
                     }
                 )
                 print(rows[-1], flush=True)
     print(tabulate(rows, headers="keys", tablefmt="github"))
 
 
-def memory(trials: int = 2000) -> None:
-    """Resident memory at every quarter of a search."""
-    problem = problem_of("jsc-s", 1024, trials, "random")
-    worker, sizes = problem.worker(), []
-    strategy = problem.settings().strategy(worker.quest)
-    for number in range(trials):
-        chosen = strategy.ask(number)
-        assert chosen is not None
-        stored(worker.space.choices, chosen)
-        out = worker.run(number, chosen)
-        strategy.tell(number, out.values)
-        if number % (trials // 4) == trials // 4 - 1:
+class Scales:
+    """Weighs this process after each quarter of a search, as something that is told of trials."""
+
+    def __init__(self, trials: int) -> None:
+        self.every, self.sizes = trials // 4, list[float]()
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        if step % self.every == self.every - 1:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
-            sizes.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    print("MB after each quarter:", [round(size, 1) for size in sizes], "peak", round(peak, 1))
+            self.sizes.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+
+
+def memory(trials: int, sampler: str) -> None:
+    """Resident memory at every quarter of a search, and at most, with its files and page."""
+    problem, scales = problem_of("jsc-s", 1024, trials, sampler), Scales(trials)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), progress=False)
+        conduct(problem, place, {"model": "benchmark"}, visualizer=scales)
+        files = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        write_report(Path(folder) / "search.json")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"{trials:,} trials, {sampler}: MB after each quarter", end=" ")
+    print(", ".join(f"{size:.1f}" for size in scales.sizes), end="; ")
+    print(f"at most {files / 976.5625:.1f}, with the page {peak / 976.5625:.1f}")
 
 
 def main() -> None:
@@ -237,6 +252,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--trials", type=int, default=2_000, help="of --memory")
+    parser.add_argument("--sampler", default="random", help="of --memory")
     parser.add_argument("--postgresql", help="URL of a database for --scaling")
     parser.add_argument("--most", type=int, default=10_000, help="the most trials of --scaling")
     arguments = parser.parse_args()
@@ -244,7 +261,7 @@ def main() -> None:
     logging.getLogger("chop").setLevel(logging.ERROR)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if arguments.memory:
-        memory()
+        memory(arguments.trials, arguments.sampler)
     elif arguments.scaling:
         urls = ["journal", "sqlite:///{folder}/study.db"]
         urls += [arguments.postgresql] if arguments.postgresql else []

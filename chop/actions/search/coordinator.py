@@ -114,6 +114,7 @@ class Coordinator:
         self._here: set[int] = set()  # with our own engine
         self._waiting: deque[int] = deque()  # asked, not yet begun
         self._published: set[int] = set()  # in the storage, not finished
+        self._written = 0  # trials in the storage: those up to here, finished or not
         self._stored: dict[int, Stored] = {}  # of an earlier run
         self._deaths: dict[int, int] = {}
         self._alone: set[int] = set()  # of groups that bring processes down; ours until they end
@@ -219,7 +220,9 @@ class Coordinator:
 
     def resume(self, stored: Iterable[Stored]) -> None:
         """Take over what an earlier run has recorded."""
-        self._stored = {trial.number: trial for trial in stored if trial.number < self._limit}
+        every = list(stored)
+        self._written = len(every)
+        self._stored = {trial.number: trial for trial in every if trial.number < self._limit}
         finished = [t.outcome for t in self._stored.values() if t.outcome is not None]
         for out in finished:
             self._count(out)
@@ -236,7 +239,10 @@ class Coordinator:
                 return
             if not late:
                 self._begin()
-            for event in self.engine.wait(TICK):
+            events = self.engine.wait(TICK)
+            if not late and not self.engine.in_order:
+                self._begin()  # nobody idles while we write down what has come
+            for event in events:
                 self._handle(event)
             self._look_around()
             self._advance()
@@ -262,12 +268,10 @@ class Coordinator:
                 self.engine.submit(self._task(number))
 
     def _is_mine(self, number: int) -> bool:
-        """Note down who measures a trial, where others may see it; False if somebody else does."""
-        if number in self._published:
-            if number not in self._alone and not self.record.claim(number, self.name):
-                return False
-        elif not self.engine.in_order:
-            self._publish(number, self.name)
+        """Take a trial, which others may have seen; False if somebody else measures it."""
+        seen = number in self._published and number not in self._alone
+        if seen and not self.record.claim(number, self.name):
+            return False
         self._here.add(number)
         return True
 
@@ -310,15 +314,19 @@ class Coordinator:
         self.engine.submit(Group(tuple(self._task(n) for n in numbers), known))
 
     def _offer(self) -> None:
-        """Let others see what there is; numbers are places in the storage, so in their order."""
-        for number in sorted(self._here.union(self._waiting) - self._published):
-            self._publish(number, self.name if number in self._here else None)
+        """Let others see all that is to be measured."""
+        if self._here or self._waiting:
+            self._publish_up_to(max(self._here.union(self._waiting)) + 1)
 
-    def _publish(self, number: int, worker: str | None) -> None:
-        asked = self._asked[number]
-        last = max(n for n in self._group_of(number) if n in self._asked)
-        self.record.publish(number, asked.chosen, asked.notes, worker, asked.before, last)
-        self._published.add(number)
+    def _publish_up_to(self, end: int) -> None:
+        """Let others see the trials before `end`: a storage numbers them in their order."""
+        while self._written < end:
+            number = self._written
+            asked, worker = self._asked[number], self.name if number in self._here else None
+            last = max(n for n in self._group_of(number) if n in self._asked)
+            self.record.publish(number, asked.chosen, asked.notes, worker, asked.before, last)
+            self._published.add(number)
+            self._written += 1
 
     def _handle(self, event: Outcome | Died) -> None:
         self._here.discard(event.number)
@@ -356,11 +364,13 @@ class Coordinator:
     def _store(self, out: Outcome) -> None:
         asked = self._asked[out.number]
         if out.number in self._published:
-            if not self.record.finish(out):
+            if not self.record.finish(out, urgent=self.others.present()):
                 return
             self._published.discard(out.number)
         else:
+            self._publish_up_to(out.number)  # those that take longer
             self.record.add(asked.chosen, asked.notes, out)
+            self._written += 1
         self._take(out)
 
     def _take(self, out: Outcome) -> None:

@@ -9,15 +9,18 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import distribution_to_json
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._storage import JournalOperation
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
+
+from chop.actions.search.sharing import Common
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -31,6 +34,7 @@ except ImportError:  # Windows, where Optuna's own lock has to do
 
 SYNC_SECONDS = 0.2  # for which a machine that crashes may forget what nobody waits for
 START = b'{"op_code":'  # of every line
+NOT_ALONE = "another search adds trials to it as well; stop one of them"
 
 
 class File(JournalFileBackend):
@@ -45,30 +49,35 @@ class File(JournalFileBackend):
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         weakref.finalize(self, os.close, self._file)
         self._synced = 0.0
-        self._ours = -1  # where the file ends if nobody else has written since we looked
         with self._alone():
             pass  # which mends it
 
-    def append_logs(
-        self,
-        logs: list[dict[str, Any]],
-        *,
-        urgent: bool = True,
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        """Write lines, which survive this process; if they are `urgent`, the machine as well.
-
-        `check` looks at what others have written, if they have, and may refuse.
-        """
-        lines = b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Write lines, which survive this process and the machine."""
         with self._alone():
-            size = os.fstat(self._file).st_size
-            known = size == self._ours
-            if check is not None and not known:
-                check()
-                known = True
+            self._write(_lines(logs), os.fstat(self._file).st_size, urgent=True)
+
+    def append_known(
+        self, logs: list[dict[str, Any]], check: Callable[[], int], *, urgent: bool
+    ) -> None:
+        """Write lines that are not read again, which survive this process.
+
+        `check` may refuse once nobody else can write, and says how many lines there are. If they
+        are `urgent`, they survive the machine as well.
+        """
+        lines = _lines(logs)
+        with self._alone():
+            number, size = check(), os.fstat(self._file).st_size
             self._write(lines, size, urgent)
-            self._ours = size + len(lines) if known else -1
+            self._log_number_offset = {0: 0, number + len(logs): size + len(lines)}
+
+    def is_read(self, number: int) -> bool:
+        """Whether there is nothing after so many lines."""
+        return self._log_number_offset.get(number) == os.fstat(self._file).st_size
+
+    def forget(self, read: int) -> None:
+        """Of the lines that are known, keep where the last one ends."""
+        self._log_number_offset = {0: 0, read: self._log_number_offset[read]}
 
     def _write(self, lines: bytes, size: int, urgent: bool) -> None:
         try:
@@ -94,6 +103,10 @@ class File(JournalFileBackend):
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
+def _lines(logs: Sequence[dict[str, Any]]) -> bytes:
+    return b"".join(_COMPACT.encode(log).encode() + b"\n" for log in logs)
+
+
 def _mend(file: int) -> None:
     """Take off a last line that has no end."""
     size = os.fstat(file).st_size
@@ -107,21 +120,35 @@ def _mend(file: int) -> None:
 class Journal(JournalStorage):
     """Optuna's storage in a file, to which a finished trial is added without reading it back."""
 
-    def append(self, study_id: int, trial: FrozenTrial) -> None:
+    def __init__(self, backend: JournalFileBackend) -> None:
+        self._common = Common()
+        super().__init__(backend)
+
+    def _sync_with_backend(self) -> None:
+        """Read what is new; of that, trials share what is the same in all of them."""
+        replay = self._replay_result
+        known = len(replay._trials)
+        super()._sync_with_backend()
+        for trial_id in range(known, len(replay._trials)):
+            self._common.share(replay._trials[trial_id])
+        if isinstance(self._backend, File):
+            self._backend.forget(replay.log_number_read)
+
+    def close(self) -> None:
+        """Nothing is held that would have to be given back."""
+
+    def append(self, study_id: int, trial: FrozenTrial, *, urgent: bool = False) -> None:
         """The line that `create_new_trial` would write, for who alone creates trials."""
-        assert trial.datetime_start is not None
-        assert trial.datetime_complete is not None
         single = trial.values is not None and len(trial.values) == 1
-        log = {
+        log: dict[str, Any] = {
             "op_code": JournalOperation.CREATE_TRIAL,
-            "worker_id": self._worker_id_prefix + "finished",
+            "worker_id": self._nobody,
             "study_id": study_id,
             "state": trial.state,
             "value": trial.values[0] if single else None,
             "values": None if single else trial.values,
-            "datetime_start": _written(trial.datetime_start),
-            "datetime_complete": _written(trial.datetime_complete),
-            "distributions": {k: _described(d) for k, d in trial.distributions.items()},
+            "datetime_start": trial.datetime_start and _written(trial.datetime_start),
+            "distributions": {k: described(d) for k, d in trial.distributions.items()},
             "params": {
                 k: trial.distributions[k].to_internal_repr(v) for k, v in trial.params.items()
             },
@@ -129,18 +156,81 @@ class Journal(JournalStorage):
             "system_attrs": trial.system_attrs,
             "intermediate_values": {},
         }
+        if trial.datetime_complete is not None:
+            log["datetime_complete"] = _written(trial.datetime_complete)
+        check = functools.partial(self._check_next, study_id, trial.number)
         with self._thread_lock:  # the beat is written by a thread of its own
-            if isinstance(self._backend, File):
-                check = functools.partial(self._check_next, study_id, trial.number)
-                self._backend.append_logs([log], urgent=False, check=check)
-            else:
-                self._backend.append_logs([log])
+            self._append_known([log], check, urgent=urgent)
+            self._enter(study_id, trial)
 
-    def _check_next(self, study_id: int, number: int) -> None:
+    def finish(
+        self,
+        trial_id: int,
+        attributes: Mapping[str, Any],
+        state: TrialState,
+        values: Sequence[float] | None,
+        *,
+        urgent: bool = True,
+    ) -> None:
+        """End a trial with all that came of it, unless somebody else has."""
+        about = {"worker_id": self._nobody, "trial_id": trial_id}
+        logs: list[dict[str, Any]] = [
+            {"op_code": JournalOperation.SET_TRIAL_USER_ATTR, **about, "user_attr": {key: value}}
+            for key, value in attributes.items()
+        ]
+        end = {
+            "state": state,
+            "values": values,
+            "datetime_complete": _written(datetime.datetime.now()),
+        }
+        logs.append({"op_code": JournalOperation.SET_TRIAL_STATE_VALUES, **about, **end})
+        with self._thread_lock:
+            self._append_known(logs, lambda: self._check_open(trial_id), urgent=urgent)
+            self._replay_result.apply_logs(logs)
+
+    @property
+    def _nobody(self) -> str:
+        """The name under lines whose effect is known, which Optuna asks nobody about."""
+        return self._worker_id_prefix + "known"
+
+    def _append_known(
+        self, logs: list[dict[str, Any]], check: Callable[[], int], *, urgent: bool
+    ) -> None:
+        """Write lines, and leave it to the caller to enter what they say."""
+        if isinstance(self._backend, File):
+            self._backend.append_known(logs, check, urgent=urgent)
+        else:  # in which others can write between these two
+            check()
+            self._backend.append_logs(logs)
+
+    def _enter(self, study_id: int, trial: FrozenTrial) -> None:
+        """What reading its line would come to, with the trial itself instead of a copy."""
+        replay = self._replay_result
+        trial._trial_id = len(replay._trials)
+        replay._trials[trial._trial_id] = trial
+        replay._study_id_to_trial_ids[study_id].append(trial._trial_id)
+        replay._trial_id_to_study_id[trial._trial_id] = study_id
+        replay.log_number_read += 1
+
+    def _check_next(self, study_id: int, number: int) -> int:
         """A trial is numbered by its place: nobody else may have added one."""
-        self._sync_with_backend()
-        if len(self._replay_result.get_all_trials(study_id, None)) != number:
-            raise OSError("another search adds trials to it as well; stop one of them")
+        read = self._read()
+        if len(self._replay_result._study_id_to_trial_ids[study_id]) != number:
+            raise OSError(NOT_ALONE)
+        return read
+
+    def _check_open(self, trial_id: int) -> int:
+        read = self._read()
+        if self._replay_result.get_trial(trial_id).state.is_finished():
+            raise UpdateFinishedTrialError(f"trial {trial_id} is finished")
+        return read
+
+    def _read(self) -> int:
+        """How many lines there are, all of which are known now."""
+        known = self._replay_result.log_number_read
+        if not isinstance(self._backend, File) or not self._backend.is_read(known):
+            self._sync_with_backend()
+        return self._replay_result.log_number_read
 
 
 def _written(moment: datetime.datetime) -> str:
@@ -148,7 +238,8 @@ def _written(moment: datetime.datetime) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _described(distribution: BaseDistribution) -> str:
+def described(distribution: BaseDistribution) -> str:
+    """As storages write it."""
     return distribution_to_json(distribution)
 
 

@@ -12,7 +12,7 @@ from chop.actions.search.rungs import Mark
 State = Literal["COMPLETE", "FAIL", "PRUNED"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Everything that is kept of a trial besides its design."""
 

@@ -16,12 +16,17 @@ from chop.actions.search.goals import Costs
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.rungs import Before, Mark
 from chop.actions.search.search_space.choices import Choices
+from chop.actions.search.sharing import interned
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
 
 if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
+
+    from chop.actions.search.database import Database
+    from chop.actions.search.journal import Journal
+
+    Storage = Journal | Database
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +55,7 @@ class Stored:
     told: int = 0  # trials of whose marks it knows
 
 
-def open_storage(url: str, *, create: bool = True) -> BaseStorage:
+def open_storage(url: str, *, create: bool = True) -> Storage:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
     scheme, path = _parts(url)
     if not create and path is not None and not path.exists():
@@ -80,9 +85,11 @@ def _parts(url: str) -> tuple[str, Path | None]:
     return scheme, Path(file) if scheme == "sqlite" and file not in ("", ":memory:") else None
 
 
-def _database(url: str) -> BaseStorage:
-    from optuna.storages import RDBStorage, get_storage
+def _database(url: str) -> Database:
+    from optuna.storages import RDBStorage
     from sqlalchemy.exc import ArgumentError
+
+    from chop.actions.search.database import Database
 
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
@@ -90,8 +97,7 @@ def _database(url: str) -> BaseStorage:
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        # with a cache: finished trials are read once
-        return get_storage(RDBStorage(url, engine_kwargs=arguments))
+        return Database(RDBStorage(url, engine_kwargs=arguments))
     except ImportError as error:
         raise ConfigError(
             f"--storage {without_password(url)}: its driver is not installed; "
@@ -106,15 +112,6 @@ def _database(url: str) -> BaseStorage:
 def _reason(error: Exception) -> str:
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return without_password(lines[0]) if lines else type(error).__name__
-
-
-def _close(storage: BaseStorage) -> None:
-    from optuna.storages import RDBStorage
-
-    inner = getattr(storage, "_backend", storage)  # behind its cache
-    if isinstance(inner, RDBStorage):
-        inner.remove_session()
-        inner.engine.dispose()
 
 
 @contextlib.contextmanager
@@ -176,8 +173,6 @@ class Record:
                 f"give the new search another name by --study"
             )
         self._ids: dict[int, int] = {}
-        # the trials of a study that is ours from the start, and needs not be read again
-        self._known: dict[int, FrozenTrial] | None = None if self.existed else {}
 
     @classmethod
     def found(cls, url: str, study: str) -> Record | None:
@@ -187,19 +182,18 @@ class Record:
             try:
                 number = storage.get_study_id_from_name(study)
             except KeyError:
-                _close(storage)
+                storage.close()
                 return None
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
         record._storage, record._id, record.existed, record._ids = storage, number, True, {}
-        record._known = None
         return record
 
     # --- the search as a whole
 
     def close(self) -> None:
         """Give the connections back; whoever goes on gets new ones."""
-        _close(self._storage)
+        self._storage.close()
 
     @property
     def shown(self) -> str:
@@ -219,6 +213,14 @@ class Record:
     def trials(self) -> list[Stored]:
         """All trials in the order of their numbers."""
         return [self._stored(trial) for trial in self.frozen()]
+
+    def outcomes(self) -> dict[int, Outcome]:
+        """What has come of the finished trials, by their numbers."""
+        return {t.number: _outcome(t) for t in self.frozen() if t.state.is_finished()}
+
+    def designs(self) -> Mapping[int, Chosen]:
+        """The designs of all trials, by their numbers."""
+        return _Designs(self.choices, {t.number: t.params for t in self.frozen()})
 
     def unfinished(self) -> list[Stored]:
         """The trials that wait, or that somebody measures."""
@@ -244,8 +246,6 @@ class Record:
 
     def frozen(self) -> list[FrozenTrial]:
         """The trials as Optuna has them."""
-        if self._known is not None:
-            return [trial for _, trial in sorted(self._known.items())]
         with _told(self.url):
             found = self._storage.get_all_trials(self._id, deepcopy=False)
         self._ids |= {trial.number: trial._trial_id for trial in found}
@@ -253,15 +253,7 @@ class Record:
 
     def add(self, chosen: Chosen, notes: Mapping[str, Any], out: Outcome) -> None:
         """A finished trial, in one write."""
-        trial = self._trial(out.number, chosen, notes, out.state, out)
-        append = getattr(self._storage, "append", None)
-        if append is not None:  # a journal, to which only we add
-            with _told(self.url):
-                append(self._id, trial)
-        else:
-            self._create(trial)
-        if self._known is not None:
-            self._known[out.number] = trial
+        self._append(self._trial(out.number, chosen, notes, out.state, out))
 
     def publish(
         self,
@@ -283,8 +275,12 @@ class Record:
         about["last"] = last if last > number else None
         state = "RUNNING" if worker else "WAITING"
         given = {key: value for key, value in about.items() if value}
-        self._create(self._trial(number, chosen, notes, state, given))
-        self._known = None  # others may write from now on
+        self._append(self._trial(number, chosen, notes, state, given), urgent=not worker)
+
+    def _append(self, trial: FrozenTrial, *, urgent: bool = False) -> None:
+        with _told(self.url):
+            self._storage.append(self._id, trial, urgent=urgent)
+        self._ids[trial.number] = trial._trial_id
 
     def before(self, trial: Stored) -> Before:
         """What a published trial may know of others."""
@@ -321,18 +317,16 @@ class Record:
             return False
         return True
 
-    def finish(self, out: Outcome) -> bool:
+    def finish(self, out: Outcome, *, urgent: bool = True) -> bool:
         """Whether the outcome was taken; another's may have come first."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        trial = self._ids[out.number]
+        values = None if out.values is None else list(out.values)
+        about, state = _attributes(out), TrialState[out.state]
         try:
             with _told(self.url):
-                for key, value in _attributes(out).items():
-                    self._storage.set_trial_user_attr(trial, key, value)
-                values = None if out.values is None else list(out.values)
-                self._storage.set_trial_state_values(trial, TrialState[out.state], values)
+                self._storage.finish(self._ids[out.number], about, state, values, urgent=urgent)
         except UpdateFinishedTrialError:
             return False
         return True
@@ -372,17 +366,6 @@ class Record:
             trial_id=-1,
         )
 
-    def _create(self, trial: FrozenTrial) -> None:
-        with _told(self.url):
-            made = self._storage.create_new_trial(self._id, trial)
-            there = self._storage.get_trial_number_from_id(made)
-        if there != trial.number:
-            raise StorageError(
-                f"another search writes to the study {self.study!r} in {self.shown} as well; "
-                f"stop one of them, and go on with --resume"
-            )
-        self._ids[trial.number] = made
-
     def _stored(self, trial: FrozenTrial) -> Stored:
         finished = trial.state.is_finished()
         return Stored(
@@ -398,6 +381,22 @@ class Record:
         )
 
 
+class _Designs(Mapping[int, Chosen]):
+    """Designs as the numbers that were suggested, until somebody looks at one."""
+
+    def __init__(self, choices: Choices, numbers: dict[int, dict[str, float]]) -> None:
+        self._choices, self._numbers = choices, numbers
+
+    def __getitem__(self, number: int) -> Chosen:
+        return self._choices.decoded(self._numbers[number])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 def _attributes(out: Outcome) -> dict[str, Any]:
     """What of an outcome goes beside its values."""
     ours = {
@@ -410,9 +409,9 @@ def _attributes(out: Outcome) -> dict[str, Any]:
         "error": out.error,
     }
     return {
-        "software_metrics": dict(out.software),
-        "hardware_metrics": dict(out.hardware),
-        "scaled_metrics": dict(out.scaled),
+        "software_metrics": interned(out.software),
+        "hardware_metrics": interned(out.hardware),
+        "scaled_metrics": interned(out.scaled),
         OURS: {key: value for key, value in ours.items() if value},
     }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import functools
 import json
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from chop.actions.search.goals import Goals
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record
 from chop.actions.search.strategies.base import Chosen
-from chop.files import write_text
 
 DIGITS = 10  # of the labs' files
 AS_GOOD = 0.01  # of the best value: what counts as equally good
+REMEMBERED = 512  # tables whose text is known while a file is written
 LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
 
@@ -45,12 +46,8 @@ class Results:
 
     def __init__(self, record: Record, goals: Goals, config_of: Any) -> None:
         self.record, self.goals = record, goals
-        self.designs: dict[int, Chosen] = {}
-        self.outcomes: dict[int, Outcome] = {}
-        for trial in record.trials():
-            self.designs[trial.number] = trial.chosen
-            if trial.outcome is not None:
-                self.outcomes[trial.number] = trial.outcome
+        self.designs: Mapping[int, Chosen] = record.designs()
+        self.outcomes = record.outcomes()
         self._config_of = config_of
         self._configs: dict[int, dict[str, Any]] = {}
         self.written = False  # by a guest they are not
@@ -139,17 +136,17 @@ class Results:
     # --- files
 
     def write(self, folder: Path, about: Mapping[str, Any], extra: Config) -> None:
-        """All files; each is replaced as a whole."""
-        write_text(folder / "best.json", labs_json(self._best_rows(extra)))
-        write_text(folder / "log.json", labs_json(self._log_rows(extra)))
-        content = {**about, "version": VERSION, **self._page_rows()}
-        write_text(folder / "search.json", json.dumps(plain(content)) + "\n")
+        """All files, each replaced as a whole, row by row: together they are large."""
+        _write(folder / "best.json", labs_json(self._best_rows(extra)))
+        _write(folder / "log.json", labs_json(self._log_rows(extra)))
+        _write(folder / "search.json", self._page_json({**about, "version": VERSION}))
         self._pickle(folder / "study.pkl")
+        self._configs.clear()
         self.written = True
 
-    def _best_rows(self, extra: Config) -> dict[str, Any]:
-        return {
-            str(i): {
+    def _best_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
+        for out in self.best:
+            yield {
                 "number": out.number,
                 "value": list(out.values or ()),
                 "software_metrics": dict(out.software),
@@ -157,15 +154,12 @@ class Results:
                 "scaled_metrics": dict(out.scaled),
                 "sampled_config": {**self.config(out.number), **extra},
             }
-            for i, out in enumerate(self.best)
-        }
 
-    def _log_rows(self, extra: Config) -> dict[str, Any]:
-        rows = {}
-        for i, out in enumerate(sorted(self.outcomes.values(), key=lambda out: out.number)):
+    def _log_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
+        for _, out in sorted(self.outcomes.items()):
             values = list(out.values) if out.values is not None else [None] * len(self._names)
             start = round(out.started * 1e3)
-            rows[str(i)] = {
+            yield {
                 "number": out.number,
                 **dict(zip(self._names, values, strict=True)),
                 "datetime_start": start,
@@ -178,28 +172,34 @@ class Results:
                 **({"user_attrs_error": out.error} if out.error else {}),
                 "state": out.state,
             }
-        return rows
 
     @property
     def _names(self) -> list[str]:
         count = len(self.goals.directions)
         return ["value"] if count == 1 else [f"values_{i}" for i in range(count)]
 
-    def _page_rows(self) -> dict[str, Any]:
+    def _page_json(self, about: Mapping[str, Any]) -> Iterator[str]:
+        """One object: what the search is about, its trials, and what they come to."""
         chosen = self.chosen
         shown = {out.number for out in self.best}
-        return {
+        before = {
+            **about,
             "objectives": [
                 {"name": g.name, "direction": g.direction, "scale": g.scale}
                 for g in self.goals.goals
             ],
             "summed": self.goals.summed,
             "constraints": [str(c) for c in self.goals.constraints],
-            "trials": [self._page_row(out, shown) for _, out in sorted(self.outcomes.items())],
+        }
+        after = {
             "front": [out.number for out in self.best],
             "chosen": chosen.number if chosen else None,
             "importance": self._importance(),
         }
+        yield json.dumps(plain(before)).removesuffix("}") + ', "trials": ['
+        for i, (_, out) in enumerate(sorted(self.outcomes.items())):
+            yield (", " if i else "") + json.dumps(plain(self._page_row(out, shown)))
+        yield "], " + json.dumps(plain(after)).removeprefix("{") + "\n"
 
     def _layers(self, out: Outcome) -> dict[str, Any]:
         """Formats and bits of a design, node by node."""
@@ -256,9 +256,25 @@ class Results:
                 whole = copy.copy(trial)
                 whole.user_attrs = {**trial.user_attrs, "sampled_config": self.config(trial.number)}
                 add_as_it_is(study, whole)
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(pickle.dumps(study))
+        with _replaced(path) as partial, partial.open("wb") as file:
+            pickle.dump(study, file)
+
+
+def _write(path: Path, parts: Iterable[str]) -> None:
+    with _replaced(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.writelines(parts)
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of `path` when all went well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
         partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _short(metrics: Mapping[str, float]) -> str:
@@ -287,27 +303,26 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def labs_json(rows: Mapping[str, Any]) -> str:
+def labs_json(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """As the labs' files are written: indented by four, no space after a colon, ten decimals."""
-    return _Writer().written(rows, "")
+    writer, empty = _Writer(), True
+    for i, row in enumerate(rows):
+        yield ("{\n" if empty else ",\n") + f'    "{i}":{writer.written(row, "    ")}'
+        empty = False
+    yield "{}" if empty else "\n}"
 
 
 class _Writer:
     """`json.dumps` with an indent, in a fraction of the time."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], str] = {}  # tables that many designs share
+        # tables that many designs share; each is kept, so that nothing else gets its id
+        self._known: dict[tuple[int, str], tuple[Any, str]] = {}
 
     def written(self, value: Any, margin: str) -> str:
         inner = margin + "    "
         if isinstance(value, dict):
-            key = (id(value), margin)
-            if key not in self._known:
-                lines = [
-                    f"{inner}{_text(str(k))}:{self.written(v, inner)}" for k, v in value.items()
-                ]
-                self._known[key] = "{\n" + ",\n".join(lines) + f"\n{margin}}}" if lines else "{}"
-            return self._known[key]
+            return self._table(value, margin, inner)
         if isinstance(value, list | tuple):
             lines = [inner + self.written(item, inner) for item in value]
             return "[\n" + ",\n".join(lines) + f"\n{margin}]" if lines else "[]"
@@ -316,6 +331,17 @@ class _Writer:
         if value is None or isinstance(value, bool):
             return {None: "null", True: "true", False: "false"}[value]
         return repr(value) if isinstance(value, int) else _text(str(value))
+
+    def _table(self, value: dict[str, Any], margin: str, inner: str) -> str:
+        known = self._known.get((id(value), margin))
+        if known is not None:
+            return known[1]
+        lines = [f"{inner}{_text(str(k))}:{self.written(v, inner)}" for k, v in value.items()]
+        text = "{\n" + ",\n".join(lines) + f"\n{margin}}}" if lines else "{}"
+        if len(self._known) >= REMEMBERED:  # most of them are of one design alone
+            self._known.clear()
+        self._known[id(value), margin] = (value, text)
+        return text
 
 
 _text = json.encoder.encode_basestring_ascii

@@ -4,9 +4,12 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -114,6 +117,66 @@ def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="
     trials = [(t.number, t.chosen, t.outcome.state, t.outcome.values) for t in record.trials()]
     assert [number for number, *_ in trials] == list(range(len(trials)))
     return trials
+
+
+# --- a server of our own
+
+
+def postgres_program(name):
+    found = shutil.which(name) or next(
+        (str(p) for p in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None
+    )
+    if found is None:
+        pytest.skip(f"there is no PostgreSQL on this machine: {name} is not installed")
+    return str(Path(found).resolve())
+
+
+def somebody():
+    """How to run a program as somebody other than root, whom PostgreSQL refuses."""
+    if os.getuid() != 0:
+        return [], None
+    import pwd
+
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+            return ["setpriv", *ids], user
+    pytest.fail("PostgreSQL cannot run as root, and there is no user postgres or nobody")
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """The URL of a server on the loopback, without a database of anybody's."""
+    initdb, pg_ctl = postgres_program("initdb"), postgres_program("pg_ctl")
+    as_somebody, user = somebody()
+    folder = Path(tempfile.mkdtemp(prefix="mase-pg-"))  # whose parents anybody may enter
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def run(*command):
+        done = subprocess.run(
+            [*as_somebody, *command], capture_output=True, text=True, cwd=folder, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    data = folder / "data"
+    run(initdb, "-D", str(data), "-U", "mase", "-A", "trust", "--no-sync")
+    flags = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+    run(pg_ctl, "-D", str(data), "-l", str(folder / "log"), "-w", "-o", flags, "start")
+    yield f"postgresql://mase:secret@127.0.0.1:{port}/postgres"
+    run(pg_ctl, "-D", str(data), "-m", "immediate", "stop")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+def storage(request, tmp_path):
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres")
+    return {"journal": "", "sqlite": "sqlite:///"}[request.param] + str(tmp_path / "study.db")
 
 
 # --- the command

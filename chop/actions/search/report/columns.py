@@ -8,6 +8,7 @@ same are kept once.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -144,7 +145,7 @@ def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
         if isinstance(value, dict):
             yield from flattened(value, f"{above}{key}/")
         else:
-            yield f"{above}{key}", value
+            yield sys.intern(f"{above}{key}"), value  # one of which all designs share
 
 
 WIDTHS = {"data_in_bits": "data_in_width", "weight_bits": "weight_width"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,6 +175,7 @@ def read_record(file: Path) -> SearchRecord:
             file.read_text(encoding="utf-8"),
             parse_constant=lambda _: None,  # NaN and infinities cannot be drawn
             parse_float=lambda text: finite(float(text)),
+            object_hook=_sharing(),
         )
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(_damaged(file, str(error))) from error
@@ -190,6 +192,17 @@ def read_record(file: Path) -> SearchRecord:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(_damaged(file, f"{place}: {first['msg']}")) from error
+
+
+def _sharing() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Make equal tables of nodes, of which thousands of designs have few, the same object."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def shared(table: dict[str, Any]) -> dict[str, Any]:
+        is_of_node = table.keys() == {"config"}
+        return known.setdefault(repr(table), table) if is_of_node else table
+
+    return shared
 
 
 def _damaged(file: Path, why: str) -> str:

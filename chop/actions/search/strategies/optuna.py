@@ -127,6 +127,8 @@ class OptunaStrategy(Strategy):
             else:
                 study.tell(number, list(values))
         self._asked.pop(number, None)
+        told = storage.get_trial(trial_id)  # which nobody changes any more
+        told.distributions = _shared(self.quest.choices, told.params)
 
 
 def _violations(trial: FrozenTrial) -> Sequence[float]:
@@ -145,8 +147,13 @@ def quiet() -> Iterator[None]:
 def stored(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
     """A design as Optuna stores it: numbers, and what they could have been."""
     numbers = choices.encoded(chosen)
+    return numbers, _shared(choices, numbers)
+
+
+def _shared(choices: Choices, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """What Optuna calls the choices of a design: one object, unless some have keys of their own."""
     known = distributions(choices)
-    return numbers, {key: known[key] for key in numbers}
+    return known if len(numbers) == len(known) else {key: known[key] for key in numbers}
 
 
 @functools.lru_cache(maxsize=8)  # a handful of spaces are alive at a time

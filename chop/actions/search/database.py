@@ -1,0 +1,177 @@
+"""A study in a database: a trial is written in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import RDBStorage
+from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
+from optuna.storages._rdb import models
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import bindparam, insert, inspect, select, text, update
+from sqlalchemy.exc import OperationalError
+
+from chop.actions.search.journal import NOT_ALONE, SYNC_SECONDS, described
+from chop.actions.search.sharing import Common
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+# how a transaction is told not to wait for the disk, and afterwards to wait again
+HASTY = {
+    "sqlite": (text("PRAGMA synchronous=NORMAL"), text("PRAGMA synchronous=FULL")),
+    "postgresql": (text("SET LOCAL synchronous_commit TO off"), None),
+}
+STUDIES, TRIALS = models.StudyModel.__table__, models.TrialModel.__table__
+LOCK = select(STUDIES.c.study_id).where(STUDIES.c.study_id == bindparam("study")).with_for_update()
+# not their number, which would have to be counted
+LAST_BEFORE = (
+    select(TRIALS.c.number)
+    .where(TRIALS.c.study_id == bindparam("study"), TRIALS.c.trial_id < bindparam("trial"))
+    .order_by(TRIALS.c.trial_id.desc())
+    .limit(1)
+)
+END = update(TRIALS).where(
+    TRIALS.c.trial_id == bindparam("trial"),
+    TRIALS.c.state.in_([state for state in TrialState if not state.is_finished()]),
+)
+
+
+class Database(_CachedStorage):
+    """Optuna's storage, for trials that come as a whole; what is finished is read once."""
+
+    def __init__(self, backend: RDBStorage) -> None:
+        super().__init__(backend)
+        self._common, self._synced = Common(), 0.0
+        if backend.engine.name == "sqlite":
+            self._write_ahead()
+
+    def _write_ahead(self) -> None:
+        """Have SQLite add to a file beside the database: commits are cheap, and readers no bar."""
+        with contextlib.suppress(OperationalError), self._backend.engine.connect() as connection:
+            connection.execute(text("PRAGMA journal_mode=WAL"))
+
+    def append(self, study_id: int, trial: FrozenTrial, *, urgent: bool = False) -> None:
+        """Add a trial, which survives this process; if it is `urgent`, the machine as well."""
+        row = models.TrialModel(
+            study_id=study_id,
+            number=trial.number,
+            state=trial.state,
+            datetime_start=trial.datetime_start,
+            datetime_complete=trial.datetime_complete,
+        )
+        with self._transaction(urgent) as connection:
+            if self._backend.engine.name != "sqlite":  # where the first write locks everything
+                connection.execute(LOCK, {"study": study_id})
+            added = connection.execute(insert(TRIALS), _columns(row))
+            assert added.inserted_primary_key is not None
+            trial_id: int = added.inserted_primary_key[0]
+            before = connection.execute(LAST_BEFORE, {"study": study_id, "trial": trial_id})
+            if before.scalar() != (trial.number - 1 if trial.number else None):
+                raise OSError(NOT_ALONE)  # trials are numbered in their order
+            _insert(connection, models.TrialParamModel, trial_id, _params(trial))
+            _insert(connection, models.TrialUserAttributeModel, trial_id, _rows(trial.user_attrs))
+            system = _rows(trial.system_attrs)
+            _insert(connection, models.TrialSystemAttributeModel, trial_id, system)
+            _insert(connection, models.TrialValueModel, trial_id, _values(trial.values))
+        trial._trial_id = trial_id
+        self._enter(study_id, trial)
+
+    def finish(
+        self,
+        trial_id: int,
+        attributes: Mapping[str, Any],
+        state: TrialState,
+        values: Sequence[float] | None,
+        *,
+        urgent: bool = True,
+    ) -> None:
+        """End a trial with all that came of it, unless somebody else has."""
+        ended = models.TrialModel(state=state, datetime_complete=datetime.datetime.now())
+        with self._transaction(urgent) as connection:
+            done = connection.execute(END.values(**_columns(ended)), {"trial": trial_id})
+            if done.rowcount == 0:
+                raise UpdateFinishedTrialError(f"trial {trial_id} is finished")
+            _insert(connection, models.TrialUserAttributeModel, trial_id, _rows(attributes))
+            _insert(connection, models.TrialValueModel, trial_id, _values(values))
+
+    @contextlib.contextmanager
+    def _transaction(self, urgent: bool) -> Iterator[Connection]:
+        """All or nothing; the disk is waited for if it is urgent, and from time to time."""
+        engine = self._backend.engine
+        hasty = HASTY.get(engine.name)
+        with engine.connect() as connection:
+            if urgent or hasty is None or time.monotonic() - self._synced > SYNC_SECONDS:
+                with connection.begin():
+                    yield connection
+                self._synced = time.monotonic()
+                return
+            begin, end = hasty
+            try:
+                with connection.begin():
+                    connection.execute(begin)
+                    yield connection
+            finally:
+                if end is not None:
+                    connection.execute(end)
+
+    def _enter(self, study_id: int, trial: FrozenTrial) -> None:
+        """What reading its rows would come to, with the trial itself instead of a copy."""
+        with self._lock:
+            study = self._studies.setdefault(study_id, _StudyInfo())
+            super()._add_trials_to_cache(study_id, [trial])
+            if not trial.state.is_finished():
+                study.unfinished_trial_ids.add(trial._trial_id)
+            elif len(study.trials) == trial.number + 1:  # all before it are known
+                study.last_finished_trial_id = trial._trial_id
+
+    def _add_trials_to_cache(self, study_id: int, trials: list[FrozenTrial]) -> None:
+        for trial in trials:
+            self._common.share(trial)
+        super()._add_trials_to_cache(study_id, trials)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._backend.remove_session()
+        self._backend.engine.dispose()
+
+
+def _columns(row: models.TrialModel) -> dict[str, Any]:
+    """What is set of a row, as Optuna writes it."""
+    found = {
+        a.columns[0].name: getattr(row, a.key) for a in inspect(models.TrialModel).column_attrs
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _insert(connection: Connection, model: Any, trial_id: int, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(insert(model.__table__), [{"trial_id": trial_id, **r} for r in rows])
+
+
+def _params(trial: FrozenTrial) -> list[dict[str, Any]]:
+    return [
+        {
+            "param_name": key,
+            "param_value": trial.distributions[key].to_internal_repr(value),
+            "distribution_json": described(trial.distributions[key]),
+        }
+        for key, value in trial.params.items()
+    ]
+
+
+def _rows(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value_json": json.dumps(value)} for key, value in attributes.items()]
+
+
+def _values(values: Sequence[float] | None) -> list[dict[str, Any]]:
+    kept = [models.TrialValueModel.value_to_stored_repr(value) for value in values or ()]
+    return [
+        {"objective": i, "value": value, "value_type": kind} for i, (value, kind) in enumerate(kept)
+    ]
