@@ -15,6 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 from chop.actions.search.journal import SYNC_SECONDS
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record, StorageError
+from chop.actions.search.rungs import Before
 
 from .conftest import CHOICES, InOrder, Killed, Shuffled, coordinate, recorded
 
@@ -109,8 +110,8 @@ def test_optuna_reads_a_study_and_goes_on_with_it(storage, study):
 @pytest.mark.parametrize("front", [(), ((0.5, 1.0),)])
 def test_a_trial_is_published_and_finished_once(storage, study, front):
     ours, theirs = opened(storage, study), opened(storage, study)
-    ours.publish(0, CHOICES.nth(3), {"note": 1}, "me", front)
-    ours.publish(1, CHOICES.nth(4), {}, None, front)
+    ours.publish(0, CHOICES.nth(3), {"note": 1}, "me", Before(front))
+    ours.publish(1, CHOICES.nth(4), {}, None, Before(front))
     found = {trial.number: trial for trial in theirs.trials()}
     assert found[0].worker == "me"
     assert found[0].chosen == CHOICES.nth(3)
