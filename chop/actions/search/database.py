@@ -30,11 +30,11 @@ HASTY = {
 }
 STUDIES, TRIALS = models.StudyModel.__table__, models.TrialModel.__table__
 LOCK = select(STUDIES.c.study_id).where(STUDIES.c.study_id == bindparam("study")).with_for_update()
-# not their number, which would have to be counted
-LAST_BEFORE = (
-    select(TRIALS.c.number)
-    .where(TRIALS.c.study_id == bindparam("study"), TRIALS.c.trial_id < bindparam("trial"))
-    .order_by(TRIALS.c.trial_id.desc())
+# found by the ids, whose range is short, and not by counting
+BETWEEN = (
+    select(TRIALS.c.trial_id)
+    .where(TRIALS.c.trial_id > bindparam("last"), TRIALS.c.trial_id < bindparam("trial"))
+    .where(TRIALS.c.study_id == bindparam("study"))
     .limit(1)
 )
 END = update(TRIALS).where(
@@ -66,14 +66,15 @@ class Database(_CachedStorage):
             datetime_start=trial.datetime_start,
             datetime_complete=trial.datetime_complete,
         )
+        last = self._id_before(study_id, trial.number)
         with self._transaction(urgent) as connection:
             if self._backend.engine.name != "sqlite":  # where the first write locks everything
                 connection.execute(LOCK, {"study": study_id})
             added = connection.execute(insert(TRIALS), _columns(row))
             assert added.inserted_primary_key is not None
             trial_id: int = added.inserted_primary_key[0]
-            before = connection.execute(LAST_BEFORE, {"study": study_id, "trial": trial_id})
-            if before.scalar() != (trial.number - 1 if trial.number else None):
+            about = {"study": study_id, "trial": trial_id, "last": last}
+            if connection.execute(BETWEEN, about).first() is not None:
                 raise OSError(NOT_ALONE)  # trials are numbered in their order
             _insert(connection, models.TrialParamModel, trial_id, _params(trial))
             _insert(connection, models.TrialUserAttributeModel, trial_id, _rows(trial.user_attrs))
@@ -82,6 +83,16 @@ class Database(_CachedStorage):
             _insert(connection, models.TrialValueModel, trial_id, _values(trial.values))
         trial._trial_id = trial_id
         self._enter(study_id, trial)
+
+    def _id_before(self, study_id: int, number: int) -> int:
+        """The id of the trial before, which has to be the last one that is there."""
+        known = self._study_id_and_number_to_trial_id
+        if number and (study_id, number - 1) not in known:
+            self._read_trials_from_remote_storage(study_id)
+        found = known.get((study_id, number - 1), None if number else -1)
+        if found is None:
+            raise OSError(NOT_ALONE)
+        return found
 
     def finish(
         self,
