@@ -58,7 +58,7 @@ class Retrain:
 
     designs: Literal["front", "best"] | PositiveInt = "best"
     max_epochs: PositiveInt = 50
-    early_stopping: PositiveInt = 5  # epochs without a lower validation loss
+    early_stopping: PositiveInt | None = None  # epochs without a lower validation loss
     learning_rate: PositiveFloat = 1e-3
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: NonNegativeFloat = 0.0
