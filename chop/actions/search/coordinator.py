@@ -69,14 +69,22 @@ class Progress:
     resumed: int = 0  # trials that were there before
     front: Front = field(default_factory=Front)
     began: float = field(default_factory=time.monotonic)
+    group: int = 1  # trials that end together
+    groups_ended: float | None = None  # the last of them
 
     @property
     def completed(self) -> int:
         return self.done - self.failed - self.stopped
 
     @property
-    def per_second(self) -> float:
-        return (self.done - self.resumed) / max(time.monotonic() - self.began, 1e-9)
+    def per_second(self) -> float | None:
+        """Trials; unknown before the first group has ended."""
+        if self.group == 1:
+            return (self.done - self.resumed) / max(time.monotonic() - self.began, 1e-9)
+        if self.groups_ended is None:
+            return None
+        whole = self.done - self.done % self.group
+        return (whole - self.resumed) / max(self.groups_ended - self.began, 1e-9)
 
 
 class Failed(ValueError):
@@ -122,7 +130,7 @@ class Coordinator:
         self.visualizer: Any = None
         self._next = self._told = 0
         self._exhausted = False
-        self.progress = Progress(self._limit)
+        self.progress = Progress(self._limit, group=group)
 
     @property
     def _limit(self) -> int:
@@ -226,7 +234,7 @@ class Coordinator:
         finished = [t.outcome for t in self._stored.values() if t.outcome is not None]
         for out in finished:
             self._count(out)
-        self.progress.resumed = self.progress.done
+        self.progress.resumed, self.progress.groups_ended = self.progress.done, None
 
     def run(self, interrupted: Callable[[], object] = lambda: None) -> None:
         """Search until there are enough trials, no more designs, no more time, or a signal."""
@@ -380,6 +388,8 @@ class Coordinator:
 
     def _count(self, out: Outcome) -> None:
         self.progress.done += 1
+        if self.progress.done % self.group == 0:
+            self.progress.groups_ended = time.monotonic()
         self.progress.failed += out.state == "FAIL"
         self.progress.stopped += out.state == "PRUNED"
         first = self.first_failure

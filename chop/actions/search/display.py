@@ -136,9 +136,9 @@ def _lines(goals: Goals, log: Callable[[str], None]) -> Show:
         nonlocal last
         if time.monotonic() - last >= EVERY:
             last = time.monotonic()
-            left = (progress.total or progress.done) - progress.done
-            eta = _time(left / max(progress.per_second, 1e-9))
-            log(f"{progress.done:,} trials, {state(progress, goals)}, {eta} left")
+            said = f"{_counted(progress.done, 'trial')}, {state(progress, goals)}"
+            left, rate = (progress.total or progress.done) - progress.done, progress.per_second
+            log(said if rate is None else f"{said}, {_time(left / max(rate, 1e-9))} left")
 
     return show
 
@@ -156,7 +156,8 @@ def state(progress: Progress, goals: Goals) -> str:
             best = min(member[i] for member in members)
             best = (-best if direction == "maximize" else best) / goal.scale
             said.append(f"{goal.name} {best:.4g}")
-    said.append(f"{progress.per_second:.3g} trials/s")
+    if progress.per_second is not None:
+        said.append(f"{progress.per_second:.3g} trials/s")
     if progress.failed:
         said.append(f"{progress.failed} failed")
     if progress.stopped:

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from chop.actions.search import families
-from chop.actions.search.coordinator import Coordinator
+from chop.actions.search import display, families
+from chop.actions.search.coordinator import Coordinator, Progress
 from chop.actions.search.engines.base import Died, Group, Here, Note, Task, reported
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record
@@ -187,3 +187,18 @@ def test_a_process_whose_log_nobody_reads_reports_why_it_trains_one_by_one(caplo
     assert said[0] == Note("trials 1, 3 are trained one by one: they are odd")
     assert [out.number for out in said[1:]] == [0, 1, 2]
     assert caplog.records == []
+
+
+def test_a_rate_is_told_once_a_whole_group_has_ended(monkeypatch):
+    said, goals = [], settings_of(tables()).goals
+    monkeypatch.setattr(display, "EVERY", 0.0)
+    show = display._lines(goals, said.append)
+    progress = Progress(10, done=1, group=4)
+    show(progress)
+    assert said[-1].startswith("1 trial, ")
+    assert "trials/s" not in said[-1]
+    assert "left" not in said[-1]
+    progress.done, progress.groups_ended = 5, progress.began + 2.0
+    show(progress)
+    assert "2 trials/s" in said[-1]  # four of them in two seconds
+    assert "left" in said[-1]
