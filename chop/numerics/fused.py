@@ -445,7 +445,7 @@ def _kernels() -> Any:
 
 def runs_kernels(x: Tensor) -> bool:
     """Whether Triton works for this tensor, and nobody has switched it off."""
-    return _mode != "off" and plain(x) and x.is_cuda and _works(x.device)
+    return _mode != "off" and plain(x) and x.is_cuda and _works(x.device) and not _broken
 
 
 @functools.cache
@@ -474,11 +474,15 @@ class Slices:
 
     def __call__(self, x: Tensor, dim: int) -> Tensor:
         """Round a tensor whose slices lie along `dim`."""
-        kernels, x = _kernels(), x.detach().contiguous()
-        result, inner = torch.empty_like(x), math.prod(x.shape[dim + 1 :])
-        if x.numel() == 0:
-            return result
-        size = min(SIZE, _power_of_two(inner))
+        x = x.detach().contiguous()
+        result = torch.empty_like(x)
+        if x.numel():
+            inner = math.prod(x.shape[dim + 1 :])
+            on_device_of(x, functools.partial(self._launch, x, result, inner))
+        return result
+
+    def _launch(self, x: Tensor, result: Tensor, inner: int) -> None:
+        kernels, size = _kernels(), min(SIZE, _power_of_two(inner))
         kernels.round_slices[(x.numel() // inner, -(-inner // size))](
             x,
             result,
@@ -491,7 +495,6 @@ class Slices:
             num_warps=WARPS if size >= SIZE else 1,
             enable_fp_fusion=False,
         )
-        return result
 
 
 def _on_cuda(fmt: NumberFormat, x: Tensor) -> Tensor | None:
@@ -529,17 +532,22 @@ def _arranged(plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
 def _compiled(work: Callable[[], None], x: Tensor) -> bool:
     global _broken
     try:
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                work()
-        else:
-            work()
+        on_device_of(x, work)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         _broken = True
         logger.debug("Triton cannot compile (%s): formats run as plain torch operations", error)
     return not _broken
+
+
+def on_device_of(x: Tensor, work: Callable[[], None]) -> None:
+    """Launch kernels where a tensor is: Triton asks for the current device."""
+    if x.is_cuda and x.device.index != torch.cuda.current_device():
+        with torch.cuda.device(x.device):
+            work()
+    else:
+        work()
 
 
 def _most(plan: Plan, x: Tensor) -> float:

@@ -30,13 +30,38 @@ class Kept(NamedTuple):
 class Vouched(dict[str, Kept]):
     """What a layer keeps, where somebody knows without looking whether a parameter has changed."""
 
+    layer: Keeper
+
     def vouches(self, name: str) -> bool:
-        """Whether somebody knows it of this parameter."""
-        raise NotImplementedError
+        """Whether somebody knows it of this parameter: not of what is made of it at each look."""
+        made = hasattr(type(self.layer), name)  # masked, or parametrized
+        return not made and self.layer._parameters.get(name) is not None
 
     def unchanged(self, name: str) -> Kept | None:
         """What was kept of a parameter that has not changed since."""
         raise NotImplementedError
+
+
+class Seen(NamedTuple):
+    """A parameter when it was looked at: its data may have moved since, as by `to`."""
+
+    parameter: nn.Parameter
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, layer: nn.Module, name: str) -> Seen:
+        parameter = layer._parameters[name]
+        assert parameter is not None, "who vouches knows that it is there"
+        return cls(parameter, parameter.dtype, parameter.device)
+
+    def is_still(self, parameter: nn.Parameter | None) -> bool:
+        # another one may have taken its place, as in `functional_call`
+        return (
+            self.parameter is parameter
+            and self.dtype == self.parameter.dtype
+            and self.device == self.parameter.device
+        )
 
 
 class Keeper(nn.Module):
@@ -63,23 +88,20 @@ def rounded_again(tensor: Tensor, fmt: NumberFormat, before: Kept | None) -> Kep
 class _AtRest(Vouched):
     """Parameters are looked at once, and then not before the end."""
 
-    def __init__(self, layer: nn.Module, before: dict[str, Kept]) -> None:
-        super().__init__(before)
-        self._layer = layer
-        self._seen: dict[str, nn.Parameter | None] = {}
-
-    def vouches(self, name: str) -> bool:
-        return True
+    def __init__(self, layer: Keeper) -> None:
+        super().__init__(layer._kept)
+        self.layer = layer
+        self._seen: dict[str, Seen] = {}
 
     def unchanged(self, name: str) -> Kept | None:
-        # another parameter may take its place, as `functional_call` does
-        if self._seen.get(name, self) is not self._layer._parameters.get(name):
-            return None
-        return self.get(name)
+        seen = self._seen.get(name)
+        still = seen is not None and seen.is_still(self.layer._parameters[name])
+        return self.get(name) if still else None
 
     def __setitem__(self, name: str, kept: Kept) -> None:
         super().__setitem__(name, kept)
-        self._seen[name] = self._layer._parameters.get(name)
+        if self.vouches(name):
+            self._seen[name] = Seen.of(self.layer, name)
 
     def afterwards(self) -> dict[str, Kept]:
         """What can be compared with the parameters later."""
@@ -96,7 +118,7 @@ def at_rest(model: nn.Module) -> Iterator[None]:
     layers = [m for m in model.modules() if isinstance(m, Keeper)]
     layers = [layer for layer in layers if not isinstance(layer._kept, Vouched)]
     for layer in layers:
-        layer._kept = _AtRest(layer, layer._kept)
+        layer._kept = _AtRest(layer)
     try:
         yield
     finally:

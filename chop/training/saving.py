@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def write_atomically(content: dict[str, Any], file: Path) -> None:
     """Put `content` at `file`; if that fails, what was there before is still there."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    part = file.with_name(f".{file.name}.part")
+    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")  # others may write it, too
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as out:

@@ -290,7 +290,7 @@ class Coordinator:
     def _begin_groups(self) -> None:
         """Give whole groups to the engine, and offer the rest to others, as wholes too."""
         # one who joins while this process trains finds work at once, if there is any to spare
-        if self.others.present() or self.settings.in_flight > self.group:
+        if self.others.present() or self.in_flight > self.group:
             self._offer()
         for first in sorted({self._group_of(number)[0] for number in self._waiting}):
             self._begin_alone(first)
@@ -330,8 +330,9 @@ class Coordinator:
         """Let others see the trials before `end`: a storage numbers them in their order."""
         while self._written < end:
             number = self._written
-            asked, worker = self._asked[number], self.name if number in self._here else None
+            asked, ours = self._asked[number], number in self._here or number in self._alone
             last = max(n for n in self._group_of(number) if n in self._asked)
+            worker = self.name if ours else None
             self.record.publish(number, asked.chosen, asked.notes, worker, asked.before, last)
             self._published.add(number)
             self._written += 1

@@ -14,7 +14,7 @@ from optuna.storages import RDBStorage
 from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import bindparam, insert, inspect, select, text, update
+from sqlalchemy import bindparam, delete, insert, inspect, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from chop.actions.search.journal import NOT_ALONE, SYNC_SECONDS, described
@@ -23,24 +23,20 @@ from chop.actions.search.sharing import Common
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-# how a transaction is told not to wait for the disk, and afterwards to wait again
-HASTY = {
-    "sqlite": (text("PRAGMA synchronous=NORMAL"), text("PRAGMA synchronous=FULL")),
-    "postgresql": (text("SET LOCAL synchronous_commit TO off"), None),
-}
+# how SQLite is told not to wait for the disk, and afterwards to wait again. A server is another
+# matter: it may crash, and lose what it did not wait for, while we live on and never know
+HASTY, SAFE = text("PRAGMA synchronous=NORMAL"), text("PRAGMA synchronous=FULL")
 STUDIES, TRIALS = models.StudyModel.__table__, models.TrialModel.__table__
 LOCK = select(STUDIES.c.study_id).where(STUDIES.c.study_id == bindparam("study")).with_for_update()
 # found by the ids, whose range is short, and not by counting
-BETWEEN = (
+BEFORE = (
     select(TRIALS.c.trial_id)
-    .where(TRIALS.c.trial_id > bindparam("last"), TRIALS.c.trial_id < bindparam("trial"))
+    .where(TRIALS.c.trial_id >= bindparam("last"), TRIALS.c.trial_id < bindparam("trial"))
     .where(TRIALS.c.study_id == bindparam("study"))
-    .limit(1)
+    .limit(2)
 )
-END = update(TRIALS).where(
-    TRIALS.c.trial_id == bindparam("trial"),
-    TRIALS.c.state.in_([state for state in TrialState if not state.is_finished()]),
-)
+UNFINISHED = [state for state in TrialState if not state.is_finished()]
+END = update(TRIALS).where(TRIALS.c.trial_id == bindparam("trial"), TRIALS.c.state.in_(UNFINISHED))
 
 
 class Database(_CachedStorage):
@@ -49,13 +45,14 @@ class Database(_CachedStorage):
     def __init__(self, backend: RDBStorage) -> None:
         super().__init__(backend)
         self._common, self._synced = Common(), 0.0
-        if backend.engine.name == "sqlite":
-            self._write_ahead()
+        self._hasty = False  # whether a transaction need not wait for the disk
 
-    def _write_ahead(self) -> None:
+    def write_ahead(self) -> None:
         """Have SQLite add to a file beside the database: commits are cheap, and readers no bar."""
+        if self._backend.engine.name != "sqlite":
+            return
         with contextlib.suppress(OperationalError), self._backend.engine.connect() as connection:
-            connection.execute(text("PRAGMA journal_mode=WAL"))
+            self._hasty = connection.execute(text("PRAGMA journal_mode=WAL")).scalar() == "wal"
 
     def append(self, study_id: int, trial: FrozenTrial, *, urgent: bool = False) -> None:
         """Add a trial, which survives this process; if it is `urgent`, the machine as well."""
@@ -74,7 +71,8 @@ class Database(_CachedStorage):
             assert added.inserted_primary_key is not None
             trial_id: int = added.inserted_primary_key[0]
             about = {"study": study_id, "trial": trial_id, "last": last}
-            if connection.execute(BETWEEN, about).first() is not None:
+            before = list(connection.execute(BEFORE, about).scalars())
+            if before != ([last] if trial.number else []):
                 raise OSError(NOT_ALONE)  # trials are numbered in their order
             _insert(connection, models.TrialParamModel, trial_id, _params(trial))
             _insert(connection, models.TrialUserAttributeModel, trial_id, _rows(trial.user_attrs))
@@ -94,6 +92,29 @@ class Database(_CachedStorage):
             raise OSError(NOT_ALONE)
         return found
 
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        """As Optuna's, but in one statement: nobody can claim or finish the trial in between."""
+        if values is not None or state.is_finished():
+            return super().set_trial_state_values(trial_id, state, values)
+        now = datetime.datetime.now()
+        running = state == TrialState.RUNNING
+        fresh = {"state": state} | ({"datetime_start": now} if running else {})
+        change = (
+            update(TRIALS)
+            .where(TRIALS.c.trial_id == trial_id)
+            .where(TRIALS.c.state.in_([TrialState.WAITING] if running else UNFINISHED))
+        )
+        with self._backend.engine.begin() as connection:
+            if connection.execute(change.values(**fresh)).rowcount:
+                return True
+            state_of = select(TRIALS.c.state).where(TRIALS.c.trial_id == trial_id)
+            found = connection.execute(state_of).scalar()
+        if found is not None and found.is_finished():
+            raise UpdateFinishedTrialError(f"trial {trial_id} is finished")
+        return False
+
     def finish(
         self,
         trial_id: int,
@@ -109,28 +130,25 @@ class Database(_CachedStorage):
             done = connection.execute(END.values(**_columns(ended)), {"trial": trial_id})
             if done.rowcount == 0:
                 raise UpdateFinishedTrialError(f"trial {trial_id} is finished")
-            _insert(connection, models.TrialUserAttributeModel, trial_id, _rows(attributes))
-            _insert(connection, models.TrialValueModel, trial_id, _values(values))
+            rows, scores = _rows(attributes), _values(values)
+            _replace(connection, models.TrialUserAttributeModel, trial_id, rows, "key")
+            _replace(connection, models.TrialValueModel, trial_id, scores, "objective")
 
     @contextlib.contextmanager
     def _transaction(self, urgent: bool) -> Iterator[Connection]:
         """All or nothing; the disk is waited for if it is urgent, and from time to time."""
-        engine = self._backend.engine
-        hasty = HASTY.get(engine.name)
-        with engine.connect() as connection:
-            if urgent or hasty is None or time.monotonic() - self._synced > SYNC_SECONDS:
+        with self._backend.engine.connect() as connection:
+            if urgent or not self._hasty or time.monotonic() - self._synced > SYNC_SECONDS:
                 with connection.begin():
                     yield connection
                 self._synced = time.monotonic()
                 return
-            begin, end = hasty
             try:
                 with connection.begin():
-                    connection.execute(begin)
+                    connection.execute(HASTY)
                     yield connection
             finally:
-                if end is not None:
-                    connection.execute(end)
+                connection.execute(SAFE)
 
     def _enter(self, study_id: int, trial: FrozenTrial) -> None:
         """What reading its rows would come to, with the trial itself instead of a copy."""
@@ -164,6 +182,16 @@ def _columns(row: models.TrialModel) -> dict[str, Any]:
 def _insert(connection: Connection, model: Any, trial_id: int, rows: list[dict[str, Any]]) -> None:
     if rows:
         connection.execute(insert(model.__table__), [{"trial_id": trial_id, **r} for r in rows])
+
+
+def _replace(
+    connection: Connection, model: Any, trial_id: int, rows: list[dict[str, Any]], key: str
+) -> None:
+    """Insert rows, in place of what somebody who was killed has left of them."""
+    table = model.__table__
+    old = table.c.trial_id == trial_id, table.c[key].in_([row[key] for row in rows])
+    connection.execute(delete(table).where(*old))
+    _insert(connection, model, trial_id, rows)
 
 
 def _params(trial: FrozenTrial) -> list[dict[str, Any]]:

@@ -66,7 +66,10 @@ def open_storage(url: str, *, create: bool = True) -> Storage:
 
             assert path is not None
             return open_journal(path)
-        return _database(url)
+        found = _database(url)
+        if create:
+            found.write_ahead()
+        return found
 
 
 def _parts(url: str) -> tuple[str, Path | None]:

@@ -11,6 +11,8 @@ import numpy as np
 from chop.actions.search.goals import Costs
 from chop.actions.search.runners.base import Metrics, Stopped
 
+BLOCK = 256  # points that are compared with all others at once
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -83,11 +85,11 @@ def ranked(marks: Sequence[Mark]) -> list[int]:
 
 def _beaten(costs: Sequence[Costs | None]) -> list[int]:
     """How many of the others dominate each; costs that are not known neither win nor lose."""
-    points = np.array([mine for mine in costs if mine is not None])
-
-    def count(mine: Costs | None) -> int:
-        if mine is None:
-            return 0
-        return int(((points <= mine).all(axis=1) & (points < mine).any(axis=1)).sum())
-
-    return [count(mine) for mine in costs]
+    known = [place for place, mine in enumerate(costs) if mine is not None]
+    points, counts = np.array([costs[place] for place in known]), [0] * len(costs)
+    for start in range(0, len(known), BLOCK):
+        mine = points[start : start + BLOCK, None]
+        beaten = ((points <= mine).all(axis=2) & (points < mine).any(axis=2)).sum(axis=1)
+        for place, count in zip(known[start : start + BLOCK], beaten.tolist(), strict=True):
+            counts[place] = count
+    return counts

@@ -15,11 +15,14 @@ class Common:
     """What many trials have in common, of which one is enough."""
 
     def __init__(self) -> None:
-        self._distributions: dict[BaseDistribution, BaseDistribution] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
 
     def share(self, trial: FrozenTrial) -> None:
         one = self._distributions.setdefault
-        trial.distributions = {sys.intern(k): one(d, d) for k, d in trial.distributions.items()}
+        # by how they are written: True equals 1, and is another choice
+        trial.distributions = {
+            sys.intern(key): one(repr(each), each) for key, each in trial.distributions.items()
+        }
         trial.params = interned(trial.params)
         trial.user_attrs = interned(trial.user_attrs)
 

@@ -59,7 +59,8 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Tensor:
         result, mean, inverse = torch.empty_like(x), x.new_empty(len(x)), x.new_empty(len(x))
         grid, sizes = _grid(x)
-        _kernels().forward[grid](
+        launch = functools.partial(
+            _kernels().forward[grid],
             x,
             result,
             x if weight is None else weight,
@@ -74,6 +75,7 @@ class _BatchNorm(torch.autograd.Function):
             BIAS=bias is not None,
             **sizes,
         )
+        fused.on_device_of(x, launch)
         ctx.save_for_backward(x, weight, mean, inverse)
         ctx.has_bias = bias is not None
         return result
@@ -88,7 +90,8 @@ class _BatchNorm(torch.autograd.Function):
             x.new_empty(len(x)),
         )
         grid, sizes = _grid(x)
-        _kernels().backward[grid](
+        launch = functools.partial(
+            _kernels().backward[grid],
             grad,
             x,
             x if weight is None else weight,
@@ -101,5 +104,6 @@ class _BatchNorm(torch.autograd.Function):
             WEIGHT=weight is not None,
             **sizes,
         )
+        fused.on_device_of(x, launch)
         learnt = (weight_grad if weight is not None else None, bias_grad if ctx.has_bias else None)
         return x_grad, *learnt, None, None, None

@@ -271,3 +271,36 @@ def test_trials_alone_are_still_tasks(tmp_path):
     engine = Patient(slots=2)
     Guest(study(tmp_path / "j"), engine, BEAT)._take()
     assert [type(work) for work in engine.seen] == [Task, Task]
+
+
+class Deadly(Patient):
+    """Its first group dies once; then others may join."""
+
+    def __init__(self, joined, **facts):
+        super().__init__(**facts)
+        self.joined, self.died = joined, False
+
+    def wait(self, seconds):
+        if self._left and not self.died:
+            self.died = True
+            numbers = [task.number for task in self.seen[-1].tasks]
+            self._left.clear()
+            self.joined()
+            return [Died(number, "killed") for number in numbers]
+        time.sleep(0.1)  # time enough for others
+        return super().wait(seconds)
+
+
+def test_trials_that_are_run_alone_are_nobody_elses(tmp_path):
+    members = []
+
+    def joined():
+        members.append(Member(tmp_path / "j", Patient(seed=1), retries=1))
+        time.sleep(0.2)  # it has seen what there is
+
+    engine = Deadly(joined)
+    lead(tmp_path / "j", engine, retries=1, n_trials=2 * SIZE, in_flight=SIZE)
+    alone = {work.number for work in engine.seen if isinstance(work, Task)}
+    assert alone == set(range(SIZE))
+    theirs = {number for group in groups_of(members[0].engine) for number in group}
+    assert not theirs & alone

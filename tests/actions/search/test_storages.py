@@ -14,7 +14,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from chop.actions.search.journal import SYNC_SECONDS
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record, StorageError
+from chop.actions.search.record import Record, StorageError, open_storage
 from chop.actions.search.rungs import Before
 
 from .conftest import CHOICES, InOrder, Killed, Shuffled, coordinate, recorded
@@ -184,7 +184,99 @@ def test_a_killed_search_goes_on_as_if_nothing_had_happened(storage, study, tmp_
     assert recorded(storage, study=study) == recorded(tmp_path / "alone")
 
 
+# --- several at once
+
+
+def test_a_trial_has_one_owner(storage, study):
+    lead, count = opened(storage, study), 40
+    for number in range(count):
+        lead.publish(number, CHOICES.nth(number), {}, None)
+    got, start = [[], []], threading.Barrier(2)
+
+    def claim(who):
+        record = opened(storage, study)
+        record.frozen()
+        for number in range(count):
+            start.wait(60)
+            if record.claim(number, str(who)):
+                got[who].append(number)
+
+    threads = [threading.Thread(target=claim, args=(who,)) for who in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(got[0] + got[1]) == list(range(count))
+
+
+def test_what_is_finished_at_the_last_moment_stays_finished(storage, study, monkeypatch):
+    lead, guest = opened(storage, study), opened(storage, study)
+    lead.publish(0, CHOICES.nth(0), {}, None)
+    guest.frozen()
+    assert guest.claim(0, "guest")
+    check = RDBStorage.check_trial_is_updatable
+
+    def meanwhile(self, *given):
+        check(self, *given)
+        monkeypatch.setattr(RDBStorage, "check_trial_is_updatable", check)
+        guest.finish(outcome(0))
+
+    monkeypatch.setattr(RDBStorage, "check_trial_is_updatable", meanwhile)
+    lead.requeue(0)
+    guest.finish(outcome(0))  # unless it was in between
+    assert lead.requeue(0) is False
+    assert lead.claim(0, "lead") is False
+    (found,) = as_optuna_reads_it(storage, study).trials
+    assert found.state.is_finished()
+
+
+def test_what_a_killed_process_left_of_an_outcome_is_replaced(tmp_path):
+    record = opened(f"sqlite:///{tmp_path}/study.db", "s")
+    record.publish(0, CHOICES.nth(0), {}, "me")
+    half = sqlite3.connect(tmp_path / "study.db")
+    half.execute(
+        "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (1, ?, ?)",
+        ("violations", "[9.0]"),
+    )
+    half.commit()
+    half.close()
+    assert record.finish(outcome(0))
+    (found,) = opened(f"sqlite:///{tmp_path}/study.db", "s").trials()
+    assert found.outcome.violations == (0.5,)
+
+
+def test_a_storage_that_has_lost_a_trial_is_not_added_to(tmp_path):
+    record = opened(f"sqlite:///{tmp_path}/study.db", "s")
+    for number in range(2):
+        record.add(CHOICES.nth(number), {}, outcome(number))
+    broken = sqlite3.connect(tmp_path / "study.db")
+    broken.execute("DELETE FROM trials WHERE number = 1")
+    broken.commit()
+    broken.close()
+    with pytest.raises(StorageError):
+        record.add(CHOICES.nth(2), {}, outcome(2))
+
+
+def test_a_choice_of_true_is_not_one_of_1(storage, study):
+    for name, choices in ((f"{study}-a", (True, False)), (f"{study}-b", (1, 0))):
+        found = optuna.create_study(study_name=name, storage=open_storage(storage))
+        found.optimize(
+            lambda trial, c=choices: float(trial.suggest_categorical("c", c)), n_trials=1
+        )
+    again = optuna.load_study(study_name=f"{study}-b", storage=open_storage(storage))
+    assert repr(again.trials[0].distributions["c"].choices) == "(1, 0)"
+
+
 # --- the disk
+
+
+def test_who_only_reads_leaves_the_file_as_it_is(tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db"
+    RDBStorage(url)
+    open_storage(url, create=False)
+    reader = sqlite3.connect(tmp_path / "study.db")
+    assert reader.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    reader.close()
 
 
 def test_sqlite_writes_ahead_so_that_readers_are_no_bar(tmp_path):

@@ -182,4 +182,5 @@ def forget_recorded(folder: Path, recorded: Collection[int], group: int, trials:
 
 
 def _snapshots(folder: Path, first: int) -> Iterator[Path]:
-    return folder.glob(f"{first}-*.pt*")
+    yield from folder.glob(f"{first}-*.pt")
+    yield from folder.glob(f".{first}-*.part")  # of processes that were killed

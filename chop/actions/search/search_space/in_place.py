@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from chop.actions.search.search_space.parts import frozen
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.numerics.kept import Kept, Vouched
+from chop.numerics.kept import Kept, Seen, Vouched
 from chop.passes.graph.transforms.quantize.quantize import (
     call_instead,
     node_config,
@@ -28,11 +28,11 @@ Key = tuple[Any, ...]
 
 
 class _Counted(NamedTuple):
-    """A rounded parameter, the parameter itself, and how often it had been written to."""
+    """A rounded parameter, which one it was, and how often it had been written to."""
 
     kept: Kept
-    of: nn.Parameter | None
-    version: int | None
+    seen: Seen | None
+    version: int
 
 
 class Shelf(OrderedDict[tuple[Any, ...], _Counted]):
@@ -57,31 +57,32 @@ class Shelf(OrderedDict[tuple[Any, ...], _Counted]):
 class _Corner(Vouched):
     """The part of a shelf that one layer sees, in place of what it keeps itself."""
 
+    layer: Quantized
+
     def __init__(self, shelf: Shelf, place: str, layer: Quantized) -> None:
         super().__init__()
-        self._shelf, self._place, self._layer = shelf, place, layer
+        self.layer, self._shelf, self._place = layer, shelf, place
 
     def _key(self, name: str) -> tuple[Any, ...]:
-        return self._place, name, self._layer.formats.get(name)
+        return self._place, name, self.layer.formats.get(name)
 
     def vouches(self, name: str) -> bool:
-        # what is no parameter itself, as a masked weight, is made anew at each look
-        return not self._shelf.trained and self._layer._parameters.get(name) is not None
+        return not self._shelf.trained and super().vouches(name)
 
     def unchanged(self, name: str) -> Kept | None:
-        found, parameter = self._shelf.get(self._key(name)), self._layer._parameters[name]
-        if found is None or parameter is None or found.of is not parameter:
+        found, parameter = self._shelf.get(self._key(name)), self.layer._parameters[name]
+        if found is None or found.seen is None or not found.seen.is_still(parameter):
             return None
-        return found.kept if found.version == parameter._version else None
+        return found.kept if found.version == found.seen.parameter._version else None
 
     def get(self, name: str, default: Any = None) -> Any:
         found = self._shelf.get(self._key(name))
         return default if found is None else found.kept
 
     def __setitem__(self, name: str, kept: Kept) -> None:
-        parameter = self._layer._parameters.get(name)
-        version = None if parameter is None else parameter._version
-        self._shelf.put(self._key(name), _Counted(kept, parameter, version))
+        seen = Seen.of(self.layer, name) if super().vouches(name) else None
+        version = 0 if seen is None else seen.parameter._version
+        self._shelf.put(self._key(name), _Counted(kept, seen, version))
 
 
 @dataclass

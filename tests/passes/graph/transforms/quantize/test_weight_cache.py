@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrize
 
 from chop.numerics import at_rest
 from chop.numerics.integer import Integer
+from chop.passes.graph.transforms.pruning.masks import attach_mask
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     Conv2dInteger,
     LayerNormInteger,
@@ -319,3 +321,35 @@ def test_another_parameter_in_its_place_is_noticed_at_rest(layer):
         now = F.linear(FORMAT(X), FORMAT(others["weight"]), FORMAT(others["bias"]))
         assert torch.equal(found, now)
         assert torch.equal(layer(X), before)
+
+
+class Twice(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+@torch.no_grad()
+def test_parameters_that_are_made_at_each_look_are_never_vouched_for(layer):
+    parametrize.register_parametrization(layer, "weight", Twice())
+    others = {name: torch.randn_like(tensor) for name, tensor in layer.state_dict().items()}
+    expected = torch.func.functional_call(layer, others, (X,))
+    with at_rest(layer):
+        layer(X)
+        assert torch.equal(torch.func.functional_call(layer, others, (X,)), expected)
+
+
+@torch.no_grad()
+def test_masks_may_change_at_rest(layer):
+    attach_mask(layer, "weight", torch.ones(3, 4, dtype=torch.bool))
+    with at_rest(layer):
+        layer(X)
+        layer.weight_mask.zero_()
+        assert torch.equal(layer(X), FORMAT(layer.bias).expand(2, 3))
+
+
+@torch.no_grad()
+def test_a_network_at_rest_may_change_its_type(layer):
+    with at_rest(layer):
+        layer(X)
+        layer.double()
+        assert layer(X.double()).dtype == torch.float64

@@ -124,7 +124,9 @@ class Quantized(Leaf, Keeper):
         """A parameter in its format: rounded once and kept, if nobody can be training it."""
         fmt, store = self.formats.get(name), self._kept
         idle = fmt is not None and not (self.training or torch.is_grad_enabled())
-        vouched = idle and isinstance(store, Vouched) and store.vouches(name)
+        # a replica on another device has its original's
+        own = isinstance(store, Vouched) and store.layer is self
+        vouched = idle and own and store.vouches(name)  # type: ignore[attr-defined]
         if vouched and (kept := store.unchanged(name)) is not None and kept.fmt == fmt:  # type: ignore[attr-defined]
             return kept.rounded
         tensor = getattr(self, name)
