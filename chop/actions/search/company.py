@@ -245,7 +245,10 @@ class Guests:
         self._orphans = {number: self._orphans.get(number, now) for number in orphans}
         if not orphans:
             self._trusted &= self._alive
-        return [number for number, since in self._orphans.items() if now - since >= LOOK]
+        gone = [number for number, since in self._orphans.items() if now - since >= LOOK]
+        for number in gone:  # who takes one of them now has a moment again
+            del self._orphans[number]
+        return gone
 
 
 class Guest:

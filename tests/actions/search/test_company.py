@@ -5,9 +5,10 @@ import threading
 import time
 
 import pytest
+from optuna.trial import TrialState
 
 from chop.actions.search import company
-from chop.actions.search.company import LEADER, Identity, Lead, Pulse, is_led
+from chop.actions.search.company import LEADER, Guests, Identity, Lead, Pulse, is_led
 from chop.actions.search.record import Record, StorageError
 
 from .conftest import CHOICES
@@ -135,3 +136,14 @@ def test_two_processes_that_start_at_once_share_the_study(searches):
     assert [process.returncode for process in both.values()] == [0, 0], "\n".join(said.values())
     (leader,) = [out for out in both if (searches.results(out) / "log.json").exists()]
     assert searches.table(leader) == searches.table("alone")
+
+
+def test_who_takes_over_a_lost_trial_has_a_moment_to_sign_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(company, "LOOK", 0.05)
+    record = study(tmp_path / "j")
+    record.publish(0, CHOICES.nth(0), {}, "somebody who died")
+    guests = Guests(record, BEAT, "leader")
+    until(lambda: list(guests.lost()) == [0])
+    assert record.requeue(0)
+    record._storage.set_trial_state_values(record._ids[0], TrialState.RUNNING)  # not yet signed
+    assert list(guests.lost()) == []
