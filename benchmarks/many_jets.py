@@ -27,6 +27,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=800_000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.rows < 1 or args.file.suffix != ".npz" or not args.file.absolute().parent.is_dir():
+        parser.error("name a file .npz in a folder that is there, and at least one row")
     data = MaseDataModule("jsc-sim")
     data.prepare_data()
     data.setup()

@@ -17,7 +17,9 @@ def read_parquet(file: Path, label: str | None = None) -> Table:
         import pyarrow  # type: ignore[import-untyped]
         from pyarrow import parquet
     except ImportError as error:
-        raise ImportError('Parquet files need pyarrow: pip install "mase[tables]"') from error
+        raise ImportError(
+            'Parquet files need pyarrow: .venv/bin/pip install -c constraints.txt -e ".[tables]"'
+        ) from error
 
     try:
         table = parquet.read_table(file)

@@ -293,5 +293,7 @@ def get_tokenizer(name: str, checkpoint: str | Path | None = None) -> Any:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise ImportError('tokenizers need another package: pip install "mase[hf]"') from error
+        raise ImportError(
+            'tokenizers need another package: .venv/bin/pip install -c constraints.txt -e ".[hf]"'
+        ) from error
     return transformers.AutoTokenizer.from_pretrained(str(checkpoint or name))

@@ -6,7 +6,13 @@ import contextlib
 import logging
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.search.conduct import Place, check_same, described_search, latest
+from chop.actions.search.conduct import (
+    Place,
+    check_same,
+    described_search,
+    latest,
+    whole_groups,
+)
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record
 from chop.actions.search.results import Results
@@ -18,7 +24,7 @@ def apply(problem: Problem, place: Place, config: RunConfig) -> None:
     """Build the design of a trial from the parent, train it as its trial did, and save it."""
     worker = problem.worker()
     place = latest(place)
-    settings = problem.settings()
+    settings = whole_groups(problem.settings(), worker.group)
     ways, choices = settings.goals.directions, worker.space.choices
     about = described_search(problem, settings, worker, {"model": config.model})
     record = Record(place.url, place.study, ways, choices, create=False)

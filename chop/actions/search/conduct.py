@@ -58,6 +58,7 @@ FIXED = (
     "weights",
     "dataset",
     "fingerprints",
+    "batch_size",
     "space",
     "runners",
     "objectives",
@@ -119,7 +120,7 @@ def conduct(
     refuse_hopeless(worker)
     if settings.retrain is not None:
         check_splits(problem.data_module)
-    settings = _whole_groups(settings, worker.group)
+    settings = whole_groups(settings, worker.group)
     workers = place.workers or settings.n_jobs
     with wrong_usage():
         strategy = settings.strategy(worker.quest, **settings.sampler_options)
@@ -229,7 +230,7 @@ def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, flo
     )
 
 
-def _whole_groups(settings: Settings, group: int) -> Settings:
+def whole_groups(settings: Settings, group: int) -> Settings:
     """Designs are asked for by the group."""
     return dataclasses.replace(settings, in_flight=math.ceil(settings.in_flight / group) * group)
 
@@ -315,6 +316,7 @@ def described_search(
             "dataset_title": getattr(info, "title", data.name),
             "simulated": bool(getattr(info, "simulated", False)),
             "fingerprints": {n: getattr(s, "fingerprint", None) for n, s in splits.items()},
+            "batch_size": data.batch_size,
             "seed": problem.seed,
             "sampler": settings.sampler,
             "sampler_options": settings.sampler_options,

@@ -75,10 +75,10 @@ def open_storage(url: str, *, create: bool = True) -> Storage:
 def _parts(url: str) -> tuple[str, Path | None]:
     """What kind of storage it is, and its file if it is in one."""
     scheme, separator, rest = url.partition("://")
-    if not separator:
+    if not separator and url.partition(":")[0] not in KINDS:
         return "journal", Path(url)
     scheme = scheme.partition("+")[0]  # without the driver
-    if scheme not in KINDS:
+    if scheme not in KINDS or not separator:
         raise ConfigError(
             f"--storage {without_password(url)} is no storage for studies; write {STORAGES}"
         )
@@ -86,6 +86,15 @@ def _parts(url: str) -> tuple[str, Path | None]:
         return scheme, Path(rest)
     file = rest.removeprefix("/").partition("?")[0]
     return scheme, Path(file) if scheme == "sqlite" and file not in ("", ":memory:") else None
+
+
+def check_url(url: str) -> None:
+    """Refuse what is no storage, whatever is in it."""
+    _, path = _parts(url)
+    if path is not None and path.is_dir():
+        raise ConfigError(f"--storage {url} is a folder; name a file in it")
+    if path is not None and url.startswith("sqlite") and not path.absolute().parent.is_dir():
+        raise ConfigError(f"--storage {url}: there is no folder {path.parent}; make it first")
 
 
 def _database(url: str) -> Database:
@@ -104,7 +113,7 @@ def _database(url: str) -> Database:
     except ImportError as error:
         raise ConfigError(
             f"--storage {without_password(url)}: its driver is not installed; "
-            f'pip install "mase[postgres]"'
+            f'.venv/bin/pip install -c constraints.txt -e ".[postgres]"'
         ) from error
     except ArgumentError as error:
         raise ConfigError(

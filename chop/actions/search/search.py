@@ -151,6 +151,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         settings_of(tables, f"{config.config}: ")
     elif config.apply is not None and searches_itself(own):
         raise ConfigError(f"--apply: {own.__name__} searches by itself, and keeps what it finds")
+    _check_before_training(config, tables)
     model, info, data_module = model_and_data(config)
     project.create()
     load_name, load_type = parent_checkpoint(config, project, model, data_module)
@@ -187,6 +188,25 @@ def run_search(config: RunConfig, project: Project) -> None:
         go(problem)
     else:
         conduct_by(own, problem, place.folder, go)
+
+
+def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None:
+    """What can be wrong whatever the network is, before a parent is trained for it."""
+    from chop.actions.search.problem import wrong_usage
+    from chop.actions.search.record import check_url
+    from chop.actions.search.search_space.registry import check_name
+    from chop.devices import parse_accelerator
+
+    name = tables.get("search_space", {}).get("name")
+    try:
+        parse_accelerator(config.accelerator)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from error
+    if isinstance(name, str):
+        with wrong_usage():
+            check_name(name)
+    if config.storage is not None:
+        check_url(config.storage)
 
 
 def _apply_or_search(problem: Problem, place: Place, config: RunConfig) -> None:

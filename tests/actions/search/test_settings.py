@@ -239,6 +239,37 @@ def test_a_design_that_was_found_can_be_applied(searches):
 
 
 @pytest.mark.slow
+def test_a_design_of_a_population_can_be_applied_and_its_study_goes_on_as_it_was(searches):
+    config = searches.config("n_trials = 3")
+    trained = "population_train]\npopulation = 3\nmax_steps = 3\n"
+    before, _, rest = config.read_text().partition("basic_evaluation]\n")
+    config.write_text(before + trained + rest[rest.index("\n[") + 1 :])
+    searches.run(config)
+    assert "Applying trial" in searches.run(config, "--apply", "best")
+    said = searches.run(config, "--resume", "--batch-size", 77, check=2)
+    assert "its batch_size is" in said
+
+
+@pytest.mark.slow
+def test_what_is_wrong_whatever_the_network_is_said_before_a_parent_is_trained(searches):
+    config = searches.config("n_trials = 3")
+    wrong = searches.folder / "w.toml"
+    wrong.write_text(config.read_text().replace("graph/quantize", "graph/quantise"))
+    cases = [
+        (wrong, (), "unknown search space"),
+        (config, ("--storage", "sqlite:/study.db"), "is no storage for studies"),
+        (config, ("--storage", "sqlite:///no/study.db"), "there is no folder no; make it first"),
+        (config, ("--storage", "."), "is a folder; name a file in it"),
+        (config, ("--accelerator", "cuda:99"), "accelerator"),
+    ]
+    for file, flags, expected in cases:
+        said = searches.run(file, *flags, check=2)
+        assert expected in said
+        assert "Traceback" not in said
+        assert not searches.results().exists()
+
+
+@pytest.mark.slow
 def test_there_has_to_be_a_search_to_apply(searches):
     said = searches.run(searches.config("n_trials = 6"), "--apply", "best", check=2)
     assert "Traceback" not in said

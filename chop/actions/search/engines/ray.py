@@ -183,7 +183,8 @@ def import_ray() -> Any:
             import ray.exceptions
     except ImportError as error:
         raise ValueError(
-            '--engine ray needs Ray, which is not installed; pip install "mase[cluster]"'
+            "--engine ray needs Ray, which is not installed; "
+            '.venv/bin/pip install -c constraints.txt -e ".[cluster]"'
         ) from error
     return ray
 

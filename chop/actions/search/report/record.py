@@ -147,6 +147,11 @@ def find_record(where: str | Path, project_dir: Path) -> Path:
         raise ConfigError(_no_such_project(str(where), project_dir))
     places = (folder / IN_PROJECT, folder / IN_PROJECT.name)
     found = next((place for place in places if place.is_file()), None)
+    if found is None and any((folder / IN_PROJECT).parent.glob("*.journal")):
+        raise ConfigError(
+            f"the search in {folder} was cut off before it wrote its files; go on with it by "
+            f"`ch search … --project {folder.name} --resume`"
+        )
     if found is None:
         raise ConfigError(
             f"no search in {folder}: {IN_PROJECT} is missing; "

@@ -24,7 +24,8 @@ def split_of(scene: Scene, loader: str, runner: str) -> Any:
     if found is None:
         there = [name for name, attribute in DATASETS.items() if _has(scene, attribute)]
         raise ValueError(
-            f"{runner} reads {loader}, which this data set lacks; set data_loader to one of "
+            f"{runner} reads {loader}, which a search does not have (test data are kept for the "
+            f"end); set data_loader to one of "
             f"{', '.join(there) or 'those of a data module that is set up'}"
         )
     return found

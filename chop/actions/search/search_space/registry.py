@@ -64,15 +64,19 @@ def lab_space(cls: type[Any], table: Mapping[str, Any], problem: Problem) -> Any
     return cls(model, problem.model_info, config, inputs, problem.accelerator)
 
 
-def _by_pass(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
-    """`graph/prune`: the choices are those of the pass of that name."""
+def check_name(name: str) -> None:
+    """Refuse what is neither a space nor a pass."""
     from chop.passes.base import PASSES
 
-    short = name.removeprefix("graph/")
-    if short not in PASSES:
+    if name not in SPACES and name.removeprefix("graph/") not in PASSES:
         known = [*SPACES, *(f"graph/{p.name}" for p in PASSES.values() if p.kind == "transform")]
         raise UnknownName("search space", name, known)
-    return of_pass(name, short, table, problem)
+
+
+def _by_pass(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
+    """`graph/prune`: the choices are those of the pass of that name."""
+    check_name(name)
+    return of_pass(name, name.removeprefix("graph/"), table, problem)
 
 
 def of_pass(name: str, run: str, table: Mapping[str, Any], problem: Problem) -> Space:
