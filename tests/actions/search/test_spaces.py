@@ -512,3 +512,23 @@ def test_options_of_a_pass_in_a_joint_space_are_checked(graph):
         redefined(graph, wieghts="inherit")
     with pytest.raises(ValueError, match="weights"):
         redefined(graph, weights="stolen")
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({"name": ["both"], "widht": [8]}, "did you mean 'width'"),
+        ({"name": ["both", "bth"], "width": [8]}, "did you mean 'both'"),
+        ({"name": ["both"], "width": [8, 0]}, "width is 0"),
+        ({"name": ["both", "input_only"], "width": [8]}, "leave the width out"),
+    ],
+)
+def test_tables_that_a_pass_never_takes_are_refused_before_the_first_trial(graph, table, expected):
+    seed = {"fc1": {"config": table}}
+    with pytest.raises(ValueError, match=expected):
+        part_for(graph, "redefine", "name", seed, "search.search_space.seed")
+
+
+def test_a_choice_that_only_some_names_take_is_left(graph):
+    seed = {"fc1": {"config": {"name": [None, "both"], "width": [8, 16]}}}
+    assert part_for(graph, "redefine", "name", seed, "where").parameters

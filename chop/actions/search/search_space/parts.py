@@ -39,6 +39,9 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
+MOST_CHECKED = 16  # choices of a key
+
+
 class Part(ABC):
     """The choices for one pass."""
 
@@ -71,8 +74,33 @@ class NodePart(Part):
                 own = node_parameters(path, table, _keys_of)
                 if run.name == "quantize":
                     _check_formats(graph, node, own, table.where)
+                else:
+                    self._check_tables(node.name, own, table.where)
                 self.parameters += own
         self._tables: OrderedDict[Any, Config] = OrderedDict()
+
+    def _check_tables(self, node: str, own: list[Parameter], where: str) -> None:
+        """Every choice is in some table that the pass takes: with one of the names, say."""
+        usual = {p.key: p.choice.nth(0) for p in own}
+        for p in own:
+            for i in range(min(p.choice.count or 1, MOST_CHECKED)):
+                chosen = usual | {p.key: p.choice.nth(i)}
+                heads = [chosen | {own[0].key: n} for n in _values(own[0])] if p != own[0] else []
+                problems = [self._problem(node, own, design) for design in (chosen, *heads)]
+                if all(problems):
+                    raise ValueError(f"{where}: {problems[0]}")
+
+    def _problem(self, node: str, own: list[Parameter], chosen: Mapping[str, Any]) -> str | None:
+        """Why the pass would refuse the table of a node."""
+        there = [p for p in own if p.exists(chosen)]
+        config = {p.key.rpartition("/")[2]: chosen[p.key] for p in there}
+        if config.get("name") in WIDENINGS and self.run.name != "redefine":
+            return None
+        try:
+            self.run.check({"by": "name", node: {"config": config}})
+        except ValueError as error:
+            return str(error)
+        return None
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         """All nodes that can be changed, so that what was left alone is said as well."""
@@ -131,6 +159,11 @@ class OptionPart(Part):
 
     def steps(self, config: Config) -> list[tuple[str, Config]]:
         return [(self.run.name, config)]
+
+
+def _values(parameter: Parameter) -> list[Any]:
+    choice = parameter.choice
+    return [choice.nth(i) for i in range(min(choice.count or 1, MOST_CHECKED))]
 
 
 def _leaves(seed: Mapping[str, Any], path: str, where: str) -> Iterator[Parameter]:
