@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +15,11 @@ ROOT = Path(__file__).parents[2]
 LAYOUTS = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "dataset" / "layouts.py")))
 # CIFAR-10 is a download: tests/seeds/test_seed_lab4_search.py runs its file on a few images
 DOWNLOADED = {"vgg7_cifar10_search.toml"}
+LARGE = "jsc_gpu_search.toml"  # for a GPU, and with data that have to be made: see below
 FILES = [
     file
     for file in sorted((ROOT / "configs" / "examples").glob("*.toml"))
-    if file.name not in DOWNLOADED
+    if file.name not in {*DOWNLOADED, LARGE}
 ]
 ORDER = ("train", "test", "transform", "search")  # what one trains, others load
 
@@ -40,3 +43,23 @@ def test_every_example_runs_as_it_says(ch, tmp_path, environment):
         short = ("--max-epochs", "1") if words[0] == "train" else ()
         done = ch(*words, *short)
         assert "is completed" in done.stderr, file.name
+
+
+@pytest.mark.slow
+def test_the_search_for_a_gpu_runs_small_on_a_cpu(ch, tmp_path, environment):
+    jets, file = tmp_path / "jets.npz", tmp_path / LARGE
+    made = [sys.executable, ROOT / "benchmarks" / "many_jets.py", jets, "--rows", "512"]
+    subprocess.run(made, check=True, env=environment, cwd=ROOT)
+    text = (ROOT / "configs" / "examples" / LARGE).read_text(encoding="utf-8")
+    for large, small in (
+        ("population = 250", "population = 4"),
+        ("n_trials = 1000", "n_trials = 8"),
+        ("max_epochs = 15", "max_epochs = 1"),
+    ):
+        assert large in text
+        text = text.replace(large, small)
+    file.write_text(text, encoding="utf-8")
+    assert command(ROOT / "configs" / "examples" / LARGE)[-2:] == ["--data-path", "jets.npz"]
+    done = ch("search", "--config", str(file), "--data-path", str(jets), "--accelerator", "cpu")
+    assert "is completed" in done.stderr
+    assert "one by one" not in done.stderr
