@@ -353,7 +353,7 @@ class TestRefusals:
 
         imported = builtins.__import__
         monkeypatch.setattr(builtins, "__import__", absent)
-        with pytest.raises(ImportError, match=r'pip install "mase\[tables\]"'):
+        with pytest.raises(ImportError, match=r'pip install -c constraints.txt -e "\.\[tables\]"'):
             get_dataset("parquet", "train", path=files["parquet"])
 
 

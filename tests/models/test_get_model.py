@@ -160,7 +160,7 @@ class TestRefusals:
             return nn.Identity()
 
         monkeypatch.setitem(sys.modules, "transformers", None)
-        with pytest.raises(ImportError, match=r'pip install "mase\[hf\]"'):
+        with pytest.raises(ImportError, match=r'pip install -c constraints.txt -e "\.\[hf\]"'):
             get_tokenizer("gpt")
 
 

@@ -306,7 +306,7 @@ def test_a_driver_that_is_missing_says_what_to_install(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ValueError, match=r'pip install "mase\[postgres\]"'):
+    with pytest.raises(ValueError, match=r'pip install -c constraints.txt -e "\.\[postgres\]"'):
         Record("postgresql://me@127.0.0.1:1/db", "s", ("maximize",), CHOICES)
 
 

@@ -23,9 +23,10 @@ def split_of(scene: Scene, loader: str, runner: str) -> Any:
     found = getattr(scene.data_module, DATASETS[loader], None)
     if found is None:
         there = [name for name, attribute in DATASETS.items() if _has(scene, attribute)]
+        kept = "which a search keeps for the end"
+        why = kept if loader == "test_dataloader" else "which this data set lacks"
         raise ValueError(
-            f"{runner} reads {loader}, which a search does not have (test data are kept for the "
-            f"end); set data_loader to one of "
+            f"{runner} reads {loader}, {why}; set data_loader to one of "
             f"{', '.join(there) or 'those of a data module that is set up'}"
         )
     return found
