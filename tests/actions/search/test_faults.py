@@ -104,6 +104,7 @@ RUNGS = """
 [search.strategy.sw_runner.basic_train]
 max_epochs = 3
 rungs = [1, 2]
+keep = 0.25
 batch_size = 8192
 """
 
