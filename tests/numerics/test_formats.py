@@ -130,7 +130,9 @@ class TestFormat:
 
     @given(x=rows)
     def test_order_is_kept(self, fmt, x):
-        y = fmt(x.sort().values)
+        """Within a block: the least that two of them can hold may differ."""
+        size = (getattr(fmt, "block_size", None) or (-1,))[-1]
+        y = fmt(x.sort().values[: size if size > 0 else None])
         assert (y[1:] >= y[:-1]).all()
 
     @given(x=tensors)

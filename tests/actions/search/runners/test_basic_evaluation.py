@@ -126,7 +126,7 @@ def test_new_weights_are_refused_unless_allowed(jets, trial):
 
 def test_a_missing_split_is_refused_at_once(jets, monkeypatch):
     monkeypatch.delitem(jets.data_module._splits, "test")
-    with pytest.raises(ValueError, match=r"test_dataloader, which .* lacks; .* val_dataloader"):
+    with pytest.raises(ValueError, match=r"test_dataloader, which .* the end; .* val_dataloader"):
         Evaluation(jets, num_samples=10, data_loader="test_dataloader")
 
 
