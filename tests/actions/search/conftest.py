@@ -233,6 +233,8 @@ from chop.actions.search.runners.base import metric
 def odd(trial, *, what: str = "", at: int = 3, below: str = "", seconds: float = 0.0) -> float:
     """Something that goes wrong."""
     time.sleep(seconds)
+    while what == "wait" and trial.number >= 0 and not (Path(below) / "go").exists():
+        time.sleep(0.01)
     if trial.number == at or at < 0:
         once = Path(below) / f"once-{trial.number}"
         if what == "raise":
@@ -267,6 +269,7 @@ class Searches:
 
     def __init__(self, folder, checkpoint):
         self.folder, self.checkpoint = folder, checkpoint
+        self.started = []
         (folder / "odd.py").write_text(ODD)
 
     def config(self, setup="", odd="", metrics=METRICS, name="a.toml"):
@@ -287,7 +290,7 @@ class Searches:
         if "[search.strategy.sw_runner.odd]" in Path(config).read_text():
             command += ["--import", str(self.folder / "odd.py")]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -296,6 +299,8 @@ class Searches:
             env=environment,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
 
     def run(self, config, *flags, check=0, timeout=120, **where):
         """Its output, when it is over."""
@@ -337,4 +342,10 @@ class Searches:
 
 @pytest.fixture
 def searches(tmp_path, checkpoint):
-    return Searches(tmp_path, checkpoint)
+    """`ch search` in processes, none of which outlives the test."""
+    made = Searches(tmp_path, checkpoint)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            made.kill(process)
+        process.stdout.close()

@@ -6,6 +6,7 @@ import re
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +40,8 @@ weight_frac_width = [3]
 bias_width = [8]
 bias_frac_width = [4]
 """
+RUNGS = "population = 4\nrungs = [2]"
+BOTH = "in_flight = 8\nheartbeat = 0.5"
 STRATEGY = """
 [search.strategy.sw_runner.{runner}]
 max_epochs = {epochs}
@@ -75,7 +78,9 @@ def checkpoint(tmp_path_factory):
 def file(searches):
     """`file(runner, …)`: a configuration."""
 
-    def make(runner="population_train", options="population = 4", epochs=2, trials=8, setup=""):
+    def make(
+        runner="population_train", options="population = 4", epochs=2, trials=8, setup="", more=""
+    ):
         path = searches.folder / f"{runner}-{epochs}-{trials}.toml"
         strategy = STRATEGY.format(
             runner=runner,
@@ -85,7 +90,7 @@ def file(searches):
             setup=setup,
         )
         head = HEAD.replace("jsc-tiny", "jsc-s")
-        path.write_text(head + SPACE + strategy)
+        path.write_text(head + SPACE + strategy + more)
         return path
 
     return make
@@ -214,8 +219,18 @@ def until(condition, *processes):
     return condition()
 
 
-def joined(searches, config, url):
-    """A leader and, as soon as it leads, a guest in a project of its own."""
+@pytest.fixture
+def gate(searches):
+    """Lines of a file by which a trial, once trained, waits for that gate to be opened."""
+    path = searches.folder / "go"
+    path.touch()
+    options = f"what = 'wait'\nbelow = '{searches.folder}'\n"
+    return SimpleNamespace(lines=f"[search.strategy.sw_runner.odd]\n{options}", path=path)
+
+
+def joined(searches, config, url, gate):
+    """A leader and, as soon as it leads, a guest; neither gets beyond a population."""
+    gate.path.unlink()
     flags = ["--storage", url, "--study", "both"]
     leader = searches.start(config, *flags, out="leader")
     place = Path(url.removeprefix("sqlite:///"))
@@ -225,11 +240,13 @@ def joined(searches, config, url):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
-def test_two_processes_share_the_populations_of_a_study(searches, file, storage):
-    setup = "in_flight = 8\nheartbeat = 0.5"
-    config = file(options="population = 4\nrungs = [2]", epochs=4, trials=12, setup=setup)
+def test_two_processes_share_the_populations_of_a_study(searches, file, storage, gate):
+    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate.lines)
     searches.run(config, out="whole")
-    both = joined(searches, config, storage.format(searches.folder))
+    both = joined(searches, config, storage.format(searches.folder), gate)
+    kept = searches.results("guest") / "both.populations"
+    assert until(lambda: list(kept.glob("*.pt")), *both), both[0].communicate()[0]
+    gate.path.touch()
     said = [process.communicate(timeout=180)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], "\n".join(said)
     close(rows(searches, "leader"), rows(searches, "whole"), 1e-6)
@@ -244,15 +261,14 @@ def test_two_processes_share_the_populations_of_a_study(searches, file, storage)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
-def test_a_guest_that_is_killed_in_a_population_loses_nothing(searches, file, storage):
-    setup = "in_flight = 8\nheartbeat = 0.5"
-    config = file(options="population = 4\nrungs = [4]", epochs=8, trials=8, setup=setup)
+def test_a_guest_that_is_killed_in_a_population_loses_nothing(searches, file, storage, gate):
+    config = file(options=RUNGS, epochs=4, trials=8, setup=BOTH, more=gate.lines)
     searches.run(config, out="whole")
-    url = storage.format(searches.folder)
-    leader, guest = joined(searches, config, url)
+    leader, guest = joined(searches, config, storage.format(searches.folder), gate)
     kept = searches.results("guest") / "both.populations"
     assert until(lambda: list(kept.glob("*.pt")), leader, guest), leader.communicate()[0]
     searches.kill(guest)
+    gate.path.touch()
     said, _ = leader.communicate(timeout=180)
     assert leader.returncode == 0, said
     assert "its worker is gone; it is run again" in said
@@ -260,14 +276,14 @@ def test_a_guest_that_is_killed_in_a_population_loses_nothing(searches, file, st
 
 
 @pytest.mark.slow
-def test_a_guest_goes_on_where_a_killed_leader_stopped(searches, file):
-    setup = "in_flight = 8\nheartbeat = 0.5"
-    config = file(options="population = 4\nrungs = [2]", epochs=4, trials=12, setup=setup)
+def test_a_guest_goes_on_where_a_killed_leader_stopped(searches, file, gate):
+    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate.lines)
     searches.run(config, out="whole")
-    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal")
+    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal", gate)
     kept = searches.results("guest") / "both.populations"
     assert until(lambda: list(kept.glob("*.pt")), leader, guest), leader.communicate()[0]
     searches.kill(leader)
+    gate.path.touch()
     said, _ = guest.communicate(timeout=180)
     assert guest.returncode == 0, said
     assert "The process that led the search is gone; going on in its place" in said
@@ -276,11 +292,16 @@ def test_a_guest_goes_on_where_a_killed_leader_stopped(searches, file):
 
 
 @pytest.mark.slow
-def test_a_guest_says_why_it_has_nothing_to_do(searches, file):
-    config = file(epochs=4, trials=8, setup="in_flight = 4\nheartbeat = 0.5")
-    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal")
-    said = [process.communicate(timeout=180)[0] for process in (leader, guest)]
-    text = " ".join(said[1].split())
+def test_a_guest_says_why_it_has_nothing_to_do(searches, file, gate):
+    setup = "in_flight = 4\nheartbeat = 0.5"
+    config = file(epochs=4, trials=8, setup=setup, more=gate.lines)
+    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal", gate)
+    said = ""
+    while "is trained at a time" not in " ".join(said.split()) and guest.poll() is None:
+        said += guest.stdout.readline()
+    gate.path.touch()
+    leader.communicate(timeout=180)
+    text = " ".join((said + guest.communicate(timeout=180)[0]).split())
     assert "One population of 4 trials is trained at a time" in text
     assert "a new study with 8 has work for two" in text
     assert "is done" not in text
