@@ -9,4 +9,5 @@ sys.path[0] = os.path.join(os.path.dirname(os.path.realpath(__file__)), "scripts
 
 import bootstrap  # noqa: E402
 
+os.environ["MASE_COMMAND"] = sys.argv[0]  # what hints shall call it
 bootstrap.main(["-P", "-m", "chop"] + sys.argv[1:])  # noqa: RUF005 -- parses under any Python

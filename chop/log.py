@@ -54,12 +54,12 @@ def show_logs_unless_configured() -> None:
 
 
 @contextlib.contextmanager
-def only_warnings(part: str) -> Iterator[None]:
-    """What `part` of the package has to say below WARNING is for those alone who debug."""
+def quieter(part: str, level: int = logging.WARNING) -> Iterator[None]:
+    """What `part` of the package has to say below `level` is for those alone who debug."""
     logger = logging.getLogger(part)
     before = logger.level
     if not logger.isEnabledFor(logging.DEBUG):
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(max(level, before))
     try:
         yield
     finally:

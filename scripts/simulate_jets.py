@@ -473,7 +473,8 @@ def physics_version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         raise ModuleNotFoundError(
-            f'simulating jets needs {package}: pip install "mase[physics]"'
+            f"simulating jets needs {package}: "
+            '.venv/bin/pip install -c constraints.txt -e ".[physics]"'
         ) from None
 
 

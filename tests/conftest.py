@@ -57,3 +57,29 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture
+def here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[object, str, str]]]:
+    """`here("train", …)` runs the command in this process, in an empty folder."""
+    from chop import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    changed = (signal.SIGTERM, signal.SIGPIPE)
+    before = {number: signal.getsignal(number) for number in changed}
+
+    def run(*args: object) -> tuple[object, str, str]:
+        try:
+            cli.main([str(arg) for arg in args])
+            code: object = 0
+        except SystemExit as end:
+            code = end.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)

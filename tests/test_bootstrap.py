@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are POSIX
 PYPROJECT = '[build-system]\nrequires = ["builder"]\n[project]\nname = "mase"\n'
 
 COMMAND_LINE = """
-import json, sys
+import json, os, sys
 import corelib
 
 def main():
@@ -31,6 +31,7 @@ def main():
         sys.exit(int(sys.argv[2]))
     stdin = sys.stdin.read() if sys.argv[1:2] == ["read"] else None
     facts = {"argv": sys.argv[1:], "prefix": sys.prefix, "chop": __file__, "stdin": stdin}
+    facts["called"] = os.environ.get("MASE_COMMAND")
     print(json.dumps(facts))
 """
 
@@ -221,6 +222,13 @@ def test_arguments_streams_and_exit_codes_pass_through(ready):
         [ready.root / "ch", "read"], env=ready.env, input=b"in", capture_output=True
     )
     assert json.loads(piped.stdout)["stdin"] == "in"
+
+
+def test_hints_name_the_command_as_it_was_typed(ready):
+    typed = subprocess.run(
+        "./ch", shell=True, cwd=ready.root, env=ready.env, capture_output=True, check=True
+    )
+    assert json.loads(typed.stdout)["called"] == "./ch"
 
 
 def test_first_call_leaves_stdin_to_the_command(project):

@@ -22,28 +22,6 @@ def ch(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "chop", *args], capture_output=True, text=True)
 
 
-@pytest.fixture
-def here(monkeypatch, tmp_path, capsys):
-    """`here("train", …)` runs the command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    changed = (signal.SIGTERM, signal.SIGPIPE)
-    before = {number: signal.getsignal(number) for number in changed}
-
-    def run(*args):
-        try:
-            cli.main(list(args))
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def test_version_is_one_line():
     run = ch("--version")
     assert (run.returncode, run.stdout) == (0, f"mase {__version__}\n")
@@ -214,7 +192,7 @@ def test_wrong_usage_of_an_action_is_one_sentence(here, trained, tmp_path, args,
     [
         (ValueError("the loss is nan"), 1),
         (FileNotFoundError("no such thing"), 1),
-        (ImportError('pip install "mase[onnx]"'), 1),
+        (ImportError("needs the extra onnx"), 1),
         (FloatingPointError("the loss is nan"), 1),
         (ConfigError("model_args: no such keyword"), 2),
     ],

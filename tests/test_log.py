@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chop.log import HANDLER, only_warnings, root_logger, show_logs
+from chop.log import HANDLER, quieter, root_logger, show_logs
 from chop.tools.logger import get_logger, set_logging_verbosity
 
 
@@ -86,7 +86,7 @@ def test_a_report_is_seen_once_unless_somebody_decided_against_it(setup, times):
 def test_a_part_is_quiet_unless_somebody_debugs(capsys, level, shown):
     show_logs(level)
     logger = logging.getLogger("chop.part.of_it")
-    with only_warnings("chop.part"):
+    with quieter("chop.part"):
         logger.info("detail")
         logger.warning("trouble")
     logger.info("after")

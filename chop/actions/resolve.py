@@ -112,7 +112,8 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
 def _unknown(key: str, keys: list[str]) -> str:
     if key == "config":
         return "a configuration file cannot name another in 'config'"
-    near = nearest(key, keys)
+    flags = {flag.lstrip("-"): name for name in keys for flag in OPTIONS[name].flags or ()}
+    near = flags.get(key.replace("_", "-")) or nearest(key, keys)
     fix = f"did you mean {near!r}?" if near else "docs/command_line.md lists the keys"
     return f"unknown key {key!r}; {fix}"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.processes import is_first_process
@@ -203,10 +204,10 @@ def run_train(config: RunConfig, project: Project) -> None:
         files = Names(project.software, names.version)
         report(config, files, model, data_module, fitted)
         logger.info("Curves are in %s", files("curves", "svg"))
-        what = f"{names.best} --load-type pl"
-        if graph is not None:  # whose layers the model of that name does not have
-            what = f"{trained_graph(names)} --load-type mz"
-        logger.info("Test it with: ch test %s %s --load %s", config.model, config.dataset, what)
+        # of a graph, the model of that name does not have the layers
+        weights, kind = (names.best, "pl") if graph is None else (trained_graph(names), "mz")
+        words = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
+        logger.info("Test it with: %s", command(*words))
     logger.info("Training is completed")
 
 

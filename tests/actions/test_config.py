@@ -258,6 +258,8 @@ def test_a_wrong_flag_is_refused_in_one_sentence(name, value, sentence):
         ('task = "clas"', "task: should be 'classification', 'cls', 'translation', 'tran', 'language_modeling' or 'lm', not 'clas'; did you mean 'cls'?"),  # noqa: E501
         ('load_name = "/gone"', "load_name: there is no file or folder '/gone'"),
         ("lerning_rate = 1", "unknown key 'lerning_rate'; did you mean 'learning_rate'?"),
+        ("load = 'a.ckpt'", "unknown key 'load'; did you mean 'load_name'?"),
+        ("max-epochs = 2", "unknown key 'max-epochs'; did you mean 'max_epochs'?"),
         ("[pases.quantize]", "unknown key 'pases'; did you mean 'passes'?"),
         ("zzz = 1", "unknown key 'zzz'; docs/command_line.md lists the keys"),
         ('config = "a.toml"', "a configuration file cannot name another in 'config'"),

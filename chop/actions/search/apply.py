@@ -6,6 +6,7 @@ import contextlib
 import logging
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.actions.invocation import command
 from chop.actions.search.conduct import (
     Place,
     check_same,
@@ -37,9 +38,8 @@ def apply(problem: Problem, place: Place, config: RunConfig) -> None:
     graph = worker.rebuilt(number, results.designs[number])
     folder = graph.export(place.folder / f"trial_{number}")
     logger.info("Saved mase graph to %s", folder)
-    logger.info(
-        "Test it with: ch test %s %s --load %s --load-type mz", config.model, config.dataset, folder
-    )
+    words = ("test", config.model, config.dataset, "--load", folder, "--load-type", "mz")
+    logger.info("Test it with: %s", command(*words))
 
 
 def _number(wanted: str, results: Results) -> int:

@@ -101,6 +101,28 @@ class Place:
         return self.folder / f"{self.study}.populations"
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A search that may start: what is wrong with its file would have been said."""
+
+    settings: Settings
+    worker: Worker
+    strategy: Strategy
+
+
+def prepared(problem: Problem) -> Prepared:
+    """Make what a search needs: space, runners, constraints and sampler are checked thereby."""
+    settings = problem.settings()
+    worker = problem.worker()
+    worker.check()
+    refuse_hopeless(worker)
+    if settings.retrain is not None:
+        check_splits(problem.data_module)
+    with wrong_usage():
+        strategy = settings.strategy(worker.quest, **settings.sampler_options)
+    return Prepared(whole_groups(settings, worker.group), worker, strategy)
+
+
 def conduct(
     problem: Problem,
     place: Place,
@@ -111,19 +133,12 @@ def conduct(
     """Set everything up, search, and write the files; `tell` hears of cut searches as well."""
     began = datetime.datetime.now()
     _quiet_optuna()
-    settings = problem.settings()
-    place = _free_place(place, settings.heartbeat)
+    place = _free_place(place, problem.settings().heartbeat)
     problem = dataclasses.replace(problem, folder=place.unfinished)
     logger.info("Building search space...")
-    worker = problem.worker()
-    worker.check()
-    refuse_hopeless(worker)
-    if settings.retrain is not None:
-        check_splits(problem.data_module)
-    settings = whole_groups(settings, worker.group)
+    ready = prepared(problem)
+    settings, worker, strategy = ready.settings, ready.worker, ready.strategy
     workers = place.workers or settings.n_jobs
-    with wrong_usage():
-        strategy = settings.strategy(worker.quest, **settings.sampler_options)
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings, worker.group)

@@ -89,15 +89,29 @@ def parent_checkpoint(
     return None, config.load_type
 
 
+def trains_parent(config: RunConfig, project: Project) -> bool:
+    """Whether the parent has yet to be trained."""
+    given = config.load_name is not None or config.is_pretrained
+    wanted = not given and bool(config.search.get("train_parent"))
+    return wanted and _earlier(project) is None
+
+
+def _earlier(project: Project) -> str | None:
+    """The checkpoint of a parent that an earlier run has trained."""
+    from chop.training.names import Names
+
+    there = Names.latest(project.training_ckpts)
+    return str(there.best) if there is not None and there.best.exists() else None
+
+
 def _trained(config: RunConfig, project: Project, model: nn.Module, data_module: Any) -> str:
     """Train the parent as `ch train` would; what an earlier run has trained is taken."""
     from chop.actions.train import fit, options_of, plain
     from chop.training.names import Names
 
-    there = Names.latest(project.training_ckpts)
-    if there is not None and there.best.exists():
-        logger.info("The parent was trained before: %s", there.best)
-        return str(there.best)
+    if (there := _earlier(project)) is not None:
+        logger.info("The parent was trained before: %s", there)
+        return there
     logger.info("Training the parent '%s'...", config.model)
     names = Names.claim(project.training_ckpts)
     settings = dataclasses.replace(options_of(config), progress=not config.no_progress)

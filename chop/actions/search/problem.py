@@ -19,6 +19,7 @@ from chop.actions.search.search_space.registry import space_of
 from chop.actions.search.settings import Settings, settings_of
 from chop.actions.search.strategies.base import MakeStrategy
 from chop.actions.search.worker import Worker, fixed_threads
+from chop.registry import UnknownName
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -31,7 +32,7 @@ def wrong_usage() -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except ValueError as error:
+    except (ValueError, UnknownName) as error:
         raise ConfigError(str(error)) from error
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from chop.actions.search.goals import Costs
 from chop.actions.search.runners.base import Metrics, Stopped
 
+HALF = 0.5
 BLOCK = 256  # points that are compared with all others at once
 
 
@@ -40,17 +41,25 @@ class Rungs:
     """Epochs after which only a share goes on."""
 
     epochs: tuple[int, ...] = ()
-    keep: float = 0.5
+    keep: float = HALF
 
-    def check(self, who: str, max_epochs: int) -> None:
-        """Refuse rungs in disorder, and those at which a training of so many epochs is over."""
-        if list(self.epochs) != sorted(set(self.epochs)):
-            raise ValueError(f"{who}: rungs are epochs in order, not {list(self.epochs)}")
-        if self.epochs and self.epochs[-1] >= max_epochs:
+    @staticmethod
+    def of(who: str, epochs: Sequence[int] | None, keep: float | None, max_epochs: int) -> Rungs:
+        """The rungs of a runner; those in disorder, and those that decide nothing, are refused."""
+        epochs = tuple(epochs or ())
+        if list(epochs) != sorted(set(epochs)):
+            raise ValueError(f"{who}: rungs are epochs in order, not {list(epochs)}")
+        if epochs and epochs[-1] >= max_epochs:
             raise ValueError(
-                f"{who}: after the rung {self.epochs[-1]} nothing is left to train, as the budget "
+                f"{who}: after the rung {epochs[-1]} nothing is left to train, as the budget "
                 f"ends in epoch {max_epochs}; lower the rung or raise the budget"
             )
+        if keep is not None and not epochs:
+            raise ValueError(
+                f"{who}: keep = {keep:g} is the share that goes on after a rung, and there is "
+                f"none; set rungs, as in rungs = [1], or leave keep out"
+            )
+        return Rungs(epochs, HALF if keep is None else keep)
 
     @property
     def least(self) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.options import without_password
+from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.log import quieter
 from chop.registry import unknown
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
@@ -139,9 +140,9 @@ def make_problem(
 
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
-    from chop.actions.search.conduct import STUDY, Place
+    from chop.actions.search.conduct import STUDY, Place, prepared
     from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
-    from chop.actions.search.parent import candidates_trained, parent_checkpoint
+    from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
     from chop.actions.search.settings import settings_of
 
     _check_engine(config.engine)
@@ -153,23 +154,29 @@ def run_search(config: RunConfig, project: Project) -> None:
         raise ConfigError(f"--apply: {own.__name__} searches by itself, and keeps what it finds")
     _check_before_training(config, tables)
     model, info, data_module = model_and_data(config)
+
+    def problem_of(model: nn.Module, load_name: str | None, load_type: str) -> Problem:
+        return make_problem(
+            model,
+            info,
+            config.task,
+            data_module,
+            tables,
+            config.accelerator,
+            load_name,
+            load_type,
+            config.seed,
+            config.cf_args,
+            str(config.model),
+            config.imports,
+            trained=load_name is not None or config.is_pretrained,
+        )
+
+    if own is None and trains_parent(config, project):  # a file that is wrong costs no training
+        with quieter("chop", logging.ERROR):
+            prepared(problem_of(copy.deepcopy(model), None, config.load_type))
     project.create()
-    load_name, load_type = parent_checkpoint(config, project, model, data_module)
-    problem = make_problem(
-        model,
-        info,
-        config.task,
-        data_module,
-        tables,
-        config.accelerator,
-        load_name,
-        load_type,
-        config.seed,
-        config.cf_args,
-        str(config.model),
-        config.imports,
-        trained=load_name is not None or config.is_pretrained,
-    )
+    problem = problem_of(model, *parent_checkpoint(config, project, model, data_module))
     place = Place(
         project.search_ckpts,
         config.storage,
@@ -178,7 +185,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         config.engine,
         config.resume,
         not config.no_progress,
-        shlex.join(["ch", *map(without_password, sys.argv[1:])]),
+        command(*sys.argv[1:]),
     )
 
     def go(problem: Problem) -> None:
@@ -253,4 +260,4 @@ def _again(config: RunConfig, words: list[str]) -> str:
     kept = [word for word in words if word != "--resume"]
     if not any(word.split("=")[0] == "--project" for word in kept):
         kept += ["--project", str(config.project)]
-    return shlex.join(["ch", *map(without_password, kept)])
+    return command(*kept)

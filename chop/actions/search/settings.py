@@ -22,7 +22,7 @@ from chop.actions.search.runners.base import (
     check_options,
     checked,
 )
-from chop.actions.search.strategies.base import MakeStrategy, strategy_named
+from chop.actions.search.strategies.base import MakeStrategy, Strategy, strategy_named
 from chop.registry import UnknownName, nearest
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
@@ -155,7 +155,8 @@ def settings_of(
     goals = attempt(_goals, strategy, setup, runners) if not problems else None
     sampler = str(setup.get("sampler", "tpe"))
     chosen = own or attempt(strategy_named, sampler)
-    stopping = attempt(_early_stopping, strategy, goals)
+    options = attempt(_sampler_options, chosen, setup.get("sampler_options", {}))
+    stopping = attempt(_early_stopping, strategy, goals, runners)
     retrain = attempt(_retrain, search)
     if problems or goals is None:
         raise ConfigError(*problems)
@@ -166,7 +167,7 @@ def settings_of(
         goals=goals,
         sampler=sampler.lower(),
         strategy=chosen,
-        sampler_options=setup.get("sampler_options", {}),
+        sampler_options=options,
         early_stopping=stopping,
         retrain=retrain,
         **{key: setup[key] for key in fields if setup.get(key) is not None},
@@ -229,6 +230,17 @@ def _setup(strategy: Mapping[str, Any]) -> dict[str, Any]:
             "read; studies are kept in a storage: go on with --resume, or name one by --storage"
         )
     return found
+
+
+def _sampler_options(chosen: MakeStrategy | None, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a sampler, typed; one that somebody has made sees to its own."""
+    if not given or not (isinstance(chosen, type) and issubclass(chosen, Strategy)):
+        return given
+    where, known = "search.strategy.setup.sampler_options", chosen.options()
+    if "seed" in given and "seed" not in known:
+        raise ValueError(f"{where} has no key 'seed': it is the search's, set by --seed or seed")
+    _check_keys(given, known, where)
+    return {key: checked(known[key], value, f"{where}.{key}") for key, value in given.items()}
 
 
 def _checked(key: str, value: Any) -> Any:
@@ -314,7 +326,9 @@ def _check_produced(name: str, made: Mapping[str, Direction]) -> None:
     if name in made:
         return
     makers = sorted(cls.name for cls in RUNNERS.values() if name in cls.metrics)
+    near = None if makers else nearest(name, made)
     fix = f"; {makers[0]} does: add its table" if makers else ""
+    fix = f"; did you mean {near!r}?" if near else fix
     raise ValueError(
         f"search.strategy.metrics: no runner of this file gives {name!r}{fix} "
         f"(they give: {', '.join(made) or 'nothing; add [search.strategy.sw_runner.…]'})"
@@ -332,7 +346,9 @@ def _retrain(search: Mapping[str, Any]) -> Retrain | None:
     return Retrain(**{k: checked(hints[k], v, f"search.retrain.{k}") for k, v in table.items()})
 
 
-def _early_stopping(strategy: Mapping[str, Any], goals: Goals | None) -> EarlyStopping | None:
+def _early_stopping(
+    strategy: Mapping[str, Any], goals: Goals | None, runners: list[Any]
+) -> EarlyStopping | None:
     table = strategy.get("early_stopping")
     if table is None or table is False:
         return None
@@ -352,4 +368,9 @@ def _early_stopping(strategy: Mapping[str, Any], goals: Goals | None) -> EarlySt
         _check_keys(margin, [goal.name for goal in goals.goals], f"{where}.margin")
     if not isinstance(warmup, int) or warmup < 1:
         raise ValueError(f"{where}.warmup is a whole number from 1, not {warmup!r}")
+    if goals is not None and not any(cls.trains for cls, _ in runners):
+        raise ValueError(
+            f"{where} is for trials in training, and no runner of this file trains; add a table "
+            f"[search.strategy.sw_runner.basic_train], or leave early_stopping out"
+        )
     return EarlyStopping(dict(margin), warmup)

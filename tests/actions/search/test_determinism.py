@@ -136,6 +136,7 @@ def test_what_a_trial_is_stopped_by_does_not_depend_on_the_workers(tmp_path):
                 super().submit(task)
 
         table = tables(TWO, sampler="random", n_trials=40)
+        table["strategy"]["sw_runner"] = {"basic_train": {"max_epochs": 1}}
         table["strategy"]["early_stopping"] = {"margin": {"accuracy": 0.1}}
         coordinate(tmp_path / str(workers), "random", Noting(workers, TWO), table=table)
         fronts.append(seen)

@@ -51,6 +51,15 @@ def test_nobody_is_stopped_before_enough_others_have_come(keep, least):
     assert not rungs.goes_on(mark(0.9), better)
 
 
+def test_a_share_of_nothing_is_refused():
+    assert Rungs.of("basic_train", [1], None, 4) == Rungs((1,), 0.5)
+    assert Rungs.of("basic_train", None, None, 4) == Rungs(())
+    with pytest.raises(
+        ValueError, match=r"keep = 0\.3 is the share .* set rungs, as in rungs = \["
+    ):
+        Rungs.of("basic_train", None, 0.3, 4)
+
+
 def test_a_share_of_those_that_have_come_goes_on():
     others = [mark(loss / 10) for loss in range(8)]
     assert RUNGS.goes_on(mark(0.35), others)  # the fifth of nine, of whom five go on

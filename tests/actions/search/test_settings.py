@@ -15,6 +15,7 @@ from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import Results
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, unflatten_dict
 from chop.actions.search.settings import settings_of
+from chop.actions.search.strategies.base import STRATEGIES
 
 from .conftest import tables
 
@@ -66,6 +67,10 @@ WRONG = {
     "strategy.setup.threads": (0, "threads is at least 1"),
     "strategy.setup.sampler": ("tpa", "did you mean 'tpe'"),
     "strategy.setup.sampler_options": (3, "sampler_options is a table"),
+    "strategy.setup.sampler_options.n_startup_trial": (3, "did you mean 'n_startup_trials'"),
+    "strategy.setup.sampler_options.n_startup_trials": ("ten", "n_startup_trials: should be a val"),
+    "strategy.setup.sampler_options.multivariate": (3, "multivariate: should be a valid boolean"),
+    "strategy.setup.sampler_options.seed": (3, "has no key 'seed': it is the search's"),
     "strategy.setup.sum_scaled_metrics": ("yes", "sum_scaled_metrics is true or false"),
     "strategy.setup.direction": ("up", "direction is maximize or minimize"),
     "strategy.setup.honour_directions": (0, "honour_directions is true or false"),
@@ -76,10 +81,12 @@ WRONG = {
     "strategy.metrics.accuracy.scal": (1, "did you mean 'scale'"),
     "strategy.metrics.accuracy.direction": ("up", "direction is maximize or minimize"),
     "strategy.metrics.latency": ({}, "no runner of this file gives 'latency'"),
+    "strategy.metrics.acuracy": ({}, "gives 'acuracy'; did you mean 'accuracy'"),
     "strategy.constraints": ("average_bitwidth <= 6", "is a list of sentences"),
     "strategy.early_stopping": (3, "is a table with margin and warmup"),
     "strategy.early_stopping.margin": (0.1, "margin says by metric"),
     "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
+    "strategy.early_stopping.margin.accuracy": (0.1, "no runner of this file trains; add a table"),
     "strategy.early_stopping.warmup": (0, "warmup is a whole number from 1"),
     "retrain": (3, "is a table with designs"),
     "retrain.designs": ("all", "search.retrain.designs"),
@@ -94,6 +101,24 @@ def test_every_key_is_refused_where_it_is_wrong(path):
     with pytest.raises(ConfigError, match=said) as caught:
         settings_of(changed(path, value))
     assert "\n" not in str(caught.value).strip()
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_every_sampler_knows_its_options(name):
+    setup = {"sampler": name, "sampler_options": {"colour": 3}}
+    with pytest.raises(ConfigError, match="sampler_options has no key 'colour'"):
+        settings_of(changed("strategy.setup", setup))
+    assert "seed" not in STRATEGIES[name].options()
+
+
+def test_a_sampler_of_ones_own_may_have_options_besides_optunas():
+    class Mine(STRATEGIES["tpe"]):
+        def __init__(self, quest, *, warmth: float = 0.5, **options):
+            super().__init__(quest, **options)
+
+    assert Mine.options()["warmth"] is float
+    assert Mine.options()["n_startup_trials"] is int
+    assert Mine.options()["multivariate"] == bool | None
 
 
 def test_a_scale_that_is_no_number_is_refused():

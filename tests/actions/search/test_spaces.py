@@ -178,16 +178,17 @@ def test_a_table_for_one_format_goes_before_the_keys_for_all(graph):
 # --- what is refused
 
 
-def test_an_unknown_node_is_warned_of_with_the_near_name(graph, caplog):
+def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
     with caplog.at_level(logging.WARNING, "chop"):
-        space(graph, {"fc1": INTEGER, "fc22": INTEGER})
-    assert "'fc22' is for no node that can be changed; did you mean 'fc2'?" in caplog.text
+        space(graph, {"fc1": INTEGER, "x": INTEGER})
+    assert "the seed for name 'x' is for no node that can be changed (there are" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("seed", "by", "said"),
     [
         ({"linaer": INTEGER}, "type", "did you mean 'linear'"),
+        ({"fc1": INTEGER, "fc22": INTEGER}, "name", "node in seed 'fc22'; did you mean 'fc2'?"),
         ({"fc1": INTEGER | {"name": ["intger"]}}, "name", "did you mean 'integer'"),
         (
             {"fc1": INTEGER | {"weight_wdith": [2]}},
@@ -207,7 +208,7 @@ def test_an_unknown_node_is_warned_of_with_the_near_name(graph, caplog):
         ({"fc1": INTEGER}, "colour", "by is one of name, type, regex_name"),
         ({"fc(": INTEGER}, "regex_name", "not a regular expression"),
         ({"default": LEAVE}, "name", "search space is empty"),
-        ({"fc9": INTEGER}, "name", "search space is empty"),
+        ({"fc9": INTEGER}, "regex_name", "search space is empty"),
         ({"fc1": INTEGER | {"integer": 3}}, "name", "integer is a table of keys"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from chop.actions.config import ConfigError
+from chop.actions.invocation import called
 from chop.registry import nearest
 
 __all__ = ["Objective", "SearchRecord", "Space", "Trial", "find_record", "read_record"]
@@ -150,12 +151,12 @@ def find_record(where: str | Path, project_dir: Path) -> Path:
     if found is None and any((folder / IN_PROJECT).parent.glob("*.journal")):
         raise ConfigError(
             f"the search in {folder} was cut off before it wrote its files; go on with it by "
-            f"`ch search … --project {folder.name} --resume`"
+            f"`{called()} search … --project {folder.name} --resume`"
         )
     if found is None:
         raise ConfigError(
             f"no search in {folder}: {IN_PROJECT} is missing; "
-            f"run `ch search --project {folder.name}` first, or name another project"
+            f"run `{called()} search --project {folder.name}` first, or name another project"
         )
     return found
 
@@ -211,4 +212,4 @@ def _sharing() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _damaged(file: Path, why: str) -> str:
-    return f"{file} is damaged ({why}): `ch search --resume` writes it again from the study"
+    return f"{file} is damaged ({why}): `{called()} search --resume` writes it again from the study"

@@ -60,8 +60,8 @@ class BasicTrain(Runner):
     `max_seconds`, whichever comes first. The rate follows `lr_scheduler` (or `schedule`) by the
     step, after `num_warmup_steps`. With `distill`, that share of the loss is the distance from the
     parent's scores at `temperature`. `num_val_samples` scores only the first ones. After each epoch
-    of `rungs` a candidate goes on only if it is among the best share `keep` of those that have come
-    so far, by the goals of the search, then by the loss.
+    of `rungs` a candidate goes on only if it is among the best share `keep` (half, by default) of
+    those that have come so far, by the goals of the search, then by the loss.
     """
 
     metrics: Mapping[str, Direction] = {"accuracy": "maximize", "loss": "minimize"}
@@ -87,7 +87,7 @@ class BasicTrain(Runner):
         distill: Share = 0.0,
         temperature: PositiveFloat = 2.0,
         rungs: list[PositiveInt] | None = None,
-        keep: Kept = 0.5,
+        keep: Kept | None = None,
     ) -> None:
         super().__init__(scene)
         self._data = _data(scene, batch_size, num_val_samples)
@@ -117,8 +117,7 @@ class BasicTrain(Runner):
             accumulate_grad_batches=gradient_accumulation_steps,
             progress=False,
         )
-        self._rungs = Rungs(tuple(rungs or ()), keep)
-        self._rungs.check(self.name, self._options.max_epochs)
+        self._rungs = Rungs.of(self.name, rungs, keep, self._options.max_epochs)
 
     @classmethod
     def compares(cls, options: Mapping[str, Any]) -> bool:

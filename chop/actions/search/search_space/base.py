@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.search.lab_names import from_labs
 from chop.actions.search.search_space.choices import Choices, Parameter
 from chop.actions.search.search_space.parts import Config, NodePart, Part
-from chop.log import only_warnings
+from chop.log import quieter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,7 +119,7 @@ class Space:
 
     def own(self, config: Config) -> Candidate:
         """The design as a network that is lent for ever."""
-        with only_warnings("chop.passes"):  # of thousands of designs, nobody reads each report
+        with quieter("chop.passes"):  # of thousands of designs, nobody reads each report
             graph, fresh = self._built(config)
         return Candidate(graph.model, lambda: graph, fresh)
 

@@ -65,7 +65,7 @@ class NodePart(Part):
         self.run = run
         nodes = list(_eligible(graph, run.name, by, seed))
         self.nodes = [node.name for node in nodes]
-        tables = seed_of_nodes(nodes, by, seed, where)
+        tables = seed_of_nodes(graph.fx_graph, nodes, by, seed, where)
         self.first = _first_calls(graph, nodes)
         self.parameters = []
         for node, table in tables.items():

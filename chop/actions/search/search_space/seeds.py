@@ -43,9 +43,12 @@ def table_of(value: Any, where: str) -> Table:
 
 
 def seed_of_nodes(
-    nodes: Iterable[fx.Node], by: str, seed: Mapping[str, Any], where: str
+    graph: fx.Graph, nodes: Iterable[fx.Node], by: str, seed: Mapping[str, Any], where: str
 ) -> dict[fx.Node, Table]:
-    """The table of choices of each node; nodes that no key and no default means have none."""
+    """The table of choices of each of the nodes; those that no key and no default means have none.
+
+    A name that no node of the graph has is refused; one of a node that cannot be changed is not.
+    """
     from chop.ir.graph.mase_metadata import mase
     from chop.ir.ops import OPS
 
@@ -61,6 +64,11 @@ def seed_of_nodes(
         for key in tables:
             if key not in OPS and not any(key in names for names in called.values()):
                 raise UnknownName(f"op in {where}", key, sorted(OPS))
+    if by == "name":
+        everyone = [node.name for node in graph.nodes]
+        for key in tables:
+            if key not in everyone:
+                raise UnknownName(f"node in {where}", key, [n.name for n in nodes])
     known = {name for names in called.values() for name in names}
     for key in tables:
         if key not in known:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -42,6 +44,13 @@ class Strategy:
 
     def __init__(self, quest: Quest) -> None:
         self.quest = quest
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """The keys of `setup.sampler_options`, with their types."""
+        hints = typing.get_type_hints(cls.__init__)
+        given = inspect.signature(cls.__init__).parameters.values()
+        return {p.name: hints.get(p.name, Any) for p in given if p.kind is p.KEYWORD_ONLY}
 
     def ask(self, number: int) -> Chosen | None:
         """The design of trial `number`; None when there is none left."""

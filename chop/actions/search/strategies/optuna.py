@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 VIOLATIONS = "violations"
+PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
+OURS = ("seed", "constraints_func", "independent_sampler")  # arguments that we give ourselves
 __getattr__ = from_labs(__name__, "SearchStrategyOptuna")
 # what a sampler keeps of the trials that it has seen: which keys they all have
 REMEMBERED = ("_search_space", "_intersection_search_space")
@@ -54,6 +57,14 @@ class OptunaStrategy(Strategy):
             self._study = optuna.create_study(storage=storage, directions=quest.directions)  # type: ignore[arg-type]
         self._asked: dict[int, optuna.trial.Trial] = {}
 
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        import optuna
+
+        theirs = inspect.signature(getattr(optuna.samplers, cls.sampler)).parameters
+        kinds = {name: _kind(p.annotation) for name, p in theirs.items() if name not in OURS}
+        return kinds | super().options()
+
     def _sampler(self, number: int) -> BaseSampler:
         import optuna
 
@@ -65,7 +76,7 @@ class OptunaStrategy(Strategy):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about experimental arguments
                 made: BaseSampler = getattr(optuna.samplers, self.sampler)(seed=seed, **options)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"search.strategy.setup.sampler_options: {error}") from error
         for name in REMEMBERED:  # which follows from the trials, and takes long to find out
             if hasattr(made, name):
@@ -129,6 +140,14 @@ class OptunaStrategy(Strategy):
         self._asked.pop(number, None)
         told = storage.get_trial(trial_id)  # which nobody changes any more
         told.distributions = _shared(self.quest.choices, told.params)
+
+
+def _kind(annotation: str) -> Any:
+    """The type of an argument, as far as a file can hold it."""
+    first, *others = annotation.split(" | ")
+    if first not in PLAIN or others not in ([], ["None"]):
+        return Any
+    return PLAIN[first] | None if others else PLAIN[first]
 
 
 def _violations(trial: FrozenTrial) -> Sequence[float]:

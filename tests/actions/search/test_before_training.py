@@ -1,0 +1,65 @@
+"""What is wrong with a search is said before a parent is trained for it."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "configs/examples"
+QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
+
+# what a user gets wrong -> (what is written for what, what is said)
+WRONG = {
+    "a key of a format": (
+        ("weight_frac_width", "weight_frac_widht"),
+        "seed.linear.config.weight_frac_widht is no key of integer; did you mean 'weight_frac_wid",
+    ),
+    "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
+    "an op": (("seed.linear", "seed.linaer"), "'linaer'; did you mean 'linear'"),
+    "a node": (('by = "type"', 'by = "name"'), "unknown node in search.search_space.seed 'linear'"),
+    "a constraint": (
+        ("[search.strategy.metrics]", "[search.strategy]\nconstraints = ['average_bitwidth <= 1']"),
+        "no design meets average_bitwidth <= 1",
+    ),
+    "a sampler's option": (("population_size = 40", "population_size = 1"), "sampler_options: "),
+    "a sampler for one goal": (('"nsgaii"', '"cmaes"'), "knows one objective, not 2"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_file_that_is_wrong_costs_no_training(here, tmp_path, case):
+    (right, wrong), sentence = WRONG[case]
+    text = QUICKSTART.replace(right, wrong)
+    if case == "a constraint":
+        text += "[search.strategy.metrics]\naccuracy.scale = 1\n"
+        text = text.replace('accuracy.direction = "maximize"\nbitops.direction = "minimize"\n', "")
+    if case == "a sampler for one goal":
+        text = text.replace("sampler_options.population_size = 40", "")
+    assert tomllib.loads(text) != tomllib.loads(QUICKSTART)
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    code, _, said = here("search", "--config", file, "--project-dir", tmp_path / "out")
+    assert code == 2
+    assert sentence in said.splitlines()[-1]
+    assert "Training the parent" not in said
+    assert not (tmp_path / "out" / "quickstart").exists()
+
+
+@pytest.mark.slow
+def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
+    """The parent of a search has the weights that `ch train` gives it."""
+    import torch
+
+    file = tmp_path / "small.toml"
+    small = QUICKSTART.replace("max_epochs = 10", "max_epochs = 1")
+    file.write_text(small.replace("n_trials = 400", "n_trials = 2"))
+    said = ch("search", "--config", file).stderr
+    assert said.count("Building search space...") == 1
+    train = [*("--max-epochs", 1), *("--batch-size", 512), *("--learning-rate", 1e-2), "--seed", 0]
+    ch("train", "jsc-s", "jsc-sim", *train, "--project", "trained")
+    found, wanted = (
+        torch.load(tmp_path / "out" / name / "software/training_ckpts/best.ckpt")["state_dict"]
+        for name in ("quickstart", "trained")
+    )
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
