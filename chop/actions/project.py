@@ -153,4 +153,4 @@ def _check_writable(folder: Path) -> None:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         what = "is no folder" if not there.is_dir() else "cannot be written to"
-        raise ConfigError(f"--project-dir: {there} {what}")
+        raise ConfigError(f"--project-dir: {there} {what}; name a folder of your own by it")

@@ -111,5 +111,5 @@ def test_a_project_dir_that_is_a_file_is_refused(config, tmp_path):
 
 def test_a_project_dir_that_cannot_be_written_to_is_refused(config, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match="cannot be written to"):
+    with pytest.raises(ConfigError, match="cannot be written to; name a folder of your own"):
         Project.of(config())

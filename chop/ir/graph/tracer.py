@@ -6,6 +6,7 @@ import inspect
 import linecache
 import logging
 import math
+import operator
 import os
 import sys
 import sysconfig
@@ -65,6 +66,7 @@ class Leaf:
 IN_PLACE_OPERATORS = frozenset(
     ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul")
 )
+AUGMENTED = "augmented"  # of a node's notes: the operator of an augmented assignment
 VIEWS = frozenset(
     (
         "getitem",
@@ -110,6 +112,28 @@ class TraceError(RuntimeError):
     """A model that fx cannot trace: where, why, and what to do."""
 
 
+class Proxy(fx.Proxy):
+    """A value of a traced forward(), which notes whether `a += b` was written or `a = a + b`.
+
+    fx takes the first for the second.
+    """
+
+
+def _augmented(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    plain, in_place = getattr(operator, name.removeprefix("i")), getattr(operator, name)
+
+    def method(self: fx.Proxy, other: Any) -> fx.Proxy:
+        result = self.tracer.create_proxy("call_function", plain, (self, other), {})
+        result.node.meta[AUGMENTED] = in_place
+        return result
+
+    return method
+
+
+for _name in IN_PLACE_OPERATORS - {"setitem"}:
+    setattr(Proxy, f"__{_name}__", _augmented(_name))
+
+
 class MaseTracer(fx.Tracer):
     """fx's tracer, with leaves of yours, frozen arguments that vanish, and clear errors."""
 
@@ -140,6 +164,9 @@ class MaseTracer(fx.Tracer):
         self._autowrap_search += [sys.modules[home] for home in homes if home in sys.modules]
         self._frozen: Mapping[str, Any] = {}
         self._where: list[tuple[str, object]] = []
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(
@@ -172,6 +199,7 @@ class MaseTracer(fx.Tracer):
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
         self._ask_for_mode(graph)
+        _write_where_it_is_seen(graph)
         _renew_constants(graph)
         return graph
 
@@ -295,6 +323,28 @@ def _leaves(node: fx.Node) -> list[Any]:
     return found
 
 
+def _write_where_it_is_seen(graph: fx.Graph) -> None:
+    """`a += b` writes into a tensor if that is read later under another name."""
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    augmented = {node: node.meta.pop(AUGMENTED) for node in order if AUGMENTED in node.meta}
+
+    def shares_memory(node: fx.Node) -> bool:
+        return node in augmented or _shares_memory(node)
+
+    def is_read_later(written: fx.Node) -> bool:
+        whole = written.args[0]
+        while isinstance(whole, fx.Node) and shares_memory(whole) and whole.args:
+            whole = whole.args[0]
+        if not isinstance(whole, fx.Node):
+            return False
+        readers = _aliases(whole, lambda user: user is not written and shares_memory(user))
+        return any(order[user] > order[written] for user in readers)
+
+    for node, in_place in augmented.items():
+        if is_read_later(node):
+            node.target = in_place
+
+
 def _renew_constants(graph: fx.Graph) -> None:
     """A tensor that forward() makes and changes in place is made anew in each run."""
     reads: dict[str, list[fx.Node]] = {}
@@ -313,14 +363,21 @@ def _renew_constants(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _aliases(node: fx.Node) -> list[fx.Node]:
+def _aliases(
+    node: fx.Node, shares_memory: Callable[[fx.Node], bool] | None = None
+) -> list[fx.Node]:
     """The users of a node and of whatever may be a view of it."""
+    shares_memory = shares_memory or _shares_memory
     queue = list(node.users)
     for user in queue:  # grows while it is walked
-        name = getattr(user.target, "__name__", str(user.target))
-        if name in VIEWS or _in_place(user):
+        if shares_memory(user):
             queue += [further for further in user.users if further not in queue]
     return queue
+
+
+def _shares_memory(node: fx.Node) -> bool:
+    """Whether a result may be a view of the first argument."""
+    return getattr(node.target, "__name__", str(node.target)) in VIEWS or _in_place(node)
 
 
 def _in_place(node: fx.Node) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import operator
 import re
 import sys
 from types import ModuleType
@@ -9,10 +10,18 @@ from types import ModuleType
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import fx, nn
 
 from chop.ir import MaseGraph, MaseTracer
 from chop.ir.graph.tracer import Leaf, TraceError
+from chop.nn.quantizers import integer_quantizer
+from chop.passes import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    quantize_transform_pass,
+)
 
 
 class Calls(nn.Module):
@@ -287,3 +296,81 @@ def test_an_error_that_the_user_raises_is_shown_as_it_is():
 
     with pytest.raises(TraceError, match="ValueError: not today; mend forward"):
         MaseGraph(Refuses())
+
+
+# --- a += b
+
+STEPS = {
+    "name": lambda x, y: y,
+    "view": lambda x, y: y.view(-1).view(2, 3),
+    "transpose": lambda x, y: y.transpose(0, 1).transpose(0, 1),
+    "add": lambda x, y: x + y,
+    "double": lambda x, y: 2 * y,
+    "add_": lambda x, y: x.add_(y),
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "relu": lambda x, y: torch.relu(y),
+}
+variables = st.integers(0, 3)
+programs = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), variables, variables, variables))
+
+
+class Runs(nn.Module):
+    """A program over four variables; those that are one tensor share what is written."""
+
+    def __init__(self, program):
+        super().__init__()
+        self.program = program
+
+    def forward(self, x):
+        known = [x + 1, x * 2, x - 3, x * 0.5]
+        for step, into, first, second in self.program:
+            known[into] = STEPS[step](known[first], known[second])
+        return known
+
+
+@given(programs)
+def test_whatever_is_written_is_read_under_every_name(program):
+    x = torch.arange(6.0).view(2, 3) - 2
+    graph = MaseGraph(Runs(program))
+    for found, wanted in zip(graph.model(x.clone()), Runs(program)(x.clone()), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_sum_that_nobody_reads_under_another_name_is_an_add():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            y = self.norm(self.conv(x))
+            y += x
+            y *= 2
+            return F.relu(y)
+
+    targets = [n.target for n in MaseGraph(Residual()).fx_graph.nodes if n.op == "call_function"]
+    assert targets == [operator.add, operator.mul, F.relu]
+
+
+def test_a_sum_in_place_is_an_op_like_any_other():
+    class Aliased(nn.Module):
+        def forward(self, x):
+            y = 2 * x
+            rows = y.view(-1)
+            rows += x.view(-1)
+            return y
+
+    x = torch.randn(2, 3)
+    graph = MaseGraph(Aliased())
+    graph, _ = init_metadata_analysis_pass(graph)
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": x}})
+    (node,) = [n for n in graph.fx_graph.nodes if n.target is operator.iadd]
+    assert node.meta["mase"]["common"]["mase_op"] == "add"
+    wanted = integer_quantizer(integer_quantizer(2 * x, 8, 4) + integer_quantizer(x, 8, 4), 8, 4)
+    config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+    config |= {"data_out_width": 8, "data_out_frac_width": 4}
+    graph, _ = quantize_transform_pass(graph, {"by": "type", "add": {"config": config}})
+    assert torch.equal(graph.model(x), wanted)
+    assert torch.equal(graph.clone().model(x), wanted)
