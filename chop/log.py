@@ -59,7 +59,7 @@ def quieter(part: str, level: int = logging.WARNING) -> Iterator[None]:
     logger = logging.getLogger(part)
     before = logger.level
     if not logger.isEnabledFor(logging.DEBUG):
-        logger.setLevel(max(level, before))
+        logger.setLevel(max(level, logger.getEffectiveLevel()))
     try:
         yield
     finally:

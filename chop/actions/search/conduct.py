@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import functools
-import hashlib
 import itertools
 import logging
 import math
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chop.actions.config import ConfigError
 from chop.actions.options import without_password
@@ -29,6 +28,7 @@ from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.feasible import refuse_hopeless
+from chop.actions.search.identity import fingerprints_of, weights_of
 from chop.actions.search.problem import Problem, wrong_usage
 from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
@@ -42,9 +42,6 @@ from chop.devices import parse_accelerator
 from chop.training.interruption import Interrupted, Interruption
 from chop.training.report import device_name
 from chop.version import __version__
-
-if TYPE_CHECKING:
-    from torch import nn
 
 logger = logging.getLogger(__name__)
 
@@ -320,17 +317,16 @@ def described_search(
 ) -> dict[str, Any]:
     """What the search is about; a resumed one has to be about the same."""
     data = problem.data_module
-    splits = {"train": data.train_dataset, "validation": data.val_dataset}
     info, stopping = data.dataset_info, settings.early_stopping
     fixed = getattr(worker.space, "fixed", {})
     found: dict[str, Any] = plain(
         {
             "model": about.get("model"),
-            "weights": _digest(problem.graph.model),
+            "weights": weights_of(problem.graph.model),
             "dataset": data.name,
             "dataset_title": getattr(info, "title", data.name),
             "simulated": bool(getattr(info, "simulated", False)),
-            "fingerprints": {n: getattr(s, "fingerprint", None) for n, s in splits.items()},
+            "fingerprints": fingerprints_of(data),
             "batch_size": data.batch_size,
             "seed": problem.seed,
             "sampler": settings.sampler,
@@ -353,17 +349,6 @@ def described_search(
         }
     )
     return found
-
-
-def _digest(model: nn.Module) -> str:
-    """Parents with the same weights and statistics have the same."""
-    import torch
-
-    whole = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(model.state_dict().items()):
-        whole.update(name.encode())
-        whole.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return whole.hexdigest()
 
 
 def _written_size(size: int | None) -> int | str | None:

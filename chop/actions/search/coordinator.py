@@ -345,11 +345,6 @@ class Coordinator:
         if out is None:
             return
         self._store(out)
-        if out.state == "FAIL":
-            reason = (out.error or "").strip().splitlines()[-1]
-            if self.settings.fail_fast:
-                raise Failed(f"trial {out.number} failed: {reason}")
-            logger.warning("Trial %d failed: %s", out.number, reason)
 
     def _close_group(self, number: int) -> None:
         members = [n for n in self._group_of(number) if n in self._asked]
@@ -386,6 +381,16 @@ class Coordinator:
         self._outcomes[out.number] = out
         self._count(out)
         self._close_group(out.number)
+        if out.state == "FAIL":
+            self._mind(out)
+
+    def _mind(self, failed: Outcome) -> None:
+        """Say what went wrong, wherever that was."""
+        lines = (failed.error or "").strip().splitlines()
+        reason = lines[-1] if lines else "no reason is known"
+        if self.settings.fail_fast:
+            raise Failed(f"trial {failed.number} failed: {reason}")
+        logger.warning("Trial %d failed: %s", failed.number, reason)
 
     def _count(self, out: Outcome) -> None:
         self.progress.done += 1

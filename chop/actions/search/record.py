@@ -324,6 +324,8 @@ class Record:
 
         try:
             with _told(self.url):
+                # whoever claims it and dies before it has signed has not left it to another
+                self._storage.set_trial_user_attr(self._ids[number], "worker", None)
                 self._storage.set_trial_state_values(self._ids[number], TrialState.WAITING)
         except UpdateFinishedTrialError:  # it was not dead, only slow
             return False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
 from chop.actions.search.families import POPULATION, Families
+from chop.actions.search.identity import identity
 from chop.actions.search.results import Results, plain
 from chop.actions.search.settings import Retrain
 from chop.files import write_text
@@ -51,11 +52,12 @@ def retrain(
 ) -> Tested:
     """Train the chosen designs, each in a folder of its own; those that are done are left alone."""
     numbers = _chosen(how, results)
-    designs = [_Design(problem, worker, how, results, n, folder, bar=bar) for n in numbers]
+    whose = identity(problem.graph.model, problem.data_module, problem.seed)
+    designs = [_Design(problem, worker, how, results, n, folder, whose, bar=bar) for n in numbers]
     begun = [design for design in designs if design.is_begun]
     found: Tested = {}
     if problem.trained:
-        found["baseline"] = _baseline(problem, folder)
+        found["baseline"] = _baseline(problem, folder, whose)
     for design in begun:
         found[str(design.number)] = design.result()
     rest = [design for design in designs if design not in begun]
@@ -78,16 +80,17 @@ def _chosen(how: Retrain, results: Results) -> list[int]:
     return ranked[: 1 if how.designs == "best" else int(how.designs)]
 
 
-def _baseline(problem: Problem, folder: Path) -> Scores:
+def _baseline(problem: Problem, folder: Path, whose: str) -> Scores:
     """The parent on both splits, once."""
     file = folder / "baseline.json"
+    mark = hashlib.sha256(whose.encode()).hexdigest()
     if file.exists():
-        return _read(file, "")
+        return _read(file, mark)
     from chop.training.options import TrainOptions
 
     options = TrainOptions(accelerator=problem.accelerator)
     scores = _scores(problem.graph.clone().model, problem, options)
-    write_text(file, json.dumps({"scores": scores}) + "\n")
+    write_text(file, json.dumps({"mark": mark, "scores": scores}) + "\n")
     return scores
 
 
@@ -102,6 +105,7 @@ class _Design:
         results: Results,
         number: int,
         folder: Path,
+        whose: str,  # which parent and data
         *,
         bar: bool,
     ) -> None:
@@ -110,7 +114,7 @@ class _Design:
         self.chosen = results.designs[number]
         self.folder = folder / f"trial_{number}"
         self.file = self.folder / RESULT
-        facts = (dataclasses.asdict(how) | {"designs": None}, plain(results.config(number)))
+        facts = (whose, dataclasses.asdict(how) | {"designs": None}, plain(results.config(number)))
         self.mark = hashlib.sha256(repr(facts).encode()).hexdigest()
 
     @property
@@ -270,8 +274,8 @@ def _read(file: Path, mark: str) -> Scores:
     content = json.loads(file.read_text(encoding="utf-8"))
     if content.get("mark", "") != mark:
         raise ConfigError(
-            f"{file.parent} was trained with other options or is another design; its test split "
-            f"is looked at once, so remove the folder if you want to train it again"
+            f"{file.parent} is of another design, parent or data set, or was trained with other "
+            f"options; a test split is looked at once, so remove the folder to train again"
         )
     scores: Scores = content["scores"]
     return scores

@@ -237,6 +237,8 @@ def _sampler_options(chosen: MakeStrategy | None, given: Mapping[str, Any]) -> M
     if not given or not (isinstance(chosen, type) and issubclass(chosen, Strategy)):
         return given
     where, known = "search.strategy.setup.sampler_options", chosen.options()
+    if known is None:
+        return given
     if "seed" in given and "seed" not in known:
         raise ValueError(f"{where} has no key 'seed': it is the search's, set by --seed or seed")
     _check_keys(given, known, where)

@@ -70,10 +70,11 @@ def train_population(
         family=family,
         keep_best=keep_best,
     )
+    work = population.work  # of all, so that one that goes on sums in the order that it began with
     saved = read_snapshot(snapshot) if resume and snapshot and snapshot.exists() else None
     if saved is not None:
         restore(population, saved)
-    with threads_for(population.work, place):
+    with threads_for(work, place):
         for _ in _run(population, max_seconds, on_epoch, should_stop):
             if snapshot is not None:
                 write_atomically(snapshot_of(population), snapshot)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import Results
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, unflatten_dict
 from chop.actions.search.settings import settings_of
-from chop.actions.search.strategies.base import STRATEGIES
+from chop.actions.search.strategies.base import STRATEGIES, Strategy
 
 from .conftest import tables
 
@@ -119,6 +120,46 @@ def test_a_sampler_of_ones_own_may_have_options_besides_optunas():
     assert Mine.options()["warmth"] is float
     assert Mine.options()["n_startup_trials"] is int
     assert Mine.options()["multivariate"] == bool | None
+
+
+class Warm(Strategy):
+    def __init__(self, quest, warmth: float = 0.5):
+        super().__init__(quest)
+
+
+class HandsOn(Warm):
+    def __init__(self, quest, **options):
+        super().__init__(quest, **options)
+
+
+class TakesAny(Strategy):
+    def __init__(self, quest, **options):
+        super().__init__(quest)
+
+
+class Vague(Strategy):
+    def __init__(self, quest, *, warmth: "NotImported" = 3):  # noqa: F821
+        super().__init__(quest)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        (Strategy, {}),
+        (Warm, {"warmth": float}),
+        (HandsOn, {"warmth": float}),
+        (TakesAny, None),
+        (Vague, {"warmth": Any}),
+    ],
+)
+def test_the_options_of_a_strategy_are_the_arguments_that_it_takes(strategy, options):
+    assert strategy.options() == options
+    settings = changed("strategy.setup", {"sampler_options": {"warmth": 1}})
+    if strategy is Strategy:
+        with pytest.raises(ConfigError, match="has no key 'warmth'"):
+            settings_of(settings, own=strategy)
+    else:
+        assert settings_of(settings, own=strategy).sampler_options == {"warmth": 1}
 
 
 def test_a_scale_that_is_no_number_is_refused():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.search.families import POPULATION, Families
+from chop.actions.search.identity import identity
 from chop.actions.search.rungs import Mark, Rungs, left_at
 from chop.actions.search.runners.base import (
     Metrics,
@@ -47,6 +48,8 @@ class PopulationTrain(BasicTrain, Together):
         super().__init__(scene, **options)
         self.population = population or POPULATION.get(scene.device.type, 16)
         self.rungs = self._rungs.epochs
+        if scene.folder is not None:
+            self._identity = identity(scene.model, scene.data_module, scene.seed)
         self._families: Families[Trial] = Families(
             "population_train", self._options, self._data.train_dataset
         )
@@ -71,12 +74,13 @@ class PopulationTrain(BasicTrain, Together):
         trial.report(epoch, metrics)  # who is trained alone has nobody to be compared with
 
     def _snapshot(self, family: Sequence[Trial], number: int) -> Path | None:
-        """A file that only the same trials with the same options find again."""
+        """A file that only the same trials of the same parent and options find again."""
         if self.scene.folder is None:
             return None
         first = family[0].number - family[0].number % self.population
         facts = (self._options, self._data.batch_size, self._rungs.epochs, self._rungs.keep)
-        mark = repr((facts, [(trial.number, trial.config) for trial in family]))
+        every = [(trial.number, trial.config) for trial in family]
+        mark = repr((self._identity, facts, every))
         digest = hashlib.sha256(mark.encode()).hexdigest()[:12]
         self.scene.folder.mkdir(parents=True, exist_ok=True)
         return self.scene.folder / f"{first}-{number}-{digest}.pt"

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chop.actions.search.lab_names import from_labs
 from chop.actions.search.search_space.choices import Choice, Choices, OneOf, Range
-from chop.actions.search.strategies.base import Chosen, Quest, Strategy, register_strategy
+from chop.actions.search.strategies.base import (
+    Chosen,
+    Quest,
+    Strategy,
+    arguments_of,
+    register_strategy,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -63,7 +69,7 @@ class OptunaStrategy(Strategy):
 
         theirs = inspect.signature(getattr(optuna.samplers, cls.sampler)).parameters
         kinds = {name: _kind(p.annotation) for name, p in theirs.items() if name not in OURS}
-        return kinds | super().options()
+        return kinds | arguments_of(cls)[0]
 
     def _sampler(self, number: int) -> BaseSampler:
         import optuna
