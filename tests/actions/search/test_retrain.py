@@ -104,7 +104,7 @@ def test_training_that_was_interrupted_goes_on(run, monkeypatch, tmp_path):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_baseline", lambda problem, folder: {})
+        patch.setattr(module, "_baseline", lambda problem, folder, whose: {})
         patch.setattr(module, "_scores", killed)
         with pytest.raises(Killed):
             run()

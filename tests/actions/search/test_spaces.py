@@ -209,6 +209,14 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
         ({"fc(": INTEGER}, "regex_name", "not a regular expression"),
         ({"default": LEAVE}, "name", "search space is empty"),
         ({"fc9": INTEGER}, "regex_name", "search space is empty"),
+        ({"fc1": INTEGER | {"weight_width": [4, 100]}}, "name", "weight_width = 100: pass"),
+        ({"linear": INTEGER | {"weight_width": [4, "four"]}}, "type", "'four'"),
+        (
+            {"linear": INTEGER | {"weight_width": {"min": 2, "max": 99}}},
+            "type",
+            "weight_width = 66: pass",
+        ),
+        ({"fc1": INTEGER | {"weight_width": {"min": 2, "max": 9, "stp": 2}}}, "name", "'step'"),
         ({"fc1": INTEGER | {"integer": 3}}, "name", "integer is a table of keys"),
     ],
 )
@@ -222,9 +230,27 @@ def test_a_table_without_the_level_config_is_named_as_it_stands(graph):
         part_for(graph, "quantize", "name", {"fc1": INTEGER | {"weight_wdith": [2]}}, "seed")
 
 
+def test_every_choice_of_an_option_is_looked_at(graph):
+    seed = {"weight": {"sparsity": [0.1, 1.5]}}
+    with pytest.raises(ValueError, match=r"^here\.seed\.weight\.sparsity = 1\.5: pass 'prune': "):
+        part_for(graph, "prune", None, seed, "here.seed")
+
+
+def test_choices_that_fit_only_each_other_are_taken(graph):
+    """fp8 has four bits of exponent and three of fraction, or five and two."""
+    widths = {"exponent_width": [4, 5], "frac_width": [3, 2]}
+    table = {f"{who}_{k}": v for who in ("data_in", "weight", "bias") for k, v in widths.items()}
+    made = space(graph, {"fc1": {"name": ["fp8"], **table}})
+    assert made.choices.size == 2**6
+    with pytest.raises(ValueError, match=r"^seed\.fc1\.config\.weight_exponent_width = 6: "):
+        space(graph, {"fc1": {"name": ["fp8"], **table, "weight_exponent_width": [4, 6]}})
+
+
 def test_an_option_that_a_pass_has_not_is_named_with_the_table(graph):
     seed = {"weight": {"sparsty": [0.1, 0.5]}}
-    with pytest.raises(ValueError, match=r"^here\.seed: pass 'prune': .*did you mean 'sparsity'"):
+    with pytest.raises(
+        ValueError, match=r"^here\.seed\.weight\.sparsty = 0\.1: .*did you mean 'sparsity'"
+    ):
         part_for(graph, "prune", None, seed, "here.seed")
 
 

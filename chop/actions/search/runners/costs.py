@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import fx
 
 from chop.actions.search.runners.base import Trial, metric
 from chop.passes.base import has_metadata
+from chop.passes.graph.analysis.cost.cost import cost_of
 from chop.passes.graph.analysis.cost.ledger import Numbers, ledger_of
+from chop.passes.graph.transforms.pruning.masks import masks_of
 
 
-def costs_of(trial: Trial) -> Numbers:
-    """The costs of a candidate in its present formats; all runners share one calculation."""
+def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
+    """The costs of a candidate in its present formats; all runners share one calculation.
+
+    With `sparse`, weights that are zero cost nothing; that has to be looked at, candidate by
+    candidate.
+    """
     model = trial.model
-    if isinstance(model, fx.GraphModule) and _is_described(model):
-        return ledger_of(model).read()
-    return ledger_of(trial.graph.model).read()
+    if not isinstance(model, fx.GraphModule) or not _is_described(model):
+        model = trial.graph.model
+    numbers = ledger_of(model).read()
+    return _without_zeros(trial, numbers) if sparse else numbers
+
+
+def _without_zeros(trial: Trial, numbers: Numbers) -> Numbers:
+    graph = trial.graph
+    total = cost_of(graph, sparse=True, per_sample=True)["total"]
+    bits = total["weight_bits"]
+    masks = [mask for layer in graph.model.modules() for mask in masks_of(layer).values()]
+    rest = numbers.saved_bits - numbers.parameter_bits - sum(8 * mask.nbytes for mask in masks)
+    return replace(
+        numbers,
+        macs=total["macs"],
+        flops=total["flops"],
+        bit_ops=total["bit_ops"],
+        parameter_bits=bits,
+        saved_bits=rest + bits,
+    )
 
 
 def _is_described(model: fx.GraphModule) -> bool:
@@ -23,27 +48,36 @@ def _is_described(model: fx.GraphModule) -> bool:
 
 
 @metric("flops", side="hardware", better="minimize", counted=True, additive=True)
-def flops(trial: Trial) -> float:
-    """Floating-point operations for one sample; a multiply-accumulate is two."""
-    return costs_of(trial).flops
+def flops(trial: Trial, *, sparse: bool = False) -> float:
+    """Floating-point operations for one sample; a multiply-accumulate is two.
+
+    With `sparse`, weights that are zero take none.
+    """
+    return costs_of(trial, sparse=sparse).flops
 
 
 @metric("macs", side="hardware", better="minimize", counted=True, additive=True)
-def macs(trial: Trial) -> float:
-    """Multiply-accumulates for one sample."""
-    return costs_of(trial).macs
+def macs(trial: Trial, *, sparse: bool = False) -> float:
+    """Multiply-accumulates for one sample; with `sparse`, of weights that are not zero."""
+    return costs_of(trial, sparse=sparse).macs
 
 
 @metric("bitops", side="hardware", better="minimize", counted=True, additive=True)
-def bitops(trial: Trial) -> float:
-    """Bit operations for one sample: multiplications in their widths, and their accumulation."""
-    return costs_of(trial).bit_ops
+def bitops(trial: Trial, *, sparse: bool = False) -> float:
+    """Bit operations for one sample: multiplications in their widths, and their accumulation.
+
+    With `sparse`, weights that are zero take none.
+    """
+    return costs_of(trial, sparse=sparse).bit_ops
 
 
 @metric("model_size", side="hardware", better="minimize", counted=True, additive=True)
-def model_size(trial: Trial) -> float:
-    """Bytes of all parameters and buffers that are saved, in their formats."""
-    return costs_of(trial).saved_bits / 8
+def model_size(trial: Trial, *, sparse: bool = False) -> float:
+    """Bytes of all parameters and buffers that are saved, in their formats.
+
+    With `sparse`, parameters that are zero take none; where the others are is not counted.
+    """
+    return costs_of(trial, sparse=sparse).saved_bits / 8
 
 
 @metric("activation_memory", side="hardware", better="minimize", counted=True)

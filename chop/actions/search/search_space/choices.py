@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from chop.registry import UnknownName
+
 RANGE_KEYS = {"min", "max", "step", "log"}
 SEPARATOR = "/"
 CLOSE = 1e-9  # of a step: 0.7 / 0.1 is a little less than 7
@@ -120,7 +122,9 @@ class Range:
 
 def choice_of(value: Any, where: str) -> Choice:
     """What a leaf of a seed offers: a list of values, or `{min, max, step, log}`."""
-    if isinstance(value, Mapping) and {"min", "max"} <= value.keys() <= RANGE_KEYS:
+    if isinstance(value, Mapping) and {"min", "max"} <= value.keys():
+        for key in value.keys() - RANGE_KEYS:
+            raise UnknownName(f"key of the range {where}", key, sorted(RANGE_KEYS))
         return _range(value, where)
     if not isinstance(value, list | tuple):
         raise ValueError(

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.search.search_space.checks import (
+    Check,
+    problem_of,
+    refuse_choices,
+    some_values,
+)
 from chop.actions.search.search_space.choices import (
-    RANGE_KEYS,
     Parameter,
     choice_of,
     unflatten_dict,
 )
 from chop.actions.search.search_space.seeds import node_parameters, seed_of_nodes
+from chop.ir.graph.mase_metadata import mase
 from chop.registry import UnknownName
 
 if TYPE_CHECKING:
@@ -37,9 +44,6 @@ def frozen(config: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
-
-
-MOST_CHECKED = 16  # choices of a key
 
 
 class Part(ABC):
@@ -68,39 +72,33 @@ class NodePart(Part):
         tables = seed_of_nodes(graph.fx_graph, nodes, by, seed, where)
         self.first = _first_calls(graph, nodes)
         self.parameters = []
+        seen: set[tuple[str, str]] = set()  # tables, for an op
         for node, table in tables.items():
             if self.first[node.name] == node.name:
-                path = f"{node.name}/config"
-                own = node_parameters(path, table, _keys_of)
+                own = node_parameters(f"{node.name}/config", table, _keys_of)
+                check = functools.partial(self._check, graph, node, own)
                 if run.name == "quantize":
-                    _check_formats(graph, node, own, table.where)
-                else:
-                    self._check_tables(node.name, own, table.where)
+                    _check_formats(node, own, check, table.where)
+                if (kind := (table.where, mase(node).common.mase_op)) not in seen:
+                    refuse_choices(own, check, table.where, own[0])
+                    seen.add(kind)
                 self.parameters += own
         self._tables: OrderedDict[Any, Config] = OrderedDict()
 
-    def _check_tables(self, node: str, own: list[Parameter], where: str) -> None:
-        """Every choice is in some table that the pass takes: with one of the names, say."""
-        usual = {p.key: p.choice.nth(0) for p in own}
-        for p in own:
-            for i in range(min(p.choice.count or 1, MOST_CHECKED)):
-                chosen = usual | {p.key: p.choice.nth(i)}
-                heads = [chosen | {own[0].key: n} for n in _values(own[0])] if p != own[0] else []
-                problems = [self._problem(node, own, design) for design in (chosen, *heads)]
-                if all(problems):
-                    raise ValueError(f"{where}: {problems[0]}")
+    def _check(
+        self, graph: MaseGraph, node: fx.Node, own: list[Parameter], chosen: Mapping[str, Any]
+    ) -> None:
+        """Raise what the pass would say of a node's table."""
+        from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_form
+        from chop.passes.graph.transforms.quantize.variants import is_variant
 
-    def _problem(self, node: str, own: list[Parameter], chosen: Mapping[str, Any]) -> str | None:
-        """Why the pass would refuse the table of a node."""
-        there = [p for p in own if p.exists(chosen)]
-        config = {p.key.rpartition("/")[2]: chosen[p.key] for p in there}
-        if config.get("name") in WIDENINGS and self.run.name != "redefine":
-            return None
-        try:
-            self.run.check({"by": "name", node: {"config": config}})
-        except ValueError as error:
-            return str(error)
-        return None
+        config = {p.key.rpartition("/")[2]: chosen[p.key] for p in own if p.exists(chosen)}
+        name = config.get("name")
+        if self.run.name != "quantize":
+            if name not in WIDENINGS or self.run.name == "redefine":
+                self.run.check({"by": "name", node.name: {"config": config}})
+        elif name is not None and name not in WIDENINGS and not is_variant(name):
+            quantized_form(graph, node, node_config(node.name, {"config": config}))
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         """All nodes that can be changed, so that what was left alone is said as well."""
@@ -147,12 +145,12 @@ class OptionPart(Part):
         self.parameters = list(_leaves(seed, "", where))
         if not self.parameters:
             raise ValueError(f"{where} is empty; give choices for options of {run.name}")
-        firsts = {p.key: p.choice.nth(0) for p in self.parameters}
         generated = {"input_generator": ()} if "input_generator" in run.options else {}
-        try:
-            run.check({**generated, **fixed, **self.config(firsts)})
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+        refuse_choices(
+            self.parameters,
+            lambda chosen: run.check({**generated, **fixed, **self.config(chosen)}),
+            where,
+        )
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         return unflatten_dict(chosen)
@@ -161,15 +159,10 @@ class OptionPart(Part):
         return [(self.run.name, config)]
 
 
-def _values(parameter: Parameter) -> list[Any]:
-    choice = parameter.choice
-    return [choice.nth(i) for i in range(min(choice.count or 1, MOST_CHECKED))]
-
-
 def _leaves(seed: Mapping[str, Any], path: str, where: str) -> Iterator[Parameter]:
     for key, value in seed.items():
         below, place = f"{path}/{key}" if path else key, f"{where}.{key}"
-        is_range = isinstance(value, Mapping) and {"min", "max"} <= value.keys() <= RANGE_KEYS
+        is_range = isinstance(value, Mapping) and {"min", "max"} <= value.keys()
         if isinstance(value, Mapping) and not is_range:
             yield from _leaves(value, below, place)
         else:
@@ -222,27 +215,20 @@ def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
     }
 
 
-def _check_formats(graph: MaseGraph, node: fx.Node, own: list[Parameter], where: str) -> None:
+def _check_formats(node: fx.Node, own: list[Parameter], check: Check, where: str) -> None:
     """Every format of a node is one that there is, and has all the keys that it needs."""
     from chop.numerics import FORMATS
-    from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_form
     from chop.passes.graph.transforms.quantize.variants import is_variant
 
-    head, *rest = own
-    for i in range(head.choice.count or 0):
-        name = head.choice.nth(i)
+    usual = {p.key: p.choice.nth(0) for p in own}
+    for name in some_values(own[0]):
         if name is None or name in WIDENINGS or is_variant(name):
             continue
         if name not in FORMATS:
             raise UnknownName(f"number format in {where}.name", str(name), list(FORMATS))
-        there = [p for p in rest if p.exists({head.key: name})]
-        config = {p.key.rpartition("/")[2]: p.choice.nth(0) for p in there}
-        try:
-            quantized_form(
-                graph, node, node_config(node.name, {"config": {"name": name, **config}})
-            )
-        except ValueError as error:
-            raise ValueError(f"{where}: {node.name}: {error}") from error
+        problem = problem_of(check, usual | {own[0].key: name})
+        if problem is not None:
+            raise ValueError(f"{where}: {node.name}: {problem}")
 
 
 def _keys_of(name: Any) -> frozenset[str] | None:

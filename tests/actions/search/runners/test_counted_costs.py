@@ -9,7 +9,11 @@ from torch import nn
 from chop.actions.search.runners.base import RUNNERS
 from chop.dataset import get_dataset_info
 from chop.models import get_model
-from chop.passes.graph import calculate_avg_bits_mg_analysis_pass, quantize_transform_pass
+from chop.passes.graph import (
+    calculate_avg_bits_mg_analysis_pass,
+    prune_transform_pass,
+    quantize_transform_pass,
+)
 from chop.passes.graph.analysis.cost import cost_of
 from chop.passes.graph.analysis.cost.ledger import _LEDGERS, KEPT, ledger_of
 from chop.passes.graph.transforms.quantize.quantize import quantized_layer
@@ -116,6 +120,25 @@ def test_costs_of_a_fresh_graph_are_those_of_the_passes(branches, runners, data)
     configs = {n: {"config": shared if "twice" in n else data.draw(CONFIGS)} for n in names}
     quantize_transform_pass(graph, {"by": "name", **configs})
     assert counted(runners, graph) == by_the_passes(graph)
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
+def test_weights_that_are_zero_cost_nothing_if_that_is_wanted(branches, sparsity):
+    scene = make_scene()
+    sparse = [RUNNERS[name](scene, sparse=True) for name in ("flops", "macs", "bitops")]
+    dense = [RUNNERS[name](scene) for name in ("flops", "macs", "bitops")]
+    graph = branches.clone()
+    quantize_transform_pass(graph, {"by": "type", "conv2d": {"config": integer([8, 8, 8])}})
+    how = {"scope": "local", "granularity": "elementwise", "method": "l1-norm"}
+    prune_transform_pass(graph, {"weight": how | {"sparsity": sparsity}})
+    total = cost_of(graph, sparse=True, per_sample=True)["total"]
+    wanted = {"flops": total["flops"], "macs": total["macs"], "bitops": total["bit_ops"]}
+    assert counted(sparse, graph) == wanted
+    assert counted(dense, graph)["macs"] == counted(dense, branches)["macs"]
+    assert counted(dense, graph)["bitops"] > (1 + sparsity) * wanted["bitops"] * 0.9
+    size = RUNNERS["model_size"](scene, sparse=True)(make_trial(graph))["model_size"]
+    statistics = sum(b.nbytes for n, b in graph.model.named_buffers() if "mask" not in n)
+    assert size == total["weight_bits"] / 8 + statistics
 
 
 @pytest.fixture(scope="module")
