@@ -24,7 +24,9 @@ def needs_checkpoint(config: RunConfig) -> None:
 def needs_config(config: RunConfig) -> None:
     """There has to be a file that says what to do."""
     if config.config is None:
-        raise ConfigError("expected configuration via --config, got None")
+        raise ConfigError(
+            "expected configuration via --config, got None; see the files in configs/examples"
+        )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from chop.actions.search.results import Results
 
 logger = logging.getLogger(__name__)
 
+SHOWN = 20  # numbers of trials
+
 
 def apply(problem: Problem, place: Place, config: RunConfig) -> None:
     """Build the design of a trial from the parent, train it as its trial did, and save it."""
@@ -44,13 +46,17 @@ def apply(problem: Problem, place: Place, config: RunConfig) -> None:
 
 def _number(wanted: str, results: Results) -> int:
     if wanted == "best":
-        if results.chosen is None:
-            raise ConfigError("--apply best: no trial of this search was completed")
-        return results.chosen.number
-    known = [n for n, out in results.outcomes.items() if out.state == "COMPLETE"]
-    if not wanted.isdecimal() or int(wanted) not in known:
-        shown = f"{min(known)} to {max(known)}" if known else "none"
-        raise ConfigError(
-            f"--apply {wanted}: it is best, or the number of a complete trial (there are {shown})"
-        )
-    return int(wanted)
+        if results.chosen is not None:
+            return results.chosen.number
+        why = results.nearest_miss() or "no trial of this search was completed"
+        raise ConfigError(f"--apply best: {why[0].lower()}{why[1:]}")
+    complete = sorted(n for n, out in results.outcomes.items() if out.state == "COMPLETE")
+    if wanted.isdecimal() and int(wanted) in complete:
+        return int(wanted)
+    there = results.outcomes.get(int(wanted)) if wanted.isdecimal() else None
+    why = "it is best, or the number of a complete trial"
+    if there is not None:
+        ended = "was stopped early" if there.state == "PRUNED" else "failed"
+        why = f"that trial {ended}; take best, or a complete one"
+    shown = ", ".join(map(str, complete[:SHOWN])) + (", …" if len(complete) > SHOWN else "")
+    raise ConfigError(f"--apply {wanted}: {why} (complete are: {shown or 'none'})")

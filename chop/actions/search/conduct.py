@@ -165,7 +165,8 @@ def conduct(
                 "workers": workers,
             }
             page["baseline"] = baseline
-            results.write(place.folder, page, _labs_keys(problem))
+            with _finishing():
+                results.write(place.folder, page, _labs_keys(problem))
             if settings.retrain is not None and cut is None:
                 folder = place.folder / f"{place.study}.retrained"
                 page["test"] = retrain(
@@ -174,16 +175,26 @@ def conduct(
                 results.write(place.folder, page, _labs_keys(problem))
             if baseline is not None:
                 logger.info("The parent itself: %s", _merged(baseline))
-    tell(results, place)
+    with _finishing():
+        tell(results, place)
     if cut is not None:
         raise cut
     return results
 
 
+@contextmanager
+def _finishing() -> Iterator[None]:
+    """A signal that comes while files are written waits until they are there."""
+    with Interruption() as interruption:
+        yield
+    if interruption.received:
+        raise Interrupted(interruption.received)
+
+
 def _merged(baseline: Mapping[str, Any]) -> dict[str, float]:
-    """All metrics of the parent, in few digits."""
+    """All metrics of the parent; fractions in few digits."""
     metrics = {k: v for side in baseline.values() for k, v in side.items()}
-    return {key: float(f"{value:.4g}") for key, value in metrics.items()}
+    return {k: v if float(v).is_integer() else float(f"{v:.4g}") for k, v in metrics.items()}
 
 
 def _labs_keys(problem: Problem) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from chop.actions.search.runners.base import (
     check_options,
     checked,
 )
-from chop.actions.search.strategies.base import MakeStrategy, Strategy, strategy_named
+from chop.actions.search.strategies.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
 from chop.registry import UnknownName, nearest
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
@@ -191,8 +191,8 @@ def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
 
 def _check_name(strategy: Mapping[str, Any]) -> None:
     name = strategy.get("name", "optuna")
-    if name not in STRATEGY_NAMES:
-        strategy_named(str(name))  # a sampler may be named here as well
+    if name not in STRATEGY_NAMES and str(name).lower() not in STRATEGIES:  # or a sampler
+        raise UnknownName("strategy in search.strategy.name", name, [*STRATEGY_NAMES, *STRATEGIES])
 
 
 def _runners(strategy: Mapping[str, Any], key: str) -> list[tuple[type[Runner], Mapping[str, Any]]]:
@@ -218,7 +218,7 @@ def _setup(strategy: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"search.strategy.setup is a table, not {setup!r}")
     _check_keys(setup, [*SETUP, *IGNORED], "search.strategy.setup")
     found: dict[str, Any] = {}
-    if strategy.get("name", "optuna") not in STRATEGY_NAMES:
+    if str(strategy.get("name", "optuna")).lower() in STRATEGIES:
         found["sampler"] = strategy["name"]
     for key, value in setup.items():
         if key in IGNORED or value is None:
@@ -276,7 +276,7 @@ def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[
         raise ValueError(f"search.strategy.constraints is a list of sentences, not {texts!r}")
     constraints = tuple(Constraint.parse(t, "search.strategy.constraints") for t in texts)
     for constraint in constraints:
-        _check_produced(constraint.metric, made)
+        _check_produced(constraint.metric, made, "search.strategy.constraints")
     _check_together(constraints)
     return Goals(goals, summed, constraints, setup.get("honour_directions", True))
 
@@ -314,7 +314,7 @@ def _goal(name: str, table: Any, made: Mapping[str, Direction]) -> Goal:
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} is a table with scale and direction, not {table!r}")
     _check_keys(table, ("scale", "direction"), where)
-    _check_produced(name, made)
+    _check_produced(name, made, "search.strategy.metrics")
     scale, direction = table.get("scale", 1.0), table.get("direction", made[name])
     number = isinstance(scale, int | float) and type(scale) is not bool
     if not number or scale == 0 or not math.isfinite(scale):
@@ -324,7 +324,7 @@ def _goal(name: str, table: Any, made: Mapping[str, Direction]) -> Goal:
     return Goal(name, direction, float(scale))
 
 
-def _check_produced(name: str, made: Mapping[str, Direction]) -> None:
+def _check_produced(name: str, made: Mapping[str, Direction], where: str) -> None:
     if name in made:
         return
     makers = sorted(cls.name for cls in RUNNERS.values() if name in cls.metrics)
@@ -332,7 +332,7 @@ def _check_produced(name: str, made: Mapping[str, Direction]) -> None:
     fix = f"; {makers[0]} does: add its table" if makers else ""
     fix = f"; did you mean {near!r}?" if near else fix
     raise ValueError(
-        f"search.strategy.metrics: no runner of this file gives {name!r}{fix} "
+        f"{where}: no runner of this file gives {name!r}{fix} "
         f"(they give: {', '.join(made) or 'nothing; add [search.strategy.sw_runner.…]'})"
     )
 
@@ -344,6 +344,9 @@ def _retrain(search: Mapping[str, Any]) -> Retrain | None:
     if not isinstance(table, Mapping):
         raise ValueError(f"search.retrain is a table with designs and max_epochs, not {table!r}")
     _check_keys(table, Retrain.__dataclass_fields__, "search.retrain")
+    designs = table.get("designs", "best")
+    if designs not in ("front", "best") and not (type(designs) is int and designs > 0):
+        raise ValueError(f"search.retrain.designs is 'front', 'best' or how many, not {designs!r}")
     hints = get_type_hints(Retrain, include_extras=True)
     return Retrain(**{k: checked(hints[k], v, f"search.retrain.{k}") for k, v in table.items()})
 

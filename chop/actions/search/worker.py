@@ -61,8 +61,9 @@ class Worker:
         self.runners = [cls(scene, **options) for cls, options in settings.runners]
         if any(runner.trains for runner in self.runners):
             space.expect_training()
-        # the cost of a design is known before it is trained, which early stopping lives on
-        self.runners.sort(key=lambda runner: runner.side == "software")
+        # the cost of a design is known before it is trained, which early stopping lives on, and
+        # what looks at its weights sees trained ones, wherever the tables stand in the file
+        self.runners.sort(key=lambda runner: (runner.side == "software", not runner.trains))
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._pooled = next((r for r in self.runners if isinstance(r, Together)), None)
 

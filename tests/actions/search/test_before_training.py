@@ -16,6 +16,8 @@ WRONG = {
     ),
     "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
     "an op": (("seed.linear", "seed.linaer"), "'linaer'; did you mean 'linear'"),
+    "the default": (("seed.default", "seed.defualt"), "'defualt'; did you mean 'default'"),
+    "a value": (("weight_width = [2, 3", "weight_width = [2, 300"), "weight_width = 300: pass"),
     "a node": (('by = "type"', 'by = "name"'), "unknown node in search.search_space.seed 'linear'"),
     "a constraint": (
         ("[search.strategy.metrics]", "[search.strategy]\nconstraints = ['average_bitwidth <= 1']"),

@@ -41,10 +41,10 @@ def data():
 @pytest.fixture
 def run(data, tmp_path):
     """`run(designs=…)` searches three designs and retrains those."""
-    torch.manual_seed(1)
-    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
 
-    def go(resume=False, **how):
+    def go(resume=False, parent=1, **how):
+        torch.manual_seed(parent)
+        model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
         tables = {
             "search_space": SPACE,
             "strategy": {
@@ -119,6 +119,15 @@ def test_other_options_are_no_reason_to_test_again(run):
     run()
     with pytest.raises(ConfigError, match="remove the folder"):
         run(resume=True, learning_rate=0.1)
+
+
+def test_scores_of_another_parent_are_not_taken_for_ones_own(run, tmp_path):
+    run()
+    (tmp_path / "search.journal").unlink()
+    with pytest.raises(
+        ConfigError, match=r"search\.retrained is of another design, parent or data"
+    ):
+        run(parent=2)
 
 
 def test_a_number_of_designs_is_that_many_of_the_front(run):

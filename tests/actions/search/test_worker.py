@@ -79,3 +79,29 @@ def test_workers_that_will_be_idle_are_said(caplog, workers, looks_back, said):
     settings = settings_of(tables(in_flight=3))
     _warn_of_idle(workers, SimpleNamespace(looks_back=looks_back), settings)
     assert [record.getMessage().partition(",")[0] for record in caplog.records] == said
+
+
+class Learns(Threads):
+    """A runner that trains, and says so."""
+
+    trains = True
+
+    def __call__(self, trial):
+        trial.found["trained"] = 1.0
+        return {"accuracy": 0.1, "average_bitwidth": 1.0}
+
+
+class Looks(Threads):
+    """A runner that looks at a network."""
+
+    def __call__(self, trial):
+        return {"accuracy": trial.found["trained"]}
+
+
+@pytest.mark.parametrize("order", [(Learns, Looks), (Looks, Learns)])
+def test_a_network_is_looked_at_after_it_was_trained_wherever_the_tables_stand(worker, order):
+    made = worker()
+    runners = tuple((cls, {}) for cls in order)
+    space = SimpleNamespace(**vars(made.space), expect_training=lambda: None)
+    made = Worker(space, made.scene, dataclasses.replace(made.settings, runners=runners))
+    assert made.run(0, {}).software["accuracy"] == 1.0

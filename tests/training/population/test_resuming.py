@@ -1,5 +1,6 @@
 """A population that was killed goes on from its last epoch, and ends as if it had not been."""
 
+import contextlib
 import subprocess
 import sys
 import textwrap
@@ -7,7 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from chop.training.population import train_population
+from chop.training.population import train_population, training
 
 
 class Killed(Exception):
@@ -165,3 +166,28 @@ def test_a_file_that_is_no_snapshot_is_refused(family, tmp_path):
     file.write_bytes(b"garbage")
     with pytest.raises(ValueError, match="damaged"):
         train(family, models(family), snapshot=file, resume=True)
+
+
+def test_who_goes_on_has_the_threads_of_those_who_began(family, tmp_path, monkeypatch):
+    """Few candidates are left, whose sums shall be those that they were."""
+    seen = []
+
+    @contextlib.contextmanager
+    def noting(work, device):
+        seen.append(work)
+        yield
+
+    monkeypatch.setattr(training, "threads_for", noting)
+    reports = []
+
+    def killer(ended):
+        reports.extend(ended)
+        if len(reports) > len(chosen(family)):
+            raise Killed
+
+    file = tmp_path / "population.pt"
+    with pytest.raises(Killed):
+        train(family, models(family), on_epoch=killer, snapshot=file)
+    train(family, models(family), snapshot=file, resume=True)
+    assert len(seen) == 2
+    assert seen[0] == seen[1]

@@ -63,12 +63,12 @@ def seed_of_nodes(
     if by == "type":
         for key in tables:
             if key not in OPS and not any(key in names for names in called.values()):
-                raise UnknownName(f"op in {where}", key, sorted(OPS))
+                raise UnknownName(f"op in {where}", key, ["default", *sorted(OPS)])
     if by == "name":
         everyone = [node.name for node in graph.nodes]
         for key in tables:
             if key not in everyone:
-                raise UnknownName(f"node in {where}", key, [n.name for n in nodes])
+                raise UnknownName(f"node in {where}", key, ["default", *(n.name for n in nodes)])
     known = {name for names in called.values() for name in names}
     for key in tables:
         if key not in known:

@@ -282,3 +282,14 @@ def test_other_options_do_not_go_on_from_a_snapshot(tmp_path):
     found = Train(scene, **other).together([plain(0), plain(1)])
     assert found[0] == pytest.approx(Alone(scene, **other)(plain(0)), rel=1e-6)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_another_parent_does_not_go_on_from_a_snapshot(tmp_path):
+    scene = scene_in(tmp_path)
+    Train(scene, **BUDGET).together([plain(0), plain(1)])
+    other = make_scene(seed=1)
+    object.__setattr__(other, "folder", tmp_path)
+    Train(other, **BUDGET).together([plain(0), plain(1)])
+    assert len(list(tmp_path.iterdir())) == 2, "each has one of its own"
+    Train(scene_in(tmp_path), **BUDGET).together([plain(0), plain(1)])
+    assert len(list(tmp_path.iterdir())) == 2, "the same parent finds its own again"
