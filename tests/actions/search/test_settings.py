@@ -48,7 +48,7 @@ WRONG = {
     "strategy": ("tpe", r"\[search.strategy\]"),
     "search_space.sed": ({}, "did you mean 'seed'"),
     "strategy.metrik": ({}, "did you mean 'metrics'"),
-    "strategy.name": ("optina", "unknown sampler 'optina'"),
+    "strategy.name": ("optina", "search.strategy.name 'optina'; did you mean 'optuna'"),
     "strategy.sw_runner": (3, "holds tables of runners"),
     "strategy.sw_runner.basic_evaluaton": ({}, "did you mean 'basic_evaluation'"),
     "strategy.sw_runner.basic_evaluation": (3, "is a table of options"),
