@@ -11,6 +11,7 @@ from torch import Tensor
 from chop.numerics.base import NumberFormat
 
 DTYPES = {(4, 3): torch.float8_e4m3fn, (5, 2): torch.float8_e5m2}
+FRACTIONS = dict(DTYPES.keys())  # by the width of the exponent
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
 
     Those become infinite in E5M2, and the largest value or NaN, as torch's version has it, in
     E4M3, which has no infinity; with `saturate`, the largest value in any case, as in the other
-    formats. A double passes through single precision, and is rounded twice.
+    formats. A double passes through single precision, and is rounded twice. A `frac_width` of
+    None is what the exponent leaves.
     """
 
     light: ClassVar[bool] = True
@@ -30,6 +32,8 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.exponent_width in FRACTIONS:
+            self.fill_in("frac_width", FRACTIONS[self.exponent_width])
         kind = (self.exponent_width, self.frac_width)
         self.require(kind in DTYPES, "exponent_width and frac_width are 4 and 3, or 5 and 2")
         self.require_flags("saturate")

@@ -466,11 +466,21 @@ def check_same(record: Record, about: Mapping[str, Any], fix: str = NEW_NAME) ->
     before = record.attributes().get("about", {})
     differ = [key for key in FIXED if key in before and before[key] != about[key]]
     if differ:
-        key = differ[0]
+        key, theirs, ours = _difference(differ[0], before[differ[0]], about[differ[0]])
         raise ConfigError(
-            f"the study {record.study!r} in {record.shown} is about another search: its {key} is "
-            f"{_shown(before[key])}, and here {_shown(about[key])}; {fix}"
+            f"the study {record.study!r} in {record.shown} is about another search: there {key} is "
+            f"{_shown(theirs)}, and here {_shown(ours)}; {fix}"
         )
+
+
+def _difference(path: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:
+    """The first place in which two values differ, and what is there."""
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for key in [*theirs, *ours]:
+            one, other = (table.get(key, "nothing") for table in (theirs, ours))
+            if one != other:
+                return _difference(f"{path}.{key}", one, other)
+    return path, theirs, ours
 
 
 def _shown(value: Any) -> str:

@@ -246,6 +246,16 @@ def test_choices_that_fit_only_each_other_are_taken(graph):
         space(graph, {"fc1": {"name": ["fp8"], **table, "weight_exponent_width": [4, 6]}})
 
 
+def test_a_fraction_of_fp8_may_follow_from_the_exponent(graph):
+    table = {f"{who}_frac_width": [None] for who in ("data_in", "weight", "bias")}
+    table |= {f"{who}_exponent_width": [4, 5] for who in ("data_in", "weight", "bias")}
+    made = space(graph, {"fc1": {"name": ["fp8"], **table}})
+    for number in range(made.choices.size):
+        layer = made.build(made.config_of(made.choices.nth(number))).model.fc1
+        fmt = layer.formats["weight"]
+        assert fmt.exponent_width + fmt.frac_width == 7
+
+
 def test_an_option_that_a_pass_has_not_is_named_with_the_table(graph):
     seed = {"weight": {"sparsty": [0.1, 0.5]}}
     with pytest.raises(
