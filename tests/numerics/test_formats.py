@@ -27,6 +27,7 @@ from chop.numerics.minifloat import MinifloatDenorm, MinifloatIEEE
 from chop.numerics.mx import MXFP, MXInt
 from chop.numerics.scale_integer import ScaleInteger
 from chop.numerics.ternary import Ternary
+from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 from chop.registry import UnknownName
 
 # One line per format; the contract below runs on it.
@@ -523,7 +524,8 @@ def posit(monkeypatch):
     code = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     page = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", page)
-    monkeypatch.setattr(FORMATS, "_items", dict(FORMATS._load()))
+    for registry in (FORMATS, LAYER_VARIANTS):
+        monkeypatch.setattr(registry, "_items", dict(registry._load()))
     exec("\n".join(code), vars(page))
     return FORMATS["posit8"](1)
 
