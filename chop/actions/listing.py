@@ -33,7 +33,7 @@ def _paragraph(row: Row) -> Any:
     title = Text(row["name"], style="bold")
     title.append(f"  ({'; '.join(facts)})" if facts else "", style="not bold dim")
     body = Text("\n".join([row["about"], *row["options"]]))
-    return Group(title, Padding(body, (0, 0, 1, 4)))
+    return Group(title, Padding(body, (0, 0, 1, 4), expand=False))
 
 
 def _table(rows: list[Row]) -> Any:
