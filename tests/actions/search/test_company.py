@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from optuna.trial import TrialState
@@ -11,7 +12,7 @@ from chop.actions.search import company
 from chop.actions.search.company import LEADER, Guests, Identity, Lead, Pulse, is_led
 from chop.actions.search.record import Record, StorageError
 
-from .conftest import CHOICES
+from .conftest import CHOICES, PATIENCE
 
 BEAT = 0.05
 
@@ -21,7 +22,7 @@ def study(path):
 
 
 def until(condition):
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(0.01)
@@ -131,17 +132,23 @@ def test_a_leader_is_not_moved_by_who_only_wants_to_lead(tmp_path):
         assert not lead.deposed
 
 
-def test_of_many_who_want_to_lead_at_once_one_does(tmp_path):
+def test_of_many_who_want_to_lead_at_once_one_does(tmp_path, monkeypatch):
     """A beat that is shorter than the wait must not outvote who came last."""
     study(tmp_path / "j")
     records, leads = [study(tmp_path / "j") for _ in range(4)], []
+    everybody = threading.Barrier(len(records), timeout=PATIENCE)
+
+    def sleep(seconds):
+        everybody.wait()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(company, "time", SimpleNamespace(sleep=sleep))
     threads = [
         threading.Thread(target=lambda record=record: leads.append(Lead.taken(record, 0.2)))
         for record in records
     ]
     for thread in threads:
         thread.start()
-        time.sleep(0.05)
     for thread in threads:
         thread.join()
     (lead,) = [lead for lead in leads if lead is not None]
