@@ -314,14 +314,18 @@ class Searches:
         """A process that leads that study by now, and the study."""
         open_storage(url).close()  # two who make one at once may be in each other's way
         leader = self.start(config, "--storage", url, "--study", study, *flags, **where)
+        return leader, self.study(url, study, leader)
+
+    def study(self, url, name, *processes):
+        """A study, as soon as one of the processes leads it."""
 
         def led():
             if not self.studies:
-                self.studies += filter(None, [Record.found(url, study)])
+                self.studies += filter(None, [Record.found(url, name)])
             return self.studies and LEADER in self.studies[0].attributes()
 
-        self.until(led, leader)
-        return leader, self.studies[0]
+        self.until(led, *processes)
+        return self.studies[0]
 
     def open_gate(self):
         """Let go on whoever waits."""

@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from chop.actions.search import company
-from chop.actions.search.company import LEADER, Guests, Identity, Lead, Pulse, is_led
+from chop.actions.search.company import GUEST, LEADER, Guests, Identity, Lead, Pulse, is_led
 from chop.actions.search.record import Record, StorageError
 
 from .conftest import CHOICES, PATIENCE
@@ -167,10 +167,16 @@ def test_a_process_is_dead_only_if_its_number_is_one_of_this_machine(host, dead)
 
 @pytest.mark.slow
 def test_two_processes_that_start_at_once_share_the_study(searches):
-    config = searches.config("n_trials = 40\nheartbeat = 2", odd="seconds = 0.1")
+    config = searches.config("n_trials = 40\nheartbeat = 2", odd="seconds = 0.02")
     searches.run(config, out="alone")
-    flags = ["--storage", str(searches.folder / "shared.journal"), "--study", "both"]
-    both = {out: searches.start(config, *flags, "--workers", 2, out=out) for out in ("a", "b")}
+    url = str(searches.folder / "shared.journal")
+    flags = ["--storage", url, "--study", "both", "--workers", 2]
+    both = {out: searches.start(config, *flags, out=out, trials=1) for out in ("a", "b")}
+    record = searches.study(url, "both", *both.values())
+    searches.until(
+        lambda: any(key.startswith(GUEST) for key in record.attributes()), *both.values()
+    )
+    searches.open_gate()
     for process in both.values():
         searches.ended(process)
     (leader,) = [out for out in both if (searches.results(out) / "log.json").exists()]
