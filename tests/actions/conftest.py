@@ -20,7 +20,7 @@ def environment(tmp_path):
 def ch(tmp_path, environment):
     """`ch("train", …)` runs the command to its end; its project folders are in `tmp_path/out`."""
 
-    def run(*arguments, check=0, timeout=120):
+    def run(*arguments, check=0, timeout=600):
         command = [sys.executable, "-m", "chop", *map(str, arguments)]
         command += ["--project-dir", str(tmp_path / "out")]
         done = subprocess.run(

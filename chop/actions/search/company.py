@@ -149,13 +149,10 @@ def _is_dead_here(said: dict[str, Any]) -> bool:
 
 def is_led(record: Record, beat: float) -> bool:
     """Whether somebody leads the study now; that may take a few beats to find out."""
-    ear, end = Ear(beat), time.monotonic() + GRACE * beat
-    first = record.attributes().get(LEADER)
-    if first is None:  # whoever has just made the study is about to say so
-        time.sleep(LOOK)
-        first = record.attributes().get(LEADER)
+    ear, first = Ear(beat), _first_word(record, beat)
     if not ear.alive(LEADER, first):
         return False
+    end = time.monotonic() + GRACE * beat
     while time.monotonic() < end:
         time.sleep(min(LOOK, beat / 2))
         said = record.attributes().get(LEADER)
@@ -164,6 +161,17 @@ def is_led(record: Record, beat: float) -> bool:
         if said != first:
             return True
     return False
+
+
+def _first_word(record: Record, beat: float) -> Any:
+    """What the leader says; who has just made the study and may be slow is about to say so."""
+    end = time.monotonic() + GRACE * beat
+    while True:
+        said = record.attributes().get(LEADER)
+        # who adds trials has said before that it leads, or never does
+        if said is not None or time.monotonic() >= end or record.frozen():
+            return said
+        time.sleep(min(LOOK, beat / 2))
 
 
 def is_led_at(url: str, study: str, beat: float) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chop.actions.search.worker import Worker
 
 WHERE = "search.strategy.constraints"
-PATIENCE = 1.0  # seconds
+PATIENCE = 1.0  # seconds of our own: what is refused does not depend on who else computes
 LARGEST = 10_000  # designs that may be counted within that
 ROUNDING = 1e-9  # of a bound: two orders of one sum may differ by less
 
@@ -26,11 +26,11 @@ class _Unknown(Exception):
     """Whether a design meets the constraints cannot be said, or not in time."""
 
 
-def refuse_hopeless(worker: Worker, patience: float = PATIENCE) -> None:
+def refuse_hopeless(worker: Worker, patience: float | None = None) -> None:
     """Refuse constraints that no design meets; what cannot be proven soon is left to the search."""
     makers = {name: runner for runner in worker.counting for name in runner.available()}
     constraints = [c for c in worker.goals.constraints if c.metric in makers]
-    proof = _Proof(worker, time.monotonic() + patience)
+    proof = _Proof(worker, time.thread_time() + (PATIENCE if patience is None else patience))
     for constraint in constraints:
         if makers[constraint.metric].additive and worker.space.adds_up:
             proof.refuse_by_extremes(constraint)
@@ -46,7 +46,7 @@ class _Proof:
         self.choices = worker.space.choices
 
     def _metrics(self, chosen: Chosen) -> Mapping[str, float]:
-        if time.monotonic() > self.until:
+        if time.thread_time() > self.until:
             raise _Unknown
         try:
             return self.worker.counted(chosen)

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from chop.actions.search.company import LEADER
 from chop.actions.search.coordinator import Coordinator
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record
+from chop.actions.search.record import Record, open_storage
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
 from chop.actions.search.settings import settings_of
 from chop.actions.search.strategies.base import Quest, strategy_named
@@ -33,6 +34,7 @@ CHOICES = Choices(
         Parameter("d", OneOf(("only",))),
     ]
 )
+PATIENCE = 600  # seconds, against tests that hang; none depends on what is done within them
 NUMBERS = Choices([Parameter(key, Range(-8, 8)) for key in "xyz"])
 
 
@@ -159,7 +161,7 @@ def postgres():
 
     def run(*command):
         done = subprocess.run(
-            [*as_somebody, *command], capture_output=True, text=True, cwd=folder, timeout=60
+            [*as_somebody, *command], capture_output=True, text=True, cwd=folder, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -223,18 +225,22 @@ batch_size = 64
 project = "p"
 seed = 42
 """
-# a runner that is told by the environment what to do in which trial
+# a runner that is told by its options what to do in which trial, and by the environment of a
+# process, which is no part of the study, after how many trials to wait until there is a file `go`
 ODD = '''
-import os, signal, time
+import itertools, os, signal, time
 from pathlib import Path
 from chop.actions.search.runners.base import metric
+
+BEGUN = itertools.count()
 
 @metric("odd", side="software", better="minimize")
 def odd(trial, *, what: str = "", at: int = 3, below: str = "", seconds: float = 0.0) -> float:
     """Something that goes wrong."""
     time.sleep(seconds)
-    while what == "wait" and trial.number >= 0 and not (Path(below) / "go").exists():
-        time.sleep(0.01)
+    if trial.number >= 0 and next(BEGUN) >= float(os.environ.get("ODD_TRIALS", "inf")):
+        while not (Path(below) / "go").exists():
+            time.sleep(0.01)
     if trial.number == at or at < 0:
         once = Path(below) / f"once-{trial.number}"
         if what == "raise":
@@ -269,7 +275,7 @@ class Searches:
 
     def __init__(self, folder, checkpoint):
         self.folder, self.checkpoint = folder, checkpoint
-        self.started = []
+        self.started, self.studies = [], []
         (folder / "odd.py").write_text(ODD)
 
     def config(self, setup="", odd="", metrics=METRICS, name="a.toml"):
@@ -282,14 +288,16 @@ class Searches:
         path.write_text(text)
         return path
 
-    def start(self, config, *flags, out="out", wrap=()):
-        """The process, in a group of its own."""
+    def start(self, config, *flags, out="out", wrap=(), trials=None):
+        """The process, in a group of its own; after so many `trials` it waits for the gate."""
         command = [*wrap, sys.executable, "-m", "chop", "search", "--config", str(config)]
         command += ["--project-dir", str(self.folder / out), "--load", str(self.checkpoint)]
         command += ["--load-type", "pt", "--no-progress", *map(str, flags)]
         if "[search.strategy.sw_runner.odd]" in Path(config).read_text():
             command += ["--import", str(self.folder / "odd.py")]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        if trials is not None:
+            environment["ODD_TRIALS"] = str(trials)
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -302,22 +310,59 @@ class Searches:
         self.started.append(process)
         return process
 
-    def run(self, config, *flags, check=0, timeout=120, **where):
+    def lead(self, config, url, study, *flags, **where):
+        """A process that leads that study by now, and the study."""
+        open_storage(url).close()  # two who make one at once may be in each other's way
+        leader = self.start(config, "--storage", url, "--study", study, *flags, **where)
+        return leader, self.study(url, study, leader)
+
+    def study(self, url, name, *processes):
+        """A study, as soon as one of the processes leads it."""
+
+        def led():
+            if not self.studies:
+                self.studies += filter(None, [Record.found(url, name)])
+            return self.studies and LEADER in self.studies[0].attributes()
+
+        self.until(led, *processes)
+        return self.studies[0]
+
+    def open_gate(self):
+        """Let go on whoever waits."""
+        (self.folder / "go").touch()
+
+    def run(self, config, *flags, check=0, **where):
         """Its output, when it is over."""
-        process = self.start(config, *flags, **where)
+        return self.ended(self.start(config, *flags, **where), check)
+
+    def ended(self, process, check=0):
+        """What a process has said, when it is over."""
         try:
-            said, _ = process.communicate(timeout=timeout)
+            said, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            self.kill(process)
-            raise
+            pytest.fail(f"it does not end\n{self.kill(process)}")
         assert process.returncode == check, said
         return said
 
-    def kill(self, process, number=signal.SIGKILL):
-        """The process with all its children; what it said."""
+    def signal(self, process, number):
+        """Tell a process and all its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        return process.communicate(timeout=60)[0]
+
+    def kill(self, process):
+        """The process with all its children; what it said."""
+        self.signal(process, signal.SIGKILL)
+        return process.communicate(timeout=PATIENCE)[0]
+
+    def until(self, condition, *processes):
+        """Wait for what processes shall bring about; what they said if they did not."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            over = any(process.poll() is not None for process in processes)
+            if time.monotonic() > end or (over and not condition()):
+                said = "\n".join(self.kill(process) for process in processes)
+                pytest.fail(f"it did not come to that\n{said}")
+            time.sleep(0.01)
 
     def results(self, out="out"):
         return self.folder / out / "p" / "software" / "search_ckpts"
@@ -330,14 +375,10 @@ class Searches:
                 del row[key]
         return rows
 
-    def wait_for(self, process, count, what=b'"op_code":4', out="out", study="search"):
-        """Until the journal has so many lines with that, or the process is over."""
-        path = self.results(out) / f"{study}.journal"
-        end = time.monotonic() + 60
-        while time.monotonic() < end and process.poll() is None:
-            if path.exists() and path.read_bytes().count(what) >= count:
-                return
-            time.sleep(0.01)
+    def written(self, out="out"):
+        """How many trials the journal has, finished or not."""
+        path = self.results(out) / "search.journal"
+        return path.read_bytes().count(b'"op_code":4') if path.exists() else 0
 
 
 @pytest.fixture
@@ -349,3 +390,5 @@ def searches(tmp_path, checkpoint):
         if process.poll() is None:
             made.kill(process)
         process.stdout.close()
+    for study in made.studies:
+        study.close()

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from chop.actions.search import feasible
+
 EXAMPLES = Path(__file__).parents[3] / "configs/examples"
 QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
 
@@ -29,7 +31,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_file_that_is_wrong_costs_no_training(here, tmp_path, case):
+def test_a_file_that_is_wrong_costs_no_training(here, tmp_path, monkeypatch, case):
+    monkeypatch.setattr(feasible, "PATIENCE", 600)  # enough on any machine
     (right, wrong), sentence = WRONG[case]
     text = QUICKSTART.replace(right, wrong)
     if case == "a constraint":

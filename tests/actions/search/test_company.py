@@ -3,15 +3,16 @@
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from optuna.trial import TrialState
 
 from chop.actions.search import company
-from chop.actions.search.company import LEADER, Guests, Identity, Lead, Pulse, is_led
+from chop.actions.search.company import GUEST, LEADER, Guests, Identity, Lead, Pulse, is_led
 from chop.actions.search.record import Record, StorageError
 
-from .conftest import CHOICES
+from .conftest import CHOICES, PATIENCE
 
 BEAT = 0.05
 
@@ -21,24 +22,56 @@ def study(path):
 
 
 def until(condition):
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(0.01)
 
 
-def test_who_comes_before_the_founder_has_said_so_waits_for_that(tmp_path):
-    ours = study(tmp_path / "j")
-    theirs = study(tmp_path / "j")
+class Clock:
+    """Time goes by when somebody sleeps; `then` is called with what it is afterwards."""
+
+    def __init__(self, then=lambda now: None):
+        self.now, self.then = 0.0, then
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.then(self.now)
+
+
+def test_who_comes_before_the_founder_has_said_so_waits_for_that(tmp_path, monkeypatch):
+    ours, theirs, founder = study(tmp_path / "j"), study(tmp_path / "j"), Identity()
     assert (ours.existed, theirs.existed) == (False, True)
-    found = []
-    guest = threading.Thread(target=lambda: found.append(is_led(theirs, 1.0)))
-    guest.start()
-    time.sleep(0.1)
-    with Lead.taken(ours, BEAT):
-        guest.join()
-    assert found == [True]
-    assert not is_led(theirs, BEAT)
+
+    def late(now):
+        if 4 <= now < 8:  # seconds, for which the founder was away
+            ours.note(LEADER, founder.sign(int(now)))
+
+    clock = Clock(late)
+    monkeypatch.setattr(company, "time", clock)
+    assert is_led(theirs, 1.0)
+    clock.now = 8.0
+    assert not is_led(theirs, 1.0)
+
+
+def test_a_founder_that_never_says_so_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(company, "time", clock := Clock())
+    assert not is_led(study(tmp_path / "j"), 1.0)
+    assert clock.now == company.GRACE
+
+
+@pytest.mark.parametrize("said", [None, {"ended": True}])
+def test_a_study_that_nobody_leads_any_more_is_not_waited_for(tmp_path, monkeypatch, said):
+    record = study(tmp_path / "j")
+    record.publish(0, CHOICES.nth(0), {}, None)
+    if said is not None:
+        record.note(LEADER, Identity().sign(-1) | said)
+    monkeypatch.setattr(company, "time", clock := Clock())
+    assert not is_led(record, 1.0)
+    assert clock.now == 0
 
 
 class Flaky:
@@ -99,17 +132,23 @@ def test_a_leader_is_not_moved_by_who_only_wants_to_lead(tmp_path):
         assert not lead.deposed
 
 
-def test_of_many_who_want_to_lead_at_once_one_does(tmp_path):
+def test_of_many_who_want_to_lead_at_once_one_does(tmp_path, monkeypatch):
     """A beat that is shorter than the wait must not outvote who came last."""
     study(tmp_path / "j")
     records, leads = [study(tmp_path / "j") for _ in range(4)], []
+    everybody = threading.Barrier(len(records), timeout=PATIENCE)
+
+    def sleep(seconds):
+        everybody.wait()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(company, "time", SimpleNamespace(sleep=sleep))
     threads = [
         threading.Thread(target=lambda record=record: leads.append(Lead.taken(record, 0.2)))
         for record in records
     ]
     for thread in threads:
         thread.start()
-        time.sleep(0.05)
     for thread in threads:
         thread.join()
     (lead,) = [lead for lead in leads if lead is not None]
@@ -128,12 +167,18 @@ def test_a_process_is_dead_only_if_its_number_is_one_of_this_machine(host, dead)
 
 @pytest.mark.slow
 def test_two_processes_that_start_at_once_share_the_study(searches):
-    config = searches.config("n_trials = 40\nheartbeat = 0.2", odd="seconds = 0.3")
-    searches.run(config, out="alone", timeout=120)
-    flags = ["--storage", str(searches.folder / "shared.journal"), "--study", "both"]
-    both = {out: searches.start(config, *flags, "--workers", 2, out=out) for out in ("a", "b")}
-    said = {out: process.communicate(timeout=120)[0] for out, process in both.items()}
-    assert [process.returncode for process in both.values()] == [0, 0], "\n".join(said.values())
+    config = searches.config("n_trials = 40\nheartbeat = 2", odd="seconds = 0.02")
+    searches.run(config, out="alone")
+    url = str(searches.folder / "shared.journal")
+    flags = ["--storage", url, "--study", "both", "--workers", 2]
+    both = {out: searches.start(config, *flags, out=out, trials=1) for out in ("a", "b")}
+    record = searches.study(url, "both", *both.values())
+    searches.until(
+        lambda: any(key.startswith(GUEST) for key in record.attributes()), *both.values()
+    )
+    searches.open_gate()
+    for process in both.values():
+        searches.ended(process)
     (leader,) = [out for out in both if (searches.results(out) / "log.json").exists()]
     assert searches.table(leader) == searches.table("alone")
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 
 import pytest
 
@@ -158,8 +157,8 @@ def test_a_study_that_was_asked_otherwise_is_not_replayed(tmp_path, sampler):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "nsgaii"])
 def test_the_command_gives_one_table_for_any_workers_and_when_it_was_killed(searches, sampler):
-    setup = f"n_trials = 40\nsampler = '{sampler}'\nheartbeat = 0.3"
-    config = searches.config(setup, odd="seconds = 0.05")
+    setup = f"n_trials = 40\nsampler = '{sampler}'"
+    config = searches.config(setup, odd="seconds = 0.02")
     searches.run(config, out="alone")
     table = searches.table("alone")
     assert len(table) == 40
@@ -167,11 +166,12 @@ def test_the_command_gives_one_table_for_any_workers_and_when_it_was_killed(sear
     for workers in (2, 4):
         searches.run(config, "--workers", workers, out=f"w{workers}")
         assert searches.table(f"w{workers}") == table
-    for count in (3, 11, 20):
-        flags = ["--workers", 2, *(["--resume"] if count > 3 else [])]
-        process = searches.start(config, *flags, out="killed")
-        searches.wait_for(process, count + random.randrange(8), out="killed")
-        said = searches.kill(process)
-        assert process.returncode == -signal.SIGKILL, said
+    moments = random.Random(sampler)
+    for life in range(3):  # of 12 trials at most
+        flags = ["--workers", 2, *(["--resume"] if life else [])]
+        wanted = searches.written("killed") + moments.randrange(3, 10)
+        process = searches.start(config, *flags, out="killed", trials=6)
+        searches.until(lambda wanted=wanted: searches.written("killed") >= wanted, process)
+        searches.kill(process)
     searches.run(config, "--resume", out="killed")
     assert searches.table("killed") == table

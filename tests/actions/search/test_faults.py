@@ -10,41 +10,37 @@ import subprocess
 import threading
 import time
 import warnings
-from pathlib import Path
 
 import pytest
 
+from chop.actions.search.company import GUEST
 from chop.actions.search.goals import Constraint, Goal, Goals
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record, StorageError
 
 from . import test_predecessor as predecessor
-from .conftest import CHOICES, InOrder, Killed, Shuffled, coordinate, measure, recorded
+from .conftest import CHOICES, PATIENCE, InOrder, Killed, Shuffled, coordinate, measure, recorded
 from .runners.conftest import make_scene
 
 TWO = ("maximize", "minimize")
-SLOWLY = "seconds = 0.1"
-QUICK_BEAT = "heartbeat = 0.2"
+SLOWLY = "seconds = 0.05"
+BEAT = "heartbeat = 2"  # who is killed here is missed at once; nobody is away for five beats
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 
-def finished(url, study):
+def finished(record):
     """The numbers of the finished trials, with what is known of them."""
-    record = Record.found(url, study)
-    if record is None:  # it is being made
-        return {}
-    try:
-        return {t.number: t.user_attrs for t in record.frozen() if t.state.is_finished()}
-    finally:
-        record.close()
+    return {t.number: t.user_attrs for t in record.frozen() if t.state.is_finished()}
 
 
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.02)
+def of_guests(record):
+    """The trials that guests have taken: those that they have finished, and the others."""
+    guests = {key.removeprefix(GUEST) for key in record.attributes() if key.startswith(GUEST)}
+    taken = [t for t in record.frozen() if t.user_attrs.get("worker") in guests]
+    return [t for t in taken if t.state.is_finished()], [
+        t for t in taken if not t.state.is_finished()
+    ]
 
 
 # --- kill -9
@@ -54,47 +50,41 @@ def until(condition, seconds=60):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_finished_trial_survives_kill_9(searches, storage, workers):
     study = f"kill{workers}"
-    config = searches.config(f"n_trials = 24\n{QUICK_BEAT}", odd=SLOWLY)
-    flags = ["--storage", storage, "--study", study, "--workers", workers]
+    config = searches.config(f"n_trials = 24\n{BEAT}", odd=SLOWLY)
     searches.run(config, out="alone")
-    process = searches.start(config, *flags)
-
-    def some_are_done():
-        with contextlib.suppress(AttributeError, OSError, KeyError):
-            return len(finished(storage, study)) >= 6
-        return process.poll() is not None
-
-    until(some_are_done)
-    said = searches.kill(process)
-    assert process.returncode == -signal.SIGKILL, said
-    before = finished(storage, study)
+    process, record = searches.lead(config, storage, study, "--workers", workers, trials=10)
+    searches.until(lambda: len(finished(record)) >= 6, process)
+    searches.kill(process)
+    before = finished(record)
+    flags = ["--storage", storage, "--study", study, "--workers", workers]
     said = searches.run(config, *flags, "--resume")
     assert f"{len(before)} trials are done" in said
-    after = finished(storage, study)
+    after = finished(record)
     assert {n: after[n] for n in before} == before
     assert searches.table() == searches.table("alone")
     assert "secret" not in said
     assert "secret" not in (searches.results() / "search.json").read_text()
 
 
+def joined(searches, config, url, *flags, trials=None):
+    """A leader, which waits for the gate after two trials, a guest that has done one, the study.
+
+    The trials of the leader are in processes, as it offers none while it measures one itself.
+    """
+    leader, record = searches.lead(config, url, "both", "--workers", 2, trials=1)
+    where = ["--storage", url, "--study", "both"]
+    guest = searches.start(config, *where, *flags, out="guest", trials=trials)
+    searches.until(lambda: of_guests(record)[0] and len(finished(record)) >= 3, leader, guest)
+    return leader, guest, record
+
+
 @pytest.mark.slow
 def test_two_processes_share_a_study_and_one_takes_over_when_the_other_is_killed(searches):
-    setup = f"n_trials = 40\n{QUICK_BEAT}"
-    searches.run(searches.config(setup, odd="seconds = 0.0"), out="alone")
-    config = searches.config(setup, odd="seconds = 0.6")  # a guest takes a while to start
-    storage = str(searches.folder / "shared.journal")
-    flags = ["--storage", storage, "--study", "both"]
-    leader = searches.start(config, *flags)
-    until(lambda: Path(storage).exists() and len(finished(storage, "both")) >= 2)
-    guest = searches.start(config, *flags, out="guest")
-
-    def who():
-        return {attrs["mase"]["worker"] for attrs in finished(storage, "both").values()}
-
-    until(lambda: len(who()) == 2)
+    config = searches.config(f"n_trials = 40\n{BEAT}", odd=SLOWLY)
+    searches.run(config, out="alone")
+    leader, guest, _ = joined(searches, config, str(searches.folder / "shared.journal"))
     searches.kill(leader)
-    said, _ = guest.communicate(timeout=120)
-    assert guest.returncode == 0, said
+    said = searches.ended(guest)
     assert "Joined the study 'both'" in said
     assert "going on in its place" in said
     assert searches.table("guest") == searches.table("alone")
@@ -111,68 +101,41 @@ batch_size = 8192
 
 @pytest.mark.slow
 def test_a_guest_and_whoever_takes_over_stop_the_same_trials_at_rungs(searches):
-    def config(seconds):
-        made = searches.config(f"n_trials = 30\n{QUICK_BEAT}", odd=f"seconds = {seconds}")
-        before, _, after = made.read_text().partition(
-            "[search.strategy.sw_runner.basic_evaluation]"
-        )
-        rest = after.partition("num_samples = 64\n")[2]
-        made.write_text(f"{before}{RUNGS}{rest}")
-        return made
-
-    searches.run(config(0.0), out="alone")
+    config = searches.config(f"n_trials = 30\n{BEAT}", odd=SLOWLY)
+    before, _, after = config.read_text().partition("[search.strategy.sw_runner.basic_evaluation]")
+    rest = after.partition("num_samples = 64\n")[2]
+    config.write_text(f"{before}{RUNGS}{rest}")
+    searches.run(config, out="alone")
     alone = searches.table("alone")
     assert sum(row["state"] == "PRUNED" for row in alone.values()) > 5
-    storage = str(searches.folder / "shared.journal")
-    flags = ["--storage", storage, "--study", "both"]
-    leader = searches.start(config(0.6), *flags)
-    until(lambda: Path(storage).exists() and len(finished(storage, "both")) >= 2)
-    guest = searches.start(config(0.6), *flags, out="guest")
-    workers = lambda: {a["mase"]["worker"] for a in finished(storage, "both").values()}  # noqa: E731
-    until(lambda: len(workers()) == 2)
+    leader, guest, _ = joined(searches, config, str(searches.folder / "shared.journal"))
     searches.kill(leader)
-    said, _ = guest.communicate(timeout=120)
-    assert guest.returncode == 0, said
-    assert "going on in its place" in said
+    assert "going on in its place" in searches.ended(guest)
     assert searches.table("guest") == alone
 
 
 @pytest.mark.slow
 def test_a_guest_leaves_when_the_search_is_over(searches, storage):
-    setup = f"n_trials = 30\n{QUICK_BEAT}"
-    searches.run(searches.config(setup, odd="seconds = 0.0"), out="alone")
-    config = searches.config(setup, odd="seconds = 0.6")  # a guest takes a while to start
-    flags = ["--storage", storage, "--study", "guest"]
-    leader = searches.start(config, *flags)
-
-    def begun():
-        with contextlib.suppress(AttributeError, OSError, KeyError):
-            return len(finished(storage, "guest")) >= 2
-
-    until(begun)
-    said = searches.run(config, *flags, "--workers", 2, out="guest")
-    heard, _ = leader.communicate(timeout=120)
-    assert leader.returncode == 0, heard
-    assert "is done (1 here)" in said
+    config = searches.config(f"n_trials = 30\n{BEAT}", odd=SLOWLY)
+    searches.run(config, out="alone")
+    leader, guest, _ = joined(searches, config, storage, "--workers", 2)
+    searches.open_gate()
+    searches.ended(leader)
+    assert "is done (1 here)" in searches.ended(guest)
     assert not (searches.results("guest") / "log.json").exists()  # the leader has written it
     assert searches.table() == searches.table("alone")
 
 
 @pytest.mark.slow
 def test_the_trial_of_a_guest_that_was_killed_is_run_again(searches):
-    setup = f"n_trials = 30\n{QUICK_BEAT}"
-    searches.run(searches.config(setup, odd="seconds = 0.0"), out="alone")
-    config = searches.config(setup, odd="seconds = 0.6")  # a guest takes a while to start
-    storage = str(searches.folder / "shared.journal")
-    flags = ["--storage", storage, "--study", "both"]
-    leader = searches.start(config, *flags)
-    until(lambda: Path(storage).exists() and len(finished(storage, "both")) >= 2)
-    guest = searches.start(config, *flags, out="guest")
-    workers = lambda: [a["mase"]["worker"] for a in finished(storage, "both").values()]  # noqa: E731
-    until(lambda: len(set(workers())) == 2)
+    config = searches.config(f"n_trials = 30\n{BEAT}", odd=SLOWLY)
+    searches.run(config, out="alone")
+    url = str(searches.folder / "shared.journal")
+    leader, guest, record = joined(searches, config, url, trials=1)
+    searches.until(lambda: of_guests(record)[1], leader, guest)
     searches.kill(guest)
-    said, _ = leader.communicate(timeout=120)
-    assert leader.returncode == 0, said
+    searches.open_gate()
+    assert "its worker is gone; it is run again" in searches.ended(leader)
     assert searches.table() == searches.table("alone")
 
 
@@ -291,10 +254,11 @@ def test_a_search_in_which_everything_fails_says_why(searches, workers):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_search_and_it_can_be_resumed(searches, number, code, workers):
     config = searches.config("n_trials = 16", odd=SLOWLY)
-    process = searches.start(config, "--workers", workers)
-    searches.wait_for(process, 4)
-    said = searches.kill(process, number)
-    assert process.returncode == code, said
+    process = searches.start(config, "--workers", workers, trials=6)
+    searches.until(lambda: searches.written() >= 4, process)
+    searches.signal(process, number)
+    searches.open_gate()
+    said = searches.ended(process, code)
     assert "--resume" in said.strip().splitlines()[-1]
     assert "Traceback" not in said
     assert "Look at it: " in said
@@ -320,7 +284,10 @@ def test_a_full_disk_is_one_sentence_and_the_search_goes_on_after(searches):
     assert "File too large" in last
     assert "--resume" in last
     assert "Traceback" not in said
-    before = len(finished(str(searches.results() / "search.journal"), "search"))
+    with contextlib.closing(
+        Record.found(str(searches.results() / "search.journal"), "search")
+    ) as record:
+        before = len(finished(record))
     assert 0 < before < 30
     said = searches.run(config, "--resume")
     assert f"{before} trials are done" in said
@@ -353,7 +320,7 @@ def test_whoever_writes_next_takes_a_half_written_line_off(journal):
     assert Record(str(journal), "s", TWO, CHOICES).attributes()["hello"] == 1
 
 
-def test_a_lock_does_not_outlive_its_process(journal):
+def test_a_lock_does_not_outlive_its_process(journal, monkeypatch):
     script = (
         "import os, signal, sys; from pathlib import Path\n"
         "from chop.actions.search.journal import File\n"
@@ -361,11 +328,14 @@ def test_a_lock_does_not_outlive_its_process(journal):
     )
     import sys
 
-    done = subprocess.run([sys.executable, "-c", script, str(journal)], timeout=60)
+    done = subprocess.run([sys.executable, "-c", script, str(journal)], timeout=PATIENCE)
     assert done.returncode == -signal.SIGKILL
-    start = time.monotonic()
+
+    def sleep(seconds):
+        raise AssertionError("nobody holds the lock")  # Optuna's own would be held for 30 s
+
+    monkeypatch.setattr(time, "sleep", sleep)
     Record(str(journal), "s", TWO, CHOICES).note("hello", 1)
-    assert time.monotonic() - start < 5  # Optuna's own lock is held for 30 s
 
 
 def test_a_journal_that_is_no_journal_is_refused_in_a_sentence(tmp_path):

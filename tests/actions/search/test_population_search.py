@@ -3,14 +3,12 @@
 import json
 import math
 import re
-import time
 import tomllib
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from chop.actions import search
+from chop.actions.search.company import GUEST
 
 from .conftest import HEAD
 
@@ -41,7 +39,7 @@ bias_width = [8]
 bias_frac_width = [4]
 """
 RUNGS = "population = 4\nrungs = [2]"
-BOTH = "in_flight = 8\nheartbeat = 0.5"
+BOTH = "in_flight = 8\nheartbeat = 2"
 STRATEGY = """
 [search.strategy.sw_runner.{runner}]
 max_epochs = {epochs}
@@ -197,10 +195,7 @@ def test_kill_9_in_a_population_loses_at_most_the_current_rung(searches, file, w
     assert [t["state"] for t in whole].count("PRUNED") == 4
     process = searches.start(config, "--workers", workers)
     kept = searches.results() / "search.populations"
-    for _ in range(6000):
-        if process.poll() is not None or list(kept.glob("*.pt")):
-            break
-        time.sleep(0.01)
+    searches.until(lambda: list(kept.glob("*.pt")), process)
     searches.kill(process)
     assert list(kept.glob("*.pt")), "it was killed within a population"
     said = searches.run(config, "--resume", "--workers", workers)
@@ -209,49 +204,32 @@ def test_kill_9_in_a_population_loses_at_most_the_current_rung(searches, file, w
     assert not kept.exists()
 
 
-def until(condition, *processes):
-    """Wait for something, as long as the processes that shall bring it about are there."""
-    end = time.monotonic() + 90
-    while time.monotonic() < end and all(p.poll() is None for p in processes):
-        if condition():
-            return True
-        time.sleep(0.01)
-    return condition()
-
-
 @pytest.fixture
 def gate(searches):
-    """Lines of a file by which a trial, once trained, waits for that gate to be opened."""
-    path = searches.folder / "go"
-    path.touch()
-    options = f"what = 'wait'\nbelow = '{searches.folder}'\n"
-    return SimpleNamespace(lines=f"[search.strategy.sw_runner.odd]\n{options}", path=path)
+    """Lines of a file by which a trial, once trained, waits for the gate if its process shall."""
+    return f"[search.strategy.sw_runner.odd]\nbelow = '{searches.folder}'\n"
 
 
-def joined(searches, config, url, gate):
-    """A leader and, as soon as it leads, a guest; neither gets beyond a population."""
-    gate.path.unlink()
+def joined(searches, config, url):
+    """A leader and, as soon as it leads, a guest; neither gets beyond a population. The study."""
+    leader, record = searches.lead(config, url, "both", out="leader", trials=0)
     flags = ["--storage", url, "--study", "both"]
-    leader = searches.start(config, *flags, out="leader")
-    place = Path(url.removeprefix("sqlite:///"))
-    assert until(lambda: place.exists() and place.stat().st_size > 0, leader)
-    return leader, searches.start(config, *flags, out="guest")
+    return leader, searches.start(config, *flags, out="guest", trials=0), record
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
 def test_two_processes_share_the_populations_of_a_study(searches, file, storage, gate):
-    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate.lines)
+    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate)
     searches.run(config, out="whole")
-    both = joined(searches, config, storage.format(searches.folder), gate)
+    *both, _ = joined(searches, config, storage.format(searches.folder))
     kept = searches.results("guest") / "both.populations"
-    assert until(lambda: list(kept.glob("*.pt")), *both), both[0].communicate()[0]
-    gate.path.touch()
-    said = [process.communicate(timeout=180)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+    searches.until(lambda: list(kept.glob("*.pt")), *both)
+    searches.open_gate()
+    _, said = [searches.ended(process) for process in both]
     close(rows(searches, "leader"), rows(searches, "whole"), 1e-6)
-    assert "Joined the study 'both'" in said[1]
-    done = sorted(int(number) for number in re.findall(r"Trial (\d+) is done", said[1]))
+    assert "Joined the study 'both'" in said
+    done = sorted(int(number) for number in re.findall(r"Trial (\d+) is done", said))
     assert done, "the guest had something to do"
     assert len(done) % 4 == 0, "whole populations"
     assert all(number - number % 4 + i in done for number in done for i in range(4))
@@ -262,30 +240,27 @@ def test_two_processes_share_the_populations_of_a_study(searches, file, storage,
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
 def test_a_guest_that_is_killed_in_a_population_loses_nothing(searches, file, storage, gate):
-    config = file(options=RUNGS, epochs=4, trials=8, setup=BOTH, more=gate.lines)
+    config = file(options=RUNGS, epochs=4, trials=8, setup=BOTH, more=gate)
     searches.run(config, out="whole")
-    leader, guest = joined(searches, config, storage.format(searches.folder), gate)
+    leader, guest, _ = joined(searches, config, storage.format(searches.folder))
     kept = searches.results("guest") / "both.populations"
-    assert until(lambda: list(kept.glob("*.pt")), leader, guest), leader.communicate()[0]
+    searches.until(lambda: list(kept.glob("*.pt")), leader, guest)
     searches.kill(guest)
-    gate.path.touch()
-    said, _ = leader.communicate(timeout=180)
-    assert leader.returncode == 0, said
-    assert "its worker is gone; it is run again" in said
+    searches.open_gate()
+    assert "its worker is gone; it is run again" in searches.ended(leader)
     close(rows(searches, "leader"), rows(searches, "whole"), 1e-6)
 
 
 @pytest.mark.slow
 def test_a_guest_goes_on_where_a_killed_leader_stopped(searches, file, gate):
-    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate.lines)
+    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate)
     searches.run(config, out="whole")
-    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal", gate)
+    leader, guest, _ = joined(searches, config, f"{searches.folder}/shared.journal")
     kept = searches.results("guest") / "both.populations"
-    assert until(lambda: list(kept.glob("*.pt")), leader, guest), leader.communicate()[0]
+    searches.until(lambda: list(kept.glob("*.pt")), leader, guest)
     searches.kill(leader)
-    gate.path.touch()
-    said, _ = guest.communicate(timeout=180)
-    assert guest.returncode == 0, said
+    searches.open_gate()
+    said = searches.ended(guest)
     assert "The process that led the search is gone; going on in its place" in said
     close(rows(searches, "guest"), rows(searches, "whole"), 1e-6)
     assert not kept.exists()
@@ -293,15 +268,13 @@ def test_a_guest_goes_on_where_a_killed_leader_stopped(searches, file, gate):
 
 @pytest.mark.slow
 def test_a_guest_says_why_it_has_nothing_to_do(searches, file, gate):
-    setup = "in_flight = 4\nheartbeat = 0.5"
-    config = file(epochs=4, trials=8, setup=setup, more=gate.lines)
-    leader, guest = joined(searches, config, f"{searches.folder}/shared.journal", gate)
-    said = ""
-    while "is trained at a time" not in " ".join(said.split()) and guest.poll() is None:
-        said += guest.stdout.readline()
-    gate.path.touch()
-    leader.communicate(timeout=180)
-    text = " ".join((said + guest.communicate(timeout=180)[0]).split())
+    setup = "in_flight = 4\nheartbeat = 2"
+    config = file(epochs=4, trials=8, setup=setup, more=gate)
+    *both, record = joined(searches, config, f"{searches.folder}/shared.journal")
+    searches.until(lambda: any(key.startswith(GUEST) for key in record.attributes()), *both)
+    searches.open_gate()
+    _, said = [searches.ended(process) for process in both]
+    text = " ".join(said.split())
     assert "One population of 4 trials is trained at a time" in text
     assert "a new study with 8 has work for two" in text
     assert "is done" not in text
@@ -325,7 +298,7 @@ def test_kill_9_while_designs_are_trained_to_the_end_loses_at_most_an_epoch(sear
     assert len(whole) > 2, "the parent, and a population"
     process = searches.start(config)
     kept = searches.results() / "search.retrained"
-    assert until(lambda: list(kept.glob("population-*.pt")), process)
+    searches.until(lambda: list(kept.glob("population-*.pt")), process)
     searches.kill(process)
     assert not list(kept.glob("*/result.json")), "it was killed within the population"
     said = searches.run(config, "--resume")

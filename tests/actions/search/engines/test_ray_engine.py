@@ -3,7 +3,6 @@
 import importlib
 import logging
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,18 @@ engine_module = importlib.import_module("chop.actions.search.engines.ray")
 
 class RayError(Exception):
     """What Ray raises when an actor is lost."""
+
+
+class Clock:
+    """Time goes by when somebody sleeps."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
 
 
 class Method:
@@ -47,6 +58,7 @@ class PretendedRay:
     def __init__(self, *scripts, cpus=8.0, connected=False):
         self.scripts, self.actors = list(scripts), []
         self.connected, self.cpus, self.ended = connected, cpus, False
+        self.clock = Clock()
 
     def is_initialized(self):
         return self.connected
@@ -77,7 +89,7 @@ class PretendedRay:
     def wait(self, references, num_returns, timeout):
         done = [(a, n) for a, n in references if len(a.answers) > n]
         if not done:
-            time.sleep(timeout)
+            self.clock.sleep(timeout)
         return done[:num_returns], []
 
     def get(self, reference):
@@ -99,6 +111,7 @@ def engine(monkeypatch):
 
     def make(ray, workers=1, trial_timeout=None, **resources):
         monkeypatch.setattr(engine_module, "import_ray", lambda: ray)
+        monkeypatch.setattr(engine_module, "time", ray.clock)
         return engine_module.RayEngine(b"", workers, trial_timeout, **resources)
 
     return make
@@ -131,14 +144,15 @@ def test_a_lost_worker_is_replaced_and_its_trial_given_back(engine):
 
 def test_a_trial_that_takes_too_long_fails_with_its_worker(engine):
     ray = PretendedRay([None], [None, [done(1)]])
-    one = engine(ray, trial_timeout=0.05)
+    one = engine(ray, trial_timeout=0.5)
     one.submit(Task(0, {}))
     (out,) = one.wait(5)
-    assert (out.number, out.state, out.seconds) == (0, "FAIL", 0.05)
-    assert "longer than trial_timeout = 0.05 seconds" in out.error
+    assert (out.number, out.state, out.seconds) == (0, "FAIL", 0.5)
+    assert "longer than trial_timeout = 0.5 seconds" in out.error
+    assert ray.clock.now == 0.5
     assert [actor.killed for actor in ray.actors] == [True, False]
     one.submit(Task(1, {}))
-    assert [e for _ in range(2) for e in one.wait(0.01)] == [done(1)]
+    assert [e for _ in range(2) for e in one.wait(0)] == [done(1)]
 
 
 def group(*numbers, known=()):
@@ -169,11 +183,13 @@ def test_a_lost_worker_gives_back_all_of_its_group(engine):
 
 
 def test_a_group_has_the_time_of_all_its_trials(engine):
-    one = engine(PretendedRay([None], [None]), trial_timeout=0.05)
+    ray = PretendedRay([None], [None])
+    one = engine(ray, trial_timeout=0.5)
     one.submit(group(0, 1, 2))
-    assert one.wait(0.1) == []
+    assert one.wait(1.25) == []
     events = one.wait(5)
     assert [(out.number, out.state) for out in events] == [(n, "FAIL") for n in range(3)]
+    assert ray.clock.now == 1.5
 
 
 def test_what_workers_have_to_say_is_said_once(engine, caplog):
@@ -187,9 +203,9 @@ def test_what_workers_have_to_say_is_said_once(engine, caplog):
 
 def test_the_time_before_a_worker_is_ready_is_not_the_trials(engine):
     ray = PretendedRay([])
-    one = engine(ray, trial_timeout=0.01)
+    one = engine(ray, trial_timeout=0.5)
     one.submit(Task(0, {}))
-    assert one.wait(0.05) == []
+    assert one.wait(5) == []
     ray.actors[0].answers += [None, [done(0)]]
     assert [e for _ in range(2) for e in one.wait(0)] == [done(0)]
 
@@ -209,13 +225,13 @@ def test_workers_that_are_lost_again_and_again_before_they_are_ready_end_the_sea
     assert len(ray.actors) == engine_module.STARTS
 
 
-def test_a_cluster_that_starts_nobody_is_complained_of_once(engine, monkeypatch, caplog):
-    monkeypatch.setattr(engine_module, "PATIENCE", 0.0)
+def test_a_cluster_that_starts_nobody_is_complained_of_once(engine, caplog):
     one = engine(PretendedRay([]))
-    one.wait(0)
-    one.wait(0)
-    assert [r.message for r in caplog.records if "`ray status`" in r.message] != []
-    assert len(caplog.records) == 1
+    one.wait(engine_module.PATIENCE - 1)
+    assert not caplog.records
+    one.wait(1)
+    one.wait(engine_module.PATIENCE)
+    assert ["`ray status`" in record.message for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize("found", [True, False])
