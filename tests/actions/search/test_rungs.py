@@ -309,7 +309,7 @@ def test_workers_train_the_same_table(network, tmp_path, workers):
 
 def test_a_study_is_not_resumed_with_other_rungs(network, tmp_path):
     search(*network, trained(2, rungs=[1]), tmp_path, "cpu")
-    with pytest.raises(ValueError, match="its runners is"):
+    with pytest.raises(ValueError, match="there runners"):
         search(*network, trained(2, rungs=[2]), tmp_path, "cpu", resume=True)
 
 
