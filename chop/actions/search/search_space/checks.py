@@ -23,26 +23,15 @@ def refuse_choices(
     """
     for parameter in parameters:
         for value in some_values(parameter):
-            _refuse(parameter, value, parameters, check, where, head)
-
-
-def _refuse(
-    parameter: Parameter,
-    value: Any,
-    parameters: Sequence[Parameter],
-    check: Check,
-    where: str,
-    head: Parameter | None,
-) -> None:
-    first = None
-    for design in _designs(parameter, value, parameters, head):
-        problem = problem_of(check, design)
-        if problem is None:
-            return
-        first = first or problem
-    if first is not None:
-        key = parameter.key.rpartition("/config/")[2].replace("/", ".")
-        raise ValueError(f"{where}.{key} = {value!r}: {first}")
+            problems = []
+            for design in _designs(parameter, value, parameters, head):
+                problem = problem_of(check, design)
+                if problem is None:
+                    break
+                problems.append(problem)
+            else:
+                key = parameter.key.rpartition("/config/")[2].replace("/", ".")
+                raise ValueError(f"{where}.{key} = {value!r}: {problems[0]}")
 
 
 def problem_of(check: Check, design: Mapping[str, Any]) -> str | None:

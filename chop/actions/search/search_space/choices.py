@@ -123,8 +123,9 @@ class Range:
 def choice_of(value: Any, where: str) -> Choice:
     """What a leaf of a seed offers: a list of values, or `{min, max, step, log}`."""
     if isinstance(value, Mapping) and {"min", "max"} <= value.keys():
-        for key in value.keys() - RANGE_KEYS:
-            raise UnknownName(f"key of the range {where}", key, sorted(RANGE_KEYS))
+        for key in value:
+            if key not in RANGE_KEYS:
+                raise UnknownName(f"key of the range {where}", key, sorted(RANGE_KEYS))
         return _range(value, where)
     if not isinstance(value, list | tuple):
         raise ValueError(
