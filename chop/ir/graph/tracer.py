@@ -324,25 +324,34 @@ def _leaves(node: fx.Node) -> list[Any]:
 
 
 def _write_where_it_is_seen(graph: fx.Graph) -> None:
-    """`a += b` writes into a tensor if that is read later under another name."""
+    """`a += b` writes into a tensor if that is read later under another name.
+
+    Names of one tensor are a tree: a view, or what was written, is below what it was made of.
+    """
     order = {node: place for place, node in enumerate(graph.nodes)}
     augmented = {node: node.meta.pop(AUGMENTED) for node in order if AUGMENTED in node.meta}
-
-    def shares_memory(node: fx.Node) -> bool:
-        return node in augmented or _shares_memory(node)
-
-    def is_read_later(written: fx.Node) -> bool:
-        whole = written.args[0]
-        while isinstance(whole, fx.Node) and shares_memory(whole) and whole.args:
-            whole = whole.args[0]
-        if not isinstance(whole, fx.Node):
-            return False
-        readers = _aliases(whole, lambda user: user is not written and shares_memory(user))
-        return any(order[user] > order[written] for user in readers)
-
-    for node, in_place in augmented.items():
-        if is_read_later(node):
-            node.target = in_place
+    if not augmented:
+        return
+    above: dict[fx.Node, fx.Node] = {}
+    for node in order:
+        first = node.args[0] if node.args else None
+        if isinstance(first, fx.Node) and (node in augmented or _shares_memory(node)):
+            above[node] = first
+    read = {node: max((order[user] for user in node.users), default=-1) for node in order}
+    below = dict(read)  # when a name, or one below it, is last read
+    most: dict[fx.Node, list[int]] = {node: [-1, -1] for node in order}  # of those just below
+    for node in reversed(order):
+        if node in above:
+            parent = above[node]
+            below[parent] = max(below[parent], below[node])
+            most[parent] = sorted((*most[parent], below[node]))[1:]
+    elsewhere = dict.fromkeys(order, -1)  # when any other name is last read
+    for node, parent in above.items():
+        second, largest = most[parent]
+        beside = second if below[node] == largest else largest
+        elsewhere[node] = max(elsewhere[parent], read[parent], beside)
+        if node in augmented and elsewhere[node] > order[node]:
+            node.target = augmented[node]
 
 
 def _renew_constants(graph: fx.Graph) -> None:
@@ -363,14 +372,11 @@ def _renew_constants(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _aliases(
-    node: fx.Node, shares_memory: Callable[[fx.Node], bool] | None = None
-) -> list[fx.Node]:
+def _aliases(node: fx.Node) -> list[fx.Node]:
     """The users of a node and of whatever may be a view of it."""
-    shares_memory = shares_memory or _shares_memory
     queue = list(node.users)
     for user in queue:  # grows while it is walked
-        if shares_memory(user):
+        if _shares_memory(user):
             queue += [further for further in user.users if further not in queue]
     return queue
 

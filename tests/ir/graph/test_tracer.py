@@ -5,6 +5,7 @@ import math
 import operator
 import re
 import sys
+from collections import Counter
 from types import ModuleType
 
 import pytest
@@ -352,6 +353,28 @@ def test_a_sum_that_nobody_reads_under_another_name_is_an_add():
 
     targets = [n.target for n in MaseGraph(Residual()).fx_graph.nodes if n.op == "call_function"]
     assert targets == [operator.add, operator.mul, F.relu]
+
+
+def test_thousands_of_sums_are_looked_at_once_each():
+    class Long(nn.Module):
+        def forward(self, x):
+            y = 2 * x
+            kept = y.view(-1)
+            for _ in range(4000):
+                y += x
+            z = x + 1
+            for _ in range(4000):
+                z += x
+            return kept, z
+
+    x = torch.ones(2)
+    graph = MaseGraph(Long())
+    targets = Counter(node.target for node in graph.fx_graph.nodes)
+    assert targets[operator.iadd] == 4000
+    assert targets[operator.add] == 4001
+    kept, z = graph.model(x)
+    assert torch.equal(kept, torch.full((2,), 4002.0))
+    assert torch.equal(z, torch.full((2,), 4002.0))
 
 
 def test_a_sum_in_place_is_an_op_like_any_other():
