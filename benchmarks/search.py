@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from tabulate import tabulate
 
-from chop.actions.search.conduct import Place, conduct
+from chop.actions.search.location import StudyLocation
 from chop.actions.search.problem import Problem
 from chop.actions.search.report.page import write_report
 from chop.actions.search.search import make_problem
@@ -100,7 +100,7 @@ def problem_of(model: str, samples: int, trials: int, sampler: str) -> Problem:
 
 
 def ours(problem: Problem, folder: Path) -> None:
-    conduct(problem, Place(folder, progress=False), {"model": "benchmark"})
+    run_study(problem, StudyLocation(folder, progress=False), {"model": "benchmark"})
 
 
 def naive(problem: Problem, folder: Path) -> None:
@@ -201,11 +201,11 @@ def scaling(trials: list[int], urls: list[str]) -> None:
                 problem = problem_of("jsc-s", 1024, number, "random")
                 with tempfile.TemporaryDirectory() as folder:
                     storage = None if url == "journal" else url.format(folder=folder)
-                    place = Place(
+                    place = StudyLocation(
                         Path(folder), storage, f"s{time.time_ns()}", workers, progress=False
                     )
                     began, cpu = time.perf_counter(), _cpu_seconds()
-                    conduct(problem, place, {"model": "benchmark"})
+                    run_study(problem, place, {"model": "benchmark"})
                     seconds, cpu = time.perf_counter() - began, _cpu_seconds() - cpu
                 rows.append(
                     {
@@ -237,8 +237,8 @@ def memory(trials: int, sampler: str) -> None:
     """Resident memory at every quarter of a search, and at most, with its files and page."""
     problem, scales = problem_of("jsc-s", 1024, trials, sampler), Scales(trials)
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), progress=False)
-        conduct(problem, place, {"model": "benchmark"}, visualizer=scales)
+        place = StudyLocation(Path(folder), progress=False)
+        run_study(problem, place, {"model": "benchmark"}, visualizer=scales)
         files = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         write_report(Path(folder) / "search.json")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

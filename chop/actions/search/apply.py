@@ -7,38 +7,34 @@ import logging
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
-from chop.actions.search.conduct import (
-    Place,
-    check_same,
-    described_search,
-    latest,
-    whole_groups,
-)
+from chop.actions.search.description import check_same, described_search
+from chop.actions.search.location import StudyLocation, latest
 from chop.actions.search.problem import Problem
-from chop.actions.search.record import Record
 from chop.actions.search.results import Results
+from chop.actions.search.run_study import whole_groups
+from chop.actions.search.store.study_store import StudyStore
 
 logger = logging.getLogger(__name__)
 
 SHOWN = 20  # numbers of trials
 
 
-def apply(problem: Problem, place: Place, config: RunConfig) -> None:
+def apply(problem: Problem, location: StudyLocation, config: RunConfig) -> None:
     """Build the design of a trial from the parent, train it as its trial did, and save it."""
     worker = problem.worker()
-    place = latest(place)
+    location = latest(location)
     settings = whole_groups(problem.settings(), worker.group)
     ways, choices = settings.goals.directions, worker.space.choices
     about = described_search(problem, settings, worker, {"model": config.model})
-    record = Record(place.url, place.study, ways, choices, create=False)
-    with contextlib.closing(record):
-        check_same(record, about, "apply its designs with the file and the weights that it had")
-        results = Results(record, settings.goals, worker.space.config_of)
+    store = StudyStore(location.url, location.study, ways, choices, write=False)
+    with contextlib.closing(store):
+        check_same(store, about, "apply its designs with the file and the weights that it had")
+        results = Results(store, settings.goals, worker.space.config_of)
     number = _number(str(config.apply), results)
     out = results.outcomes[number]
     logger.info("Applying trial %d: %s", number, {**out.software, **out.hardware})
     graph = worker.rebuilt(number, results.designs[number])
-    folder = graph.export(place.folder / f"trial_{number}")
+    folder = graph.export(location.folder / f"trial_{number}")
     logger.info("Saved mase graph to %s", folder)
     words = ("test", config.model, config.dataset, "--load", folder, "--load-type", "mz")
     logger.info("Test it with: %s", command(*words))
@@ -59,4 +55,4 @@ def _number(wanted: str, results: Results) -> int:
         ended = "was stopped early" if there.state == "PRUNED" else "failed"
         why = f"that trial {ended}; take best, or a complete one"
     shown = ", ".join(map(str, complete[:SHOWN])) + (", …" if len(complete) > SHOWN else "")
-    raise ConfigError(f"--apply {wanted}: {why} (complete are: {shown or 'none'})")
+    raise ConfigError(f"--apply {wanted}: {why} (complete trials: {shown or 'none'})")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from chop.actions.search.coordinator import Progress
 from chop.actions.search.goals import Goals
+from chop.actions.search.run.loop import Progress
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings

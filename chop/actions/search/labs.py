@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
-from chop.actions.search.conduct import Place, conduct
+from chop.actions.search.location import StudyLocation
 from chop.actions.search.problem import Problem
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results
+from chop.actions.search.run_study import run_study
 from chop.actions.search.search_space.base import Candidate
 from chop.actions.search.search_space.choices import (
     Choices,
@@ -80,7 +81,6 @@ class LabSpace:
     """A space of the labs' kind, as the rest of a search sees it."""
 
     joint = False
-    adds_up = False  # nobody knows what a design of theirs changes
 
     def __init__(self, name: str, space: SearchSpaceBase) -> None:
         self.name, self.inner = name, space
@@ -213,9 +213,9 @@ class SearchStrategyOptuna(SearchStrategyBase):
             own_space=LabSpace("own", search_space),
             own_strategy=self.strategy,
         )
-        place = Place(self.save_dir, progress=True)
-        return conduct(
-            problem, place, {"model": type(search_space.model).__name__}, self.visualizer
+        location = StudyLocation(self.save_dir, progress=True)
+        return run_study(
+            problem, location, {"model": type(search_space.model).__name__}, self.visualizer
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from chop.actions.search.rungs import Mark
+from chop.actions.search.rungs import RungScore
 
 State = Literal["COMPLETE", "FAIL", "PRUNED"]
 
@@ -23,8 +23,7 @@ class Outcome:
     software: Mapping[str, float] = field(default_factory=dict)
     hardware: Mapping[str, float] = field(default_factory=dict)
     scaled: Mapping[str, float] = field(default_factory=dict)
-    layers: Mapping[str, Any] = field(default_factory=dict)  # formats and bits by node
-    marks: Mapping[int, Mark] = field(default_factory=dict)  # what it had come to at each rung
+    rungs: Mapping[int, RungScore] = field(default_factory=dict)  # its scores, by epoch
     started: float = field(default_factory=time.time)
     seconds: float = 0.0
     worker: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import datetime
 import functools
 import json
@@ -11,13 +10,17 @@ import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chop.actions.search.coordinator import front_of
 from chop.actions.search.goals import Goals
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record
+from chop.actions.search.run.loop import front_of
+from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.strategies.base import Chosen
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
 
 DIGITS = 10  # of the labs' files
 AS_GOOD = 0.01  # of the best value: what counts as equally good
@@ -44,13 +47,12 @@ DEFAULT_QUANTIZATION_CONFIG = {
 class Results:
     """The finished trials of a study with their designs."""
 
-    def __init__(self, record: Record, goals: Goals, config_of: Any) -> None:
-        self.record, self.goals = record, goals
-        self.designs: Mapping[int, Chosen] = record.designs()
-        self.outcomes = record.outcomes()
+    def __init__(self, store: StudyStore, goals: Goals, config_of: Any) -> None:
+        self.store, self.goals = store, goals
+        self.designs: Mapping[int, Chosen] = store.designs
+        self.outcomes = store.outcomes
         self._config_of = config_of
         self._configs: dict[int, dict[str, Any]] = {}
-        self.written = False  # by a guest they are not
 
     def config(self, number: int) -> dict[str, Any]:
         """The design of a trial as it is saved."""
@@ -142,7 +144,6 @@ class Results:
         _write(folder / "search.json", self._page_json({**about, "version": VERSION}))
         self._pickle(folder / "study.pkl")
         self._configs.clear()
-        self.written = True
 
     def _best_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
         for out in self.best:
@@ -205,7 +206,7 @@ class Results:
         """Formats and bits of a design, node by node."""
         from chop.actions.search.layers import layers_of
 
-        return dict(out.layers) or layers_of(self.config(out.number))
+        return layers_of(self.config(out.number))
 
     def _page_row(self, out: Outcome, shown: set[int]) -> dict[str, Any]:
         began = datetime.datetime.fromtimestamp(out.started).isoformat(timespec="milliseconds")
@@ -224,11 +225,11 @@ class Results:
             "started": began,
             "worker": out.worker,
             "error": out.error,
-            **({"rungs": {r: m.metrics for r, m in out.marks.items()}} if out.marks else {}),
+            **({"rungs": {r: s.metrics for r, s in out.rungs.items()}} if out.rungs else {}),
         }
 
     def _open(self, chosen: Chosen) -> dict[str, Any]:
-        return {p.key: chosen[p.key] for p in self.record.choices.open if p.key in chosen}
+        return {p.key: chosen[p.key] for p in self.store.choices.open if p.key in chosen}
 
     def _importance(self) -> dict[str, dict[str, float]]:
         """How much each key explains of each objective."""
@@ -246,18 +247,25 @@ class Results:
         """A study in memory, for those who go on with Optuna itself."""
         import optuna
 
-        from chop.actions.search.journal import add_as_it_is
-
+        storage = optuna.storages.InMemoryStorage()
         study = optuna.create_study(
-            study_name=self.record.study, directions=list(self.goals.directions)
+            study_name=self.store.study,
+            directions=list(self.goals.directions),
+            storage=storage,
         )
-        for trial in self.record.frozen():
-            if trial.state.is_finished():
-                whole = copy.copy(trial)
-                whole.user_attrs = {**trial.user_attrs, "sampled_config": self.config(trial.number)}
-                add_as_it_is(study, whole)
+        study_id = storage.get_study_id_from_name(study.study_name)
+        for trial in self.store.frozen_trials():
+            trial.user_attrs["sampled_config"] = self.config(trial.number)
+            _add_uncopied(storage, study_id, trial)
         with _replaced(path) as partial, partial.open("wb") as file:
             pickle.dump(study, file)
+
+
+def _add_uncopied(storage: BaseStorage, study_id: int, trial: FrozenTrial) -> None:
+    """Add a trial to a storage in memory, which would copy all of it."""
+    vars(trial)["__deepcopy__"] = lambda memo: trial
+    storage.create_new_trial(study_id, trial)
+    del vars(trial)["__deepcopy__"]
 
 
 def _write(path: Path, parts: Iterable[str]) -> None:

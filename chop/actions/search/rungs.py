@@ -1,4 +1,4 @@
-"""Rungs of successive halving: what trials have come to at them, and who goes on."""
+"""Rungs of successive halving: the scores of trials at each, and which trials continue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BLOCK = 256  # points that are compared with all others at once
 
 
 @dataclass(frozen=True)
-class Mark:
-    """What a trial had come to at a rung."""
+class RungScore:
+    """The metrics of a trial at a rung."""
 
     metrics: Metrics
-    costs: Costs | None = None  # what the goals make of it, None if more has to be known
+    costs: Costs | None = None  # its objectives, None if a metric is missing yet
 
     @property
     def loss(self) -> float:
@@ -28,12 +28,11 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Before:
-    """What a trial knows of others: of exactly those that were told when it was asked for."""
+class KnownTrials:
+    """What a trial may compare itself with: the trials told before it was asked for."""
 
     front: tuple[Costs, ...] = ()
-    marks: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)  # by rung
-    told: int = 0  # how many they are
+    rung_scores: Mapping[int, tuple[RungScore, ...]] = field(default_factory=dict)  # by rung
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,11 @@ class Rungs:
         """How many others have to be known at a rung before anybody is stopped there."""
         return math.ceil(1 / self.keep)
 
-    def best(self, marks: Sequence[Mark]) -> list[int]:
-        """The places of the marks that go on."""
-        return ranked(marks)[: math.ceil(self.keep * len(marks))]
+    def best(self, scores: Sequence[RungScore]) -> list[int]:
+        """The indices of the scores whose trials continue."""
+        return ranked(scores)[: math.ceil(self.keep * len(scores))]
 
-    def goes_on(self, mine: Mark, others: Sequence[Mark]) -> bool:
+    def goes_on(self, mine: RungScore, others: Sequence[RungScore]) -> bool:
         """Whether a trial is among the best of those that have come so far."""
         return len(others) < self.least or len(others) in self.best([*others, mine])
 
@@ -80,16 +79,16 @@ def left_at(rung: int) -> Stopped:
     return Stopped(f"left at the rung after epoch {rung}")
 
 
-def ranked(marks: Sequence[Mark]) -> list[int]:
-    """The places of the marks, the best first: whom fewest dominate, then whose loss is least."""
-    beaten = _beaten([mark.costs for mark in marks])
+def ranked(scores: Sequence[RungScore]) -> list[int]:
+    """The indices of the scores, best first: the least dominated, then the lowest loss."""
+    beaten = _beaten([score.costs for score in scores])
 
     def key(place: int) -> tuple[bool, int, float, int]:
-        loss = marks[place].loss
+        loss = scores[place].loss
         finite = math.isfinite(loss)
         return not finite, beaten[place], loss if finite else 0.0, place
 
-    return sorted(range(len(marks)), key=key)
+    return sorted(range(len(scores)), key=key)
 
 
 def _beaten(costs: Sequence[Costs | None]) -> list[int]:

@@ -20,7 +20,7 @@ from chop.tools.config_load import convert_str_na_to_none, load_config
 if TYPE_CHECKING:  # torch is imported when there is work to do
     from torch import nn
 
-    from chop.actions.search.conduct import Place
+    from chop.actions.search.location import StudyLocation
     from chop.actions.search.problem import Problem
     from chop.actions.search.results import Results
 
@@ -64,8 +64,9 @@ def search(
     engine: str = "local",
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
-    from chop.actions.search.conduct import STUDY, Place, conduct
     from chop.actions.search.labs import conduct_by, own_strategy
+    from chop.actions.search.location import STUDY, StudyLocation
+    from chop.actions.search.run_study import run_study
     from chop.actions.search.settings import settings_of
     from chop.log import show_logs_unless_configured
 
@@ -86,12 +87,12 @@ def search(
         load_type,
         seed,
     )
-    place = Place(Path(save_path), storage, study or STUDY, workers, engine, resume)
+    location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
     def go(problem: Problem) -> Results:
-        return conduct(problem, place, {"model": type(model).__name__}, visualizer)
+        return run_study(problem, location, {"model": type(model).__name__}, visualizer)
 
-    return go(problem) if own is None else conduct_by(own, problem, place.folder, go, visualizer)
+    return go(problem) if own is None else conduct_by(own, problem, location.folder, go, visualizer)
 
 
 def _check_engine(engine: str) -> None:
@@ -140,9 +141,10 @@ def make_problem(
 
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
-    from chop.actions.search.conduct import STUDY, Place, prepared
     from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
+    from chop.actions.search.location import STUDY, StudyLocation
     from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
+    from chop.actions.search.run_study import prepared
     from chop.actions.search.settings import settings_of
 
     _check_engine(config.engine)
@@ -177,7 +179,7 @@ def run_search(config: RunConfig, project: Project) -> None:
             prepared(problem_of(copy.deepcopy(model), None, config.load_type))
     project.create()
     problem = problem_of(model, *parent_checkpoint(config, project, model, data_module))
-    place = Place(
+    location = StudyLocation(
         project.search_ckpts,
         config.storage,
         config.study or STUDY,
@@ -189,19 +191,19 @@ def run_search(config: RunConfig, project: Project) -> None:
     )
 
     def go(problem: Problem) -> None:
-        _apply_or_search(problem, place, config)
+        _apply_or_search(problem, location, config)
 
     if own is None:
         go(problem)
     else:
-        conduct_by(own, problem, place.folder, go)
+        conduct_by(own, problem, location.folder, go)
 
 
 def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None:
     """What can be wrong whatever the network is, before a parent is trained for it."""
     from chop.actions.search.problem import wrong_usage
-    from chop.actions.search.record import check_url
     from chop.actions.search.search_space.registry import check_name
+    from chop.actions.search.store.urls import check_url
     from chop.devices import parse_accelerator
 
     name = tables.get("search_space", {}).get("name")
@@ -216,24 +218,24 @@ def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None
         check_url(config.storage)
 
 
-def _apply_or_search(problem: Problem, place: Place, config: RunConfig) -> None:
+def _apply_or_search(problem: Problem, location: StudyLocation, config: RunConfig) -> None:
     from chop.actions.search.apply import apply
-    from chop.actions.search.conduct import conduct
+    from chop.actions.search.run_study import run_study
 
     if config.apply is not None:
-        apply(problem, place, config)
+        apply(problem, location, config)
         return
     logger.info("Searching model '%s'...", config.model)
-    conduct(
+    run_study(
         problem,
-        place,
+        location,
         {"model": config.model},
-        tell=lambda results, place: _tell(results, place, config),
+        report=lambda results, location: _report(results, location, config),
     )
     logger.info("Searching is completed")
 
 
-def _tell(results: Results, place: Place, config: RunConfig) -> None:
+def _report(results: Results, location: StudyLocation, config: RunConfig) -> None:
     """What was found, and where it is."""
     from chop.actions.search.report.page import write_report
 
@@ -242,14 +244,11 @@ def _tell(results: Results, place: Place, config: RunConfig) -> None:
         logger.info("\n%s", results.table(SHOWN))
     elif miss := results.nearest_miss():
         logger.warning("%s", miss)
-    if not results.written:
-        logger.info("Its files are where the process that led the search has written them")
-        return
     if len(results.best) > SHOWN:
-        more, file = len(results.best) - SHOWN, place.folder / "best.json"
+        more, file = len(results.best) - SHOWN, location.folder / "best.json"
         logger.info("… and %d more, in %s", more, file)
-    page = write_report(place.folder / "search.json")
-    logger.info("Saved the search to %s", place.folder)
+    page = write_report(location.folder / "search.json")
+    logger.info("Saved the search to %s", location.folder)
     logger.info("Look at it: %s", page)
     if results.chosen is not None:
         logger.info("Build the best with: %s --apply best", _again(config, sys.argv[1:]))

@@ -39,7 +39,8 @@ STRATEGY_KEYS = (
 )
 SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
 STRATEGY_NAMES = ("optuna",)
-IGNORED = ("model_parallel", "runner_style", "save_every_n_trials")  # every trial is saved
+# keys of older files that have no effect: every trial is saved, and one process runs a study
+IGNORED = ("model_parallel", "runner_style", "save_every_n_trials", "heartbeat")
 DIRECTIONS = get_args(Direction)
 IN_FLIGHT = 8
 
@@ -84,7 +85,6 @@ class Settings:
     in_flight: int = IN_FLIGHT
     fail_fast: bool = False
     retries: int = 2
-    heartbeat: float = 3.0
     threads: int = 1
     cpus_per_trial: float = 1
     gpus_per_trial: float | None = None  # one if the parent is on a GPU
@@ -111,7 +111,6 @@ SETUP: dict[str, tuple[Any, float | None]] = {
     "in_flight": (int, 1),
     "fail_fast": (bool, None),
     "retries": (int, 0),
-    "heartbeat": (float, 0.05),
     "threads": (int, 1),
     "cpus_per_trial": (float, 0),
     "gpus_per_trial": (float, 0),

@@ -20,7 +20,7 @@ import torch
 from chop.actions.config import ConfigError
 from chop.actions.search.goals import Costs, dominates
 from chop.actions.search.outcome import Outcome, State
-from chop.actions.search.rungs import Before, Mark
+from chop.actions.search.rungs import KnownTrials, RungScore
 from chop.actions.search.runners.base import (
     Metrics,
     Runner,
@@ -36,7 +36,7 @@ from chop.actions.search.strategies.base import Chosen, Quest
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
-NOBODY = Before()
+NO_TRIALS = KnownTrials()
 
 
 @contextlib.contextmanager
@@ -83,18 +83,6 @@ class Worker:
             )
 
     @functools.cached_property
-    def counting(self) -> list[Runner]:
-        """The runners whose metrics are counted, not measured."""
-        return [runner for runner in self.runners if runner.counted]
-
-    def counted(self, chosen: Chosen) -> dict[str, float]:
-        """What of a design can be counted."""
-        config = self.space.config_of(chosen)
-        candidate = self.space.candidate(config)
-        trial = _trial(-1, config, self.scene.seed, candidate, _Watch(None, self, NOBODY))
-        return {name: v for runner in self.counting for name, v in runner(trial).items()}
-
-    @functools.cached_property
     def quest(self) -> Quest:
         """What the strategy may know."""
         settings = self.settings
@@ -106,20 +94,22 @@ class Worker:
             bool(self.goals.constraints),
         )
 
-    def run(self, number: int, chosen: Chosen, before: Before = NOBODY) -> Outcome:
+    def run(self, number: int, chosen: Chosen, known: KnownTrials = NO_TRIALS) -> Outcome:
         """Measure a design; what goes wrong is part of the outcome."""
         with fixed_threads(self.settings.threads):
-            return self._run(number, chosen, before)
+            return self._run(number, chosen, known)
 
-    def _run(self, number: int, chosen: Chosen, before: Before) -> Outcome:
-        measurement = Measurement(self, number, before)
+    def _run(self, number: int, chosen: Chosen, known: KnownTrials) -> Outcome:
+        measurement = Measurement(self, number, known)
         with measurement.noting():
             measurement.trial = self._trial(measurement, chosen, self.space.candidate)
             measurement.go_through(self.runners)
             measurement.judge()
         return measurement.outcome()
 
-    def run_together(self, designs: Sequence[tuple[int, Chosen, Before]]) -> dict[int, Outcome]:
+    def run_together(
+        self, designs: Sequence[tuple[int, Chosen, KnownTrials]]
+    ) -> dict[int, Outcome]:
         """Measure designs that are trained as one; those that have to be run alone are missing."""
         assert self._pooled is not None
         with fixed_threads(self.settings.threads):
@@ -134,9 +124,9 @@ class Worker:
         return {each.number: each.outcome() for each in every if each.number not in alone}
 
     def _begun(
-        self, number: int, chosen: Chosen, before: Before, runners: Sequence[Runner]
+        self, number: int, chosen: Chosen, known: KnownTrials, runners: Sequence[Runner]
     ) -> Measurement:
-        measurement = Measurement(self, number, before)
+        measurement = Measurement(self, number, known)
         with measurement.noting():
             measurement.trial = self._trial(measurement, chosen, self.space.own)
             measurement.go_through(runners)
@@ -192,7 +182,7 @@ class Worker:
         graph = self.untrained(number, chosen)
         seed, config = self.quest.seed_of(number), self.space.config_of(chosen)
         candidate = Candidate(graph.model, lambda: graph)
-        trial = _trial(number, config, seed, candidate, _Watch(None, self, NOBODY))
+        trial = _trial(number, config, seed, candidate, _Watch(None, self, NO_TRIALS))
         with fixed_threads(self.settings.threads):
             for runner in self.runners:
                 if runner.trains:
@@ -204,7 +194,7 @@ class Worker:
         _seed_all(self.scene.seed)
         graph = self.scene.graph
         candidate = Candidate(graph.model, lambda: graph)
-        trial = _trial(-1, {}, self.scene.seed, candidate, _Watch(None, self, NOBODY))
+        trial = _trial(-1, {}, self.scene.seed, candidate, _Watch(None, self, NO_TRIALS))
         found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
         with fixed_threads(self.settings.threads):
             for runner in self.runners:
@@ -236,9 +226,9 @@ class Measurement:
 
     trial: Trial
 
-    def __init__(self, worker: Worker, number: int, before: Before) -> None:
+    def __init__(self, worker: Worker, number: int, known: KnownTrials) -> None:
         self.worker, self.number = worker, number
-        self.watch = _Watch(worker.settings.early_stopping, worker, before)
+        self.watch = _Watch(worker.settings.early_stopping, worker, known)
         self.state: State = "COMPLETE"
         self.started, self.seconds = time.time(), 0.0
         self.found: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
@@ -282,7 +272,7 @@ class Measurement:
             self.state,
             software=self.found["software"],
             hardware=self.found["hardware"],
-            marks=self.watch.marks,
+            rungs=self.watch.scores,
             started=self.started,
             seconds=self.seconds,
             worker=self.worker.name,
@@ -295,25 +285,25 @@ class _Watch:
 
     trial: Trial
 
-    def __init__(self, rule: EarlyStopping | None, worker: Worker, before: Before) -> None:
-        self.rule, self.goals, self.before = rule, worker.goals, before
-        self.marks: dict[int, Mark] = {}
+    def __init__(self, rule: EarlyStopping | None, worker: Worker, known: KnownTrials) -> None:
+        self.rule, self.goals, self.known = rule, worker.goals, known
+        self.scores: dict[int, RungScore] = {}
         self.reports, self.last = 0, dict[str, float]()
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         self.reports, self.last = step, dict(metrics)
-        if self.rule is None or self.reports < self.rule.warmup or not self.before.front:
+        if self.rule is None or self.reports < self.rule.warmup or not self.known.front:
             return
         costs = self.costs(metrics, hopeful=True)
-        if costs is not None and any(dominates(member, costs) for member in self.before.front):
+        if costs is not None and any(dominates(member, costs) for member in self.known.front):
             raise Stopped(
                 f"stopped after report {self.reports}: even with the margin it is dominated"
             )
 
-    def mark(self, rung: int, metrics: Metrics) -> tuple[Mark, Sequence[Mark]]:
+    def mark(self, rung: int, metrics: Metrics) -> tuple[RungScore, Sequence[RungScore]]:
         """Note down what the trial has come to at a rung; that, and what those before had."""
-        mine = self.marks[rung] = Mark(dict(metrics), self.costs(metrics))
-        return mine, self.before.marks.get(rung, ())
+        mine = self.scores[rung] = RungScore(dict(metrics), self.costs(metrics))
+        return mine, self.known.rung_scores.get(rung, ())
 
     def costs(self, metrics: Metrics, *, hopeful: bool = False) -> Costs | None:
         """What the goals make of the trial, as far as all of it is known; at best, or as it is."""

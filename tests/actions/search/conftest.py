@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from chop.actions.search.company import LEADER
-from chop.actions.search.coordinator import Coordinator
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record, open_storage
+from chop.actions.search.run.loop import SearchLoop
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
 from chop.actions.search.settings import settings_of
+from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.strategies.base import Quest, strategy_named
 
 CHOICES = Choices(
@@ -99,24 +98,25 @@ class InOrder(Shuffled):
     in_order = True
 
 
-def coordinate(
-    path, sampler, engine, *, choices=CHOICES, seed=7, study="s", table=None, others=None, **setup
-):
-    """Begin or resume a search; the coordinator when it is over."""
+def run_loop(path, sampler, engine, *, choices=CHOICES, seed=7, study="s", table=None, **setup):
+    """Begin or resume a search; the loop when it is over."""
     settings = settings_of(table or tables(engine.directions, sampler=sampler, **setup))
-    record = Record(str(path), study, settings.goals.directions, choices)
+    store = StudyStore(str(path), study, settings.goals.directions, choices)
     quest = Quest(choices, settings.goals.directions, settings.n_trials, seed)
     strategy = strategy_named(sampler)(quest, **settings.sampler_options)
-    coordinator = Coordinator(strategy, engine, record, settings, worker_name="me", others=others)
-    coordinator.resume(record.trials())
-    coordinator.run()
-    return coordinator
+    loop = SearchLoop(strategy, engine, store, settings)
+    with contextlib.closing(store):
+        loop.resume(store.read_trials())
+        loop.run()
+    return loop
 
 
 def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="s"):
     """The table of trials in a storage, without times."""
-    record = Record(str(path), study, directions, choices, create=False)
-    trials = [(t.number, t.chosen, t.outcome.state, t.outcome.values) for t in record.trials()]
+    store = StudyStore(str(path), study, directions, choices, write=False)
+    with contextlib.closing(store):
+        stored = store.read_trials()
+    trials = [(t.number, t.chosen, t.outcome.state, t.outcome.values) for t in stored]
     assert [number for number, *_ in trials] == list(range(len(trials)))
     return trials
 
@@ -179,6 +179,16 @@ def storage(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("postgres")
     return {"journal": "", "sqlite": "sqlite:///"}[request.param] + str(tmp_path / "study.db")
+
+
+def optuna_storage(url):
+    """A storage as Optuna's own classes open it."""
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    if "://" not in url:
+        return JournalStorage(JournalFileBackend(url))
+    return RDBStorage(url.replace("postgresql://", "postgresql+psycopg://"))
 
 
 # --- the command
@@ -275,7 +285,7 @@ class Searches:
 
     def __init__(self, folder, checkpoint):
         self.folder, self.checkpoint = folder, checkpoint
-        self.started, self.studies = [], []
+        self.started = []
         (folder / "odd.py").write_text(ODD)
 
     def config(self, setup="", odd="", metrics=METRICS, name="a.toml"):
@@ -309,23 +319,6 @@ class Searches:
         )
         self.started.append(process)
         return process
-
-    def lead(self, config, url, study, *flags, **where):
-        """A process that leads that study by now, and the study."""
-        open_storage(url).close()  # two who make one at once may be in each other's way
-        leader = self.start(config, "--storage", url, "--study", study, *flags, **where)
-        return leader, self.study(url, study, leader)
-
-    def study(self, url, name, *processes):
-        """A study, as soon as one of the processes leads it."""
-
-        def led():
-            if not self.studies:
-                self.studies += filter(None, [Record.found(url, name)])
-            return self.studies and LEADER in self.studies[0].attributes()
-
-        self.until(led, *processes)
-        return self.studies[0]
 
     def open_gate(self):
         """Let go on whoever waits."""
@@ -390,5 +383,3 @@ def searches(tmp_path, checkpoint):
         if process.poll() is None:
             made.kill(process)
         process.stdout.close()
-    for study in made.studies:
-        study.close()

@@ -8,7 +8,7 @@ import pytest
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
 from chop.actions.search.strategies.base import Quest, strategy_named
 
-from .conftest import CHOICES, NUMBERS, InOrder, Killed, Shuffled, coordinate, recorded, tables
+from .conftest import CHOICES, NUMBERS, InOrder, Killed, Shuffled, recorded, run_loop, tables
 
 TWO = ("maximize", "minimize")
 ONE = ("maximize",)
@@ -57,7 +57,7 @@ def alone(tmp_path_factory, case):
     """The table of a search by one worker that nobody disturbed."""
     sampler, ways, choices, count, setup = case
     engine, path = InOrder(1, ways), tmp_path_factory.mktemp("alone") / "journal"
-    coordinate(path, sampler, engine, choices=choices, n_trials=count, **setup)
+    run_loop(path, sampler, engine, choices=choices, n_trials=count, **setup)
     table = recorded(path, choices, ways)
     assert len(table) == count
     return table
@@ -67,7 +67,7 @@ def alone(tmp_path_factory, case):
 def test_any_number_of_workers_gives_the_same_table(tmp_path, case, alone, workers):
     sampler, ways, choices, count, setup = case
     engine = Shuffled(workers, ways, seed=workers)
-    coordinate(tmp_path / "n", sampler, engine, choices=choices, n_trials=count, **setup)
+    run_loop(tmp_path / "n", sampler, engine, choices=choices, n_trials=count, **setup)
     assert recorded(tmp_path / "n", choices, ways) == alone
 
 
@@ -81,7 +81,7 @@ def test_a_search_that_was_killed_again_and_again_gives_the_same_table(
         kind = InOrder if workers == 1 else Shuffled
         engine = kind(workers, ways, seed=life, lives=moments.randrange(1, count // 4))
         try:
-            coordinate(tmp_path / "k", sampler, engine, choices=choices, n_trials=count, **setup)
+            run_loop(tmp_path / "k", sampler, engine, choices=choices, n_trials=count, **setup)
             break
         except Killed:
             continue
@@ -93,7 +93,7 @@ def test_a_search_whose_n_trials_was_raised_goes_on_as_if_it_had_been_so(tmp_pat
     sampler, ways, choices, count, setup = case
     for trials in (1, count // 3, count // 3 + 1, count):
         engine = Shuffled(2, ways, seed=trials)
-        coordinate(tmp_path / "r", sampler, engine, choices=choices, n_trials=trials, **setup)
+        run_loop(tmp_path / "r", sampler, engine, choices=choices, n_trials=trials, **setup)
         assert len(recorded(tmp_path / "r", choices, ways)) == trials
     assert recorded(tmp_path / "r", choices, ways) == alone
 
@@ -101,7 +101,7 @@ def test_a_search_whose_n_trials_was_raised_goes_on_as_if_it_had_been_so(tmp_pat
 def test_another_seed_gives_another_table(tmp_path, case, alone):
     sampler, ways, choices, count, setup = case
     engine = InOrder(1, ways)
-    coordinate(tmp_path / "o", sampler, engine, choices=choices, n_trials=count, seed=8, **setup)
+    run_loop(tmp_path / "o", sampler, engine, choices=choices, n_trials=count, seed=8, **setup)
     assert recorded(tmp_path / "o", choices, ways) != alone
 
 
@@ -131,13 +131,13 @@ def test_what_a_trial_is_stopped_by_does_not_depend_on_the_workers(tmp_path):
 
         class Noting(Shuffled):
             def submit(self, task, seen=seen):
-                seen[task.number] = task.before.front
+                seen[task.number] = task.known.front
                 super().submit(task)
 
         table = tables(TWO, sampler="random", n_trials=40)
         table["strategy"]["sw_runner"] = {"basic_train": {"max_epochs": 1}}
         table["strategy"]["early_stopping"] = {"margin": {"accuracy": 0.1}}
-        coordinate(tmp_path / str(workers), "random", Noting(workers, TWO), table=table)
+        run_loop(tmp_path / str(workers), "random", Noting(workers, TWO), table=table)
         fronts.append(seen)
     assert fronts[0] == fronts[1]
     assert any(fronts[0].values())
@@ -145,13 +145,13 @@ def test_what_a_trial_is_stopped_by_does_not_depend_on_the_workers(tmp_path):
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "cmaes"])
 def test_a_study_that_was_asked_otherwise_is_not_replayed(tmp_path, sampler):
-    coordinate(tmp_path / "j", sampler, InOrder(1, ONE), choices=NUMBERS, n_trials=12, seed=1)
+    run_loop(tmp_path / "j", sampler, InOrder(1, ONE), choices=NUMBERS, n_trials=12, seed=1)
     engine = InOrder(1, ONE)
     if sampler == "tpe":  # goes by the trials alone
-        coordinate(tmp_path / "j", sampler, engine, choices=NUMBERS, n_trials=14, seed=2)
+        run_loop(tmp_path / "j", sampler, engine, choices=NUMBERS, n_trials=14, seed=2)
         return
     with pytest.raises(ValueError, match="does not ask for trial 0 as it did"):
-        coordinate(tmp_path / "j", sampler, engine, choices=NUMBERS, n_trials=14, seed=2)
+        run_loop(tmp_path / "j", sampler, engine, choices=NUMBERS, n_trials=14, seed=2)
 
 
 @pytest.mark.slow

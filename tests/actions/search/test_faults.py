@@ -1,46 +1,37 @@
 """Whatever dies, fills up, raises or hangs: what was finished is there, and the search goes on."""
 
-import contextlib
 import json
 import math
 import os
 import shutil
 import signal
 import subprocess
-import threading
-import time
-import warnings
+import sys
 
+import optuna
 import pytest
 
-from chop.actions.search.company import GUEST
 from chop.actions.search.goals import Constraint, Goal, Goals
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record, StorageError
+from chop.actions.search.store.errors import StorageError
+from chop.actions.search.store.study_store import StudyStore
 
 from . import test_predecessor as predecessor
-from .conftest import CHOICES, PATIENCE, InOrder, Killed, Shuffled, coordinate, measure, recorded
+from .conftest import CHOICES, PATIENCE, InOrder, Killed, optuna_storage, recorded, run_loop
 from .runners.conftest import make_scene
 
 TWO = ("maximize", "minimize")
 SLOWLY = "seconds = 0.05"
-BEAT = "heartbeat = 2"  # who is killed here is missed at once; nobody is away for five beats
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 
-def finished(record):
-    """The numbers of the finished trials, with what is known of them."""
-    return {t.number: t.user_attrs for t in record.frozen() if t.state.is_finished()}
-
-
-def of_guests(record):
-    """The trials that guests have taken: those that they have finished, and the others."""
-    guests = {key.removeprefix(GUEST) for key in record.attributes() if key.startswith(GUEST)}
-    taken = [t for t in record.frozen() if t.user_attrs.get("worker") in guests]
-    return [t for t in taken if t.state.is_finished()], [
-        t for t in taken if not t.state.is_finished()
-    ]
+def finished(url, study):
+    """The attributes of the finished trials in a storage, by number, as Optuna reads them."""
+    try:
+        trials = optuna.load_study(study_name=study, storage=optuna_storage(url)).trials
+    except (KeyError, FileNotFoundError):  # not made yet
+        return {}
+    return {t.number: t.user_attrs for t in trials if t.state.is_finished()}
 
 
 # --- kill -9
@@ -50,92 +41,35 @@ def of_guests(record):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_finished_trial_survives_kill_9(searches, storage, workers):
     study = f"kill{workers}"
-    config = searches.config(f"n_trials = 24\n{BEAT}", odd=SLOWLY)
+    config = searches.config("n_trials = 24", odd=SLOWLY)
     searches.run(config, out="alone")
-    process, record = searches.lead(config, storage, study, "--workers", workers, trials=10)
-    searches.until(lambda: len(finished(record)) >= 6, process)
-    searches.kill(process)
-    before = finished(record)
     flags = ["--storage", storage, "--study", study, "--workers", workers]
+    process = searches.start(config, *flags, trials=10)
+    searches.until(lambda: len(finished(storage, study)) >= 6, process)
+    searches.kill(process)
+    before = finished(storage, study)
     said = searches.run(config, *flags, "--resume")
     assert f"{len(before)} trials are done" in said
-    after = finished(record)
+    after = finished(storage, study)
     assert {n: after[n] for n in before} == before
     assert searches.table() == searches.table("alone")
     assert "secret" not in said
     assert "secret" not in (searches.results() / "search.json").read_text()
 
 
-def joined(searches, config, url, *flags, trials=None):
-    """A leader, which waits for the gate after two trials, a guest that has done one, the study.
-
-    The trials of the leader are in processes, as it offers none while it measures one itself.
-    """
-    leader, record = searches.lead(config, url, "both", "--workers", 2, trials=1)
-    where = ["--storage", url, "--study", "both"]
-    guest = searches.start(config, *where, *flags, out="guest", trials=trials)
-    searches.until(lambda: of_guests(record)[0] and len(finished(record)) >= 3, leader, guest)
-    return leader, guest, record
-
-
 @pytest.mark.slow
-def test_two_processes_share_a_study_and_one_takes_over_when_the_other_is_killed(searches):
-    config = searches.config(f"n_trials = 40\n{BEAT}", odd=SLOWLY)
-    searches.run(config, out="alone")
-    leader, guest, _ = joined(searches, config, str(searches.folder / "shared.journal"))
-    searches.kill(leader)
-    said = searches.ended(guest)
-    assert "Joined the study 'both'" in said
-    assert "going on in its place" in said
-    assert searches.table("guest") == searches.table("alone")
-
-
-RUNGS = """
-[search.strategy.sw_runner.basic_train]
-max_epochs = 3
-rungs = [1, 2]
-keep = 0.25
-batch_size = 8192
-"""
-
-
-@pytest.mark.slow
-def test_a_guest_and_whoever_takes_over_stop_the_same_trials_at_rungs(searches):
-    config = searches.config(f"n_trials = 30\n{BEAT}", odd=SLOWLY)
-    before, _, after = config.read_text().partition("[search.strategy.sw_runner.basic_evaluation]")
-    rest = after.partition("num_samples = 64\n")[2]
-    config.write_text(f"{before}{RUNGS}{rest}")
-    searches.run(config, out="alone")
-    alone = searches.table("alone")
-    assert sum(row["state"] == "PRUNED" for row in alone.values()) > 5
-    leader, guest, _ = joined(searches, config, str(searches.folder / "shared.journal"))
-    searches.kill(leader)
-    assert "going on in its place" in searches.ended(guest)
-    assert searches.table("guest") == alone
-
-
-@pytest.mark.slow
-def test_a_guest_leaves_when_the_search_is_over(searches, storage):
-    config = searches.config(f"n_trials = 30\n{BEAT}", odd=SLOWLY)
-    searches.run(config, out="alone")
-    leader, guest, _ = joined(searches, config, storage, "--workers", 2)
+def test_a_second_process_on_a_study_is_refused_and_told_of_ray(searches, storage):
+    config = searches.config("n_trials = 6", odd=SLOWLY)
+    where = ["--storage", storage, "--study", "shared"]
+    first = searches.start(config, *where, trials=2)
+    searches.until(lambda: len(finished(storage, "shared")) >= 2, first)
+    said = searches.run(config, *where, "--resume", out="second", check=2)
+    last = said.strip().splitlines()[-1]
+    assert "another process is running the study 'shared'" in last
+    assert "--engine ray" in last
     searches.open_gate()
-    searches.ended(leader)
-    assert "is done (1 here)" in searches.ended(guest)
-    assert not (searches.results("guest") / "log.json").exists()  # the leader has written it
-    assert searches.table() == searches.table("alone")
-
-
-@pytest.mark.slow
-def test_the_trial_of_a_guest_that_was_killed_is_run_again(searches):
-    config = searches.config(f"n_trials = 30\n{BEAT}", odd=SLOWLY)
+    searches.ended(first)
     searches.run(config, out="alone")
-    url = str(searches.folder / "shared.journal")
-    leader, guest, record = joined(searches, config, url, trials=1)
-    searches.until(lambda: of_guests(record)[1], leader, guest)
-    searches.kill(guest)
-    searches.open_gate()
-    assert "its worker is gone; it is run again" in searches.ended(leader)
     assert searches.table() == searches.table("alone")
 
 
@@ -146,7 +80,7 @@ def test_the_trial_of_a_guest_that_was_killed_is_run_again(searches):
 def test_a_worker_that_was_killed_loses_nothing(searches):
     config = searches.config("n_trials = 12", odd="what = 'die once'")
     said = searches.run(config, "--workers", 2)
-    assert "Trial 3: its process ended with signal 9; it is run again" in said
+    assert "Trial 3: its process ended with signal 9; running it again" in said
     config = searches.config("n_trials = 12", odd="", metrics="")
     config = searches.config("n_trials = 12", odd="what = 'nothing'")
     searches.run(config, out="alone")
@@ -159,7 +93,7 @@ def test_a_trial_that_kills_every_worker_fails_in_the_end(searches):
     said = searches.run(config, "--workers", 2)
     row = searches.table()["3"]
     assert row["state"] == "FAIL"
-    assert "signal 9, for the 2. time" in row["user_attrs_error"]
+    assert "signal 9 (2 times)" in row["user_attrs_error"]
     assert "Trial 3 failed" in said
 
 
@@ -284,10 +218,7 @@ def test_a_full_disk_is_one_sentence_and_the_search_goes_on_after(searches):
     assert "File too large" in last
     assert "--resume" in last
     assert "Traceback" not in said
-    with contextlib.closing(
-        Record.found(str(searches.results() / "search.journal"), "search")
-    ) as record:
-        before = len(finished(record))
+    before = len(finished(str(searches.results() / "search.journal"), "search"))
     assert 0 < before < 30
     said = searches.run(config, "--resume")
     assert f"{before} trials are done" in said
@@ -299,7 +230,7 @@ def journal(tmp_path):
     """A search that was killed after a few trials."""
     path = tmp_path / "j"
     with pytest.raises(Killed):
-        coordinate(path, "tpe", InOrder(1, TWO, lives=6), n_trials=12)
+        run_loop(path, "tpe", InOrder(1, TWO, lives=6), n_trials=12)
     return path
 
 
@@ -307,126 +238,30 @@ def journal(tmp_path):
 def test_a_half_written_last_line_costs_its_trial_alone(tmp_path, journal, cut):
     whole = journal.read_bytes()
     journal.write_bytes(whole[:-cut])
-    coordinate(journal, "tpe", InOrder(1, TWO), n_trials=12)
-    coordinate(tmp_path / "alone", "tpe", InOrder(1, TWO), n_trials=12)
+    run_loop(journal, "tpe", InOrder(1, TWO), n_trials=12)
+    run_loop(tmp_path / "alone", "tpe", InOrder(1, TWO), n_trials=12)
     assert recorded(journal) == recorded(tmp_path / "alone")
 
 
-def test_whoever_writes_next_takes_a_half_written_line_off(journal):
-    record = Record(str(journal), "s", TWO, CHOICES)
-    with journal.open("ab") as file:
-        file.write(b'{"op_code":4,"wor')
-    record.note("hello", 1)
-    assert Record(str(journal), "s", TWO, CHOICES).attributes()["hello"] == 1
-
-
-def test_a_lock_does_not_outlive_its_process(journal, monkeypatch):
+def test_a_lock_does_not_outlive_its_process(journal):
     script = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from chop.actions.search.journal import File\n"
-        "with File(Path(sys.argv[1]))._alone(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\n"
+        "from chop.actions.search.store.lock import lock_descriptor\n"
+        "assert lock_descriptor(os.open(sys.argv[1], os.O_RDWR))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    import sys
-
     done = subprocess.run([sys.executable, "-c", script, str(journal)], timeout=PATIENCE)
     assert done.returncode == -signal.SIGKILL
-
-    def sleep(seconds):
-        raise AssertionError("nobody holds the lock")  # Optuna's own would be held for 30 s
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    Record(str(journal), "s", TWO, CHOICES).note("hello", 1)
+    StudyStore(str(journal), "s", TWO, CHOICES).close()
 
 
 def test_a_journal_that_is_no_journal_is_refused_in_a_sentence(tmp_path):
     for content in (b"hello\nthere\n", b"\x00\x01\n\n", b'{"a":1}\n{"b":2}\n'):
         path = tmp_path / "j"
         path.write_bytes(content)
-        with pytest.raises((StorageError, ValueError), match="is no journal"):
-            Record(str(path), "s", TWO, CHOICES)
+        with pytest.raises((StorageError, ValueError), match="not the journal of a search"):
+            StudyStore(str(path), "s", TWO, CHOICES)
         assert path.read_bytes() == content
-
-
-def finished_trial(number):
-    return Outcome(number, "COMPLETE", values=(0.5, 1.0))
-
-
-def test_a_search_that_finds_others_trials_in_its_study_adds_none(tmp_path):
-    """As a machine that wakes up after another has gone on in its place."""
-    ours = Record(str(tmp_path / "j"), "s", TWO, CHOICES)
-    ours.add(CHOICES.nth(0), {}, finished_trial(0))
-    theirs = Record(str(tmp_path / "j"), "s", TWO, CHOICES)
-    theirs.note("hello", 1)
-    ours.add(CHOICES.nth(1), {}, finished_trial(1))  # a note is no trial
-    theirs.add(CHOICES.nth(2), {}, finished_trial(2))
-    ours.note("beat", 2)
-    with pytest.raises(StorageError, match="another search adds trials to it as well"):
-        ours.add(CHOICES.nth(2), {}, finished_trial(2))
-    assert len(recorded(tmp_path / "j")) == 3
-
-
-def test_beats_and_trials_are_written_at_once(tmp_path):
-    record = Record(str(tmp_path / "j"), "s", TWO, CHOICES)
-    over, filters = threading.Event(), list(warnings.filters)
-
-    def beat():
-        while not over.is_set():
-            record.note("beat", 1)
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    for number in range(100):
-        record.add(CHOICES.nth(number), {}, finished_trial(number))
-    over.set()
-    thread.join()
-    assert len(recorded(tmp_path / "j")) == 100
-    assert warnings.filters == filters
-
-
-# --- what others have left
-
-
-class Away:
-    """Guests of whom nobody has heard, one of which finishes its trial at the last moment."""
-
-    def __init__(self, url):
-        self.other = Record(str(url), "s", TWO, CHOICES)
-        self.other.trials()
-
-    def present(self):
-        for trial in self.other.unfinished():
-            self.other.finish(measure(trial.number, trial.chosen, TWO))
-        return False
-
-    def has(self, worker):
-        return False
-
-    def lost(self):
-        return ()
-
-
-def test_a_trial_that_is_finished_while_its_search_is_resumed_is_not_waited_for(tmp_path):
-    with pytest.raises(Killed):
-        coordinate(tmp_path / "j", "tpe", Shuffled(3, TWO, lives=4), n_trials=12)
-    coordinate(tmp_path / "j", "tpe", Shuffled(3, TWO), n_trials=12, others=Away(tmp_path / "j"))
-    coordinate(tmp_path / "alone", "tpe", InOrder(1, TWO), n_trials=12)
-    assert recorded(tmp_path / "j") == recorded(tmp_path / "alone")
-
-
-class Idle(Away):
-    """A guest that has nothing to do."""
-
-    def present(self):
-        return True
-
-
-@pytest.mark.parametrize("trials", [5, 20])
-def test_what_was_recorded_is_counted_once_beside_guests(tmp_path, trials):
-    coordinate(tmp_path / "j", "tpe", InOrder(1, TWO), n_trials=15)
-    idle = Idle(tmp_path / "j")
-    found = coordinate(tmp_path / "j", "tpe", Shuffled(2, TWO), n_trials=trials, others=idle)
-    assert found.progress.done == trials
-    assert len(recorded(tmp_path / "j")) == max(trials, 15)
 
 
 # --- memory

@@ -1,16 +1,17 @@
 """Trials that are asked and measured together: the table of trials, and who runs what."""
 
+import contextlib
 import os
 import random
 
 import pytest
 
 from chop.actions.search import display, families
-from chop.actions.search.coordinator import Coordinator, Progress
-from chop.actions.search.engines.base import Died, Group, Here, Note, Task, reported
+from chop.actions.search.engines.base import Group, Here, Note, Task, WorkerDied, reported
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record
+from chop.actions.search.run.loop import Progress, SearchLoop
 from chop.actions.search.settings import settings_of
+from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.strategies.base import Quest, strategy_named
 
 from .conftest import CHOICES, Killed, measure, recorded, tables
@@ -64,7 +65,7 @@ class Groups:
         outcomes = self._left[self._random.randrange(len(self._left))]
         if self.deaths and self.deaths.pop(0):
             self._left.remove(outcomes)
-            return [Died(out.number, "killed") for out in outcomes]
+            return [WorkerDied(out.number, "killed") for out in outcomes]
         out = outcomes.pop(0)
         if not outcomes:
             self._left.remove(outcomes)
@@ -77,14 +78,13 @@ class Groups:
 def search(path, engine, *, sampler="tpe", trials=22, recorded_groups=None, **setup):
     table = tables(WAYS, sampler=sampler, n_trials=trials, **({"in_flight": SIZE} | setup))
     settings = settings_of(table)
-    record = Record(str(path), "s", settings.goals.directions, CHOICES)
+    store = StudyStore(str(path), "s", settings.goals.directions, CHOICES)
     strategy = strategy_named(sampler)(Quest(CHOICES, WAYS, trials, 7))
     noted = [] if recorded_groups is None else recorded_groups
-    coordinator = Coordinator(
-        strategy, engine, record, settings, worker_name="me", group=SIZE, recorded=noted.append
-    )
-    coordinator.resume(record.trials())
-    coordinator.run()
+    loop = SearchLoop(strategy, engine, store, settings, group_size=SIZE, group_stored=noted.append)
+    with contextlib.closing(store):
+        loop.resume(store.read_trials())
+        loop.run()
     return recorded(path, CHOICES, WAYS)
 
 
@@ -193,12 +193,12 @@ def test_a_rate_is_told_once_a_whole_group_has_ended(monkeypatch):
     said, goals = [], settings_of(tables()).goals
     monkeypatch.setattr(display, "EVERY", 0.0)
     show = display._lines(goals, said.append)
-    progress = Progress(10, done=1, group=4)
+    progress = Progress(10, done=1, group_size=4)
     show(progress)
     assert said[-1].startswith("1 trial, ")
     assert "trials/s" not in said[-1]
     assert "left" not in said[-1]
-    progress.done, progress.groups_ended = 5, progress.began + 2.0
+    progress.done, progress.last_group_ended = 5, progress.began + 2.0
     show(progress)
     assert "2 trials/s" in said[-1]  # four of them in two seconds
     assert "left" in said[-1]

@@ -2,13 +2,11 @@
 
 import json
 import math
-import re
 import tomllib
 
 import pytest
 
 from chop.actions import search
-from chop.actions.search.company import GUEST
 
 from .conftest import HEAD
 
@@ -39,7 +37,6 @@ bias_width = [8]
 bias_frac_width = [4]
 """
 RUNGS = "population = 4\nrungs = [2]"
-BOTH = "in_flight = 8\nheartbeat = 2"
 STRATEGY = """
 [search.strategy.sw_runner.{runner}]
 max_epochs = {epochs}
@@ -208,76 +205,6 @@ def test_kill_9_in_a_population_loses_at_most_the_current_rung(searches, file, w
 def gate(searches):
     """Lines of a file by which a trial, once trained, waits for the gate if its process shall."""
     return f"[search.strategy.sw_runner.odd]\nbelow = '{searches.folder}'\n"
-
-
-def joined(searches, config, url):
-    """A leader and, as soon as it leads, a guest; neither gets beyond a population. The study."""
-    leader, record = searches.lead(config, url, "both", out="leader", trials=0)
-    flags = ["--storage", url, "--study", "both"]
-    return leader, searches.start(config, *flags, out="guest", trials=0), record
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
-def test_two_processes_share_the_populations_of_a_study(searches, file, storage, gate):
-    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate)
-    searches.run(config, out="whole")
-    *both, _ = joined(searches, config, storage.format(searches.folder))
-    kept = searches.results("guest") / "both.populations"
-    searches.until(lambda: list(kept.glob("*.pt")), *both)
-    searches.open_gate()
-    _, said = [searches.ended(process) for process in both]
-    close(rows(searches, "leader"), rows(searches, "whole"), 1e-6)
-    assert "Joined the study 'both'" in said
-    done = sorted(int(number) for number in re.findall(r"Trial (\d+) is done", said))
-    assert done, "the guest had something to do"
-    assert len(done) % 4 == 0, "whole populations"
-    assert all(number - number % 4 + i in done for number in done for i in range(4))
-    for out in ("leader", "guest"):
-        assert not list(searches.results(out).glob("*.populations"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("storage", ["{0}/shared.journal", "sqlite:///{0}/shared.db"])
-def test_a_guest_that_is_killed_in_a_population_loses_nothing(searches, file, storage, gate):
-    config = file(options=RUNGS, epochs=4, trials=8, setup=BOTH, more=gate)
-    searches.run(config, out="whole")
-    leader, guest, _ = joined(searches, config, storage.format(searches.folder))
-    kept = searches.results("guest") / "both.populations"
-    searches.until(lambda: list(kept.glob("*.pt")), leader, guest)
-    searches.kill(guest)
-    searches.open_gate()
-    assert "its worker is gone; it is run again" in searches.ended(leader)
-    close(rows(searches, "leader"), rows(searches, "whole"), 1e-6)
-
-
-@pytest.mark.slow
-def test_a_guest_goes_on_where_a_killed_leader_stopped(searches, file, gate):
-    config = file(options=RUNGS, epochs=4, trials=12, setup=BOTH, more=gate)
-    searches.run(config, out="whole")
-    leader, guest, _ = joined(searches, config, f"{searches.folder}/shared.journal")
-    kept = searches.results("guest") / "both.populations"
-    searches.until(lambda: list(kept.glob("*.pt")), leader, guest)
-    searches.kill(leader)
-    searches.open_gate()
-    said = searches.ended(guest)
-    assert "The process that led the search is gone; going on in its place" in said
-    close(rows(searches, "guest"), rows(searches, "whole"), 1e-6)
-    assert not kept.exists()
-
-
-@pytest.mark.slow
-def test_a_guest_says_why_it_has_nothing_to_do(searches, file, gate):
-    setup = "in_flight = 4\nheartbeat = 2"
-    config = file(epochs=4, trials=8, setup=setup, more=gate)
-    *both, record = joined(searches, config, f"{searches.folder}/shared.journal")
-    searches.until(lambda: any(key.startswith(GUEST) for key in record.attributes()), *both)
-    searches.open_gate()
-    _, said = [searches.ended(process) for process in both]
-    text = " ".join(said.split())
-    assert "One population of 4 trials is trained at a time" in text
-    assert "a new study with 8 has work for two" in text
-    assert "is done" not in text
 
 
 RETRAIN = """

@@ -11,9 +11,9 @@ import torch
 from chop.actions.config import ConfigError
 from chop.actions.search import search as search_module
 from chop.actions.search.apply import apply
-from chop.actions.search.conduct import Place
 from chop.actions.search.display import goals_text
 from chop.actions.search.goals import Constraint, Goal, Goals
+from chop.actions.search.location import StudyLocation
 from chop.actions.search.problem import Problem
 from chop.actions.search.runners.base import Runner, register_runner
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter
@@ -247,11 +247,11 @@ def test_applying_designs_of_another_file_is_refused(scene, tmp_path):
     table["search_space"]["seed"]["seq_blocks_2"]["config"] = seed([3, 5, 7])
     config = SimpleNamespace(apply="0", model=type(scene.graph.model).__name__)
     with pytest.raises(ConfigError, match=r"there space.* is .*; apply its designs with the file"):
-        apply(problem_of(scene, table, 0), Place(tmp_path), config)
+        apply(problem_of(scene, table, 0), StudyLocation(tmp_path), config)
 
 
 def test_applying_what_was_never_searched_leaves_nothing_behind(scene, tmp_path):
     config = SimpleNamespace(apply="best", model="m")
     with pytest.raises(ValueError, match=r"there is no study in .*; search first"):
-        apply(problem_of(scene, tables()), Place(tmp_path), config)
+        apply(problem_of(scene, tables()), StudyLocation(tmp_path), config)
     assert not list(tmp_path.iterdir())

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from chop.actions import search
 from chop.actions.config import ConfigError
-from chop.actions.search.coordinator import Coordinator
 from chop.actions.search.goals import dominates
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record
-from chop.actions.search.rungs import Before, Mark, Rungs, ranked
+from chop.actions.search.run.loop import SearchLoop
+from chop.actions.search.rungs import Rungs, RungScore, ranked
 from chop.actions.search.settings import settings_of
+from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.strategies.base import Quest, strategy_named
 
-from .conftest import CHOICES, InOrder, Killed, Shuffled, coordinate, recorded, tables
+from .conftest import CHOICES, InOrder, Killed, Shuffled, recorded, run_loop, tables
 
 WAYS = ("maximize", "minimize")
 RUNGS = Rungs((1, 3), 0.5)
@@ -27,7 +27,7 @@ losses = st.sampled_from([0.1, 0.5, 0.9, float("nan"), float("inf")])
 
 
 def mark(loss, costs=None):
-    return Mark({"loss": loss}, costs)
+    return RungScore({"loss": loss}, costs)
 
 
 @given(st.lists(st.builds(mark, losses, costs), max_size=12))
@@ -83,7 +83,7 @@ class Climbing(Shuffled):
         self.seen = {}
 
     def submit(self, task):
-        self.seen[task.number] = task.before
+        self.seen[task.number] = task.known
         super().submit(task)
 
     def wait(self, seconds):
@@ -101,17 +101,17 @@ def climbed(out, before):
         return out
     marks = {}
     for rung in RUNGS.epochs:
-        mine = marks[rung] = Mark({"loss": -out.values[0]}, (-out.values[0], out.values[1]))
-        if not RUNGS.goes_on(mine, before.marks.get(rung, ())):
+        mine = marks[rung] = RungScore({"loss": -out.values[0]}, (-out.values[0], out.values[1]))
+        if not RUNGS.goes_on(mine, before.rung_scores.get(rung, ())):
             return Outcome(
                 out.number,
                 "PRUNED",
                 software={"accuracy": out.values[0]},
                 hardware={"average_bitwidth": out.values[1]},
-                marks=marks,
+                rungs=marks,
                 error=f"left at {rung}",
             )
-    return Outcome(out.number, "COMPLETE", values=out.values, marks=marks)
+    return Outcome(out.number, "COMPLETE", values=out.values, rungs=marks)
 
 
 def table_of(sampler, n_trials=40, **setup):
@@ -136,7 +136,7 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler):
     for workers in (1, 2, 4, 16):
         kind = ClimbingInOrder if workers == 1 else Climbing
         engine = kind(workers, WAYS, seed=workers)
-        coordinate(tmp_path / str(workers), sampler, engine, table=table_of(sampler))
+        run_loop(tmp_path / str(workers), sampler, engine, table=table_of(sampler))
         found.append((recorded(tmp_path / str(workers)), engine.seen))
     assert all(other == found[0] for other in found)
     states = [state for _, _, state, _ in found[0][0]]
@@ -145,12 +145,12 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler):
 
 
 def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path, sampler):
-    coordinate(tmp_path / "a", sampler, ClimbingInOrder(1, WAYS), table=table_of(sampler))
+    run_loop(tmp_path / "a", sampler, ClimbingInOrder(1, WAYS), table=table_of(sampler))
     moments = random.Random(3)
     for life in range(100):
         engine = Climbing(3, WAYS, seed=life, lives=moments.randrange(1, 10))
         try:
-            coordinate(tmp_path / "k", sampler, engine, table=table_of(sampler))
+            run_loop(tmp_path / "k", sampler, engine, table=table_of(sampler))
             break
         except Killed:
             continue
@@ -160,15 +160,14 @@ def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path,
 
 def test_a_trial_knows_of_those_told_and_no_others(tmp_path):
     engine = Climbing(4, WAYS)
-    coordinate(tmp_path / "j", "random", engine, table=table_of("random", in_flight=4))
-    record = Record(str(tmp_path / "j"), "s", WAYS, CHOICES, create=False)
-    outcomes = {t.number: t.outcome for t in record.trials()}
+    run_loop(tmp_path / "j", "random", engine, table=table_of("random", in_flight=4))
+    record = StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES, write=False)
+    outcomes = {t.number: t.outcome for t in record.read_trials()}
     for number, before in engine.seen.items():
         told = [outcomes[n] for n in range(number - 3)]
-        assert before.told == len(told)
         for rung in RUNGS.epochs:
-            reached = tuple(out.marks[rung] for out in told if rung in out.marks)
-            assert before.marks.get(rung, ()) == reached
+            reached = tuple(out.rungs[rung] for out in told if rung in out.rungs)
+            assert before.rung_scores.get(rung, ()) == reached
 
 
 def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
@@ -180,13 +179,13 @@ def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
 
     table = table_of("random")
     table["strategy"]["constraints"] = ["average_bitwidth <= 12"]
-    settings, record = settings_of(table), Record(str(tmp_path / "j"), "s", WAYS, CHOICES)
+    settings, record = settings_of(table), StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES)
     strategy = Noting(Quest(CHOICES, WAYS, 40, 7))
-    coordinator = Coordinator(strategy, Climbing(2, WAYS), record, settings)
-    coordinator.run()
+    loop = SearchLoop(strategy, Climbing(2, WAYS), record, settings)
+    loop.run()
     states = set()
-    for trial in record.trials():
-        out, (values, violations) = trial.outcome, told[trial.number]
+    for number, out in record.outcomes.items():
+        values, violations = told[number]
         states.add(out.state)
         if out.state == "PRUNED":
             bits = out.hardware["average_bitwidth"]
@@ -201,27 +200,13 @@ def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
 def test_a_trial_that_was_stopped_too_soon_teaches_nothing(tmp_path, software):
     settings, record = (
         settings_of(table_of("random")),
-        Record(str(tmp_path / "j"), "s", WAYS, CHOICES),
+        StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES),
     )
     strategy = strategy_named("random")(Quest(CHOICES, WAYS, 40, 7))
-    coordinator = Coordinator(strategy, Climbing(2, WAYS), record, settings)
+    loop = SearchLoop(strategy, Climbing(2, WAYS), record, settings)
     hardware = {"average_bitwidth": 3.0}
     out = Outcome(0, "PRUNED", software=software, hardware=hardware)
-    assert coordinator._lesson(out) == (None, ())
-
-
-def test_a_guest_reads_from_the_storage_what_a_trial_may_know(tmp_path):
-    record = Record(str(tmp_path / "j"), "s", WAYS, CHOICES)
-    marks = [{1: mark(0.5, (1.0, 2.0)), 3: mark(0.4)}, {}, {1: mark(0.7, (0.1, 0.3))}]
-    for number, mine in enumerate(marks):
-        chosen = CHOICES.nth(number)
-        out = Outcome(number, "COMPLETE", values=(0.0, 0.0), marks=mine)
-        record.add(chosen, {}, out)
-    before = Before(((0.5, 1.0),), {1: (marks[0][1],), 3: (marks[0][3],)}, told=2)
-    record.publish(3, CHOICES.nth(3), {}, None, before)
-    guest = Record(str(tmp_path / "j"), "s", WAYS, CHOICES, create=False)
-    (offered,) = guest.unfinished()
-    assert guest.before(offered) == before
+    assert loop._values_for_sampler(out) == (None, ())
 
 
 # --- a search that trains

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from chop.actions.search.coordinator import Progress
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.goals import Constraint, Goal, Goals
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.results import Results
+from chop.actions.search.run.loop import Progress
 
 GOALS = Goals((Goal("accuracy", "maximize"), Goal("bitops", "minimize")))
 

@@ -12,10 +12,11 @@ from chop.actions.config import ConfigError
 from chop.actions.options import without_password
 from chop.actions.search.goals import Front, Goals, dominates
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record, StorageError
 from chop.actions.search.results import Results
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, unflatten_dict
 from chop.actions.search.settings import settings_of
+from chop.actions.search.store.errors import StorageError
+from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.strategies.base import STRATEGIES, Strategy
 
 from .conftest import tables
@@ -211,7 +212,7 @@ CHOICES = Choices(
 def results(tmp_path):
     """Three designs, one of which failed and two of which nobody beats."""
     goals = settings_of(GOOD).goals
-    record = Record(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    record = StudyStore(str(tmp_path / "j"), "s", goals.directions, CHOICES)
     for number, (accuracy, bits) in enumerate([(1 / 3, 2.0), (None, None), (0.7, 32.0)]):
         outcome = Outcome(number, "FAIL", started=1e9, seconds=0.5, error="Traceback\nE: no")
         if accuracy is not None:
@@ -253,7 +254,7 @@ def test_the_table_of_the_log(results, golden):
 
 def test_one_objective_is_called_value(tmp_path):
     goals = Goals(settings_of(GOOD).goals.goals, "maximize")
-    record = Record(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    record = StudyStore(str(tmp_path / "j"), "s", goals.directions, CHOICES)
     record.add(CHOICES.nth(0), {}, Outcome(0, "COMPLETE", values=(0.5,)))
     found = Results(record, goals, unflatten_dict)
     found.write(tmp_path, {}, {})
@@ -263,7 +264,7 @@ def test_one_objective_is_called_value(tmp_path):
 
 def test_many_trials_of_one_design_are_one_row(tmp_path):
     goals = settings_of(GOOD).goals
-    record = Record(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    record = StudyStore(str(tmp_path / "j"), "s", goals.directions, CHOICES)
     for number in range(6):
         out = Outcome(number, "COMPLETE", values=(0.5 + number % 2, 3.0 + number % 2))
         record.add(CHOICES.nth(number % 2), {}, out)
@@ -352,18 +353,18 @@ def test_there_has_to_be_a_search_to_apply(searches):
         ("postgresql://me:secret@127.0.0.1:1/db", "cannot be read or written: connection"),
         (
             "mysql://me:secret@127.0.0.1:1/db",
-            "is no storage for studies; write .*sqlite:///study.db, or postgresql",
+            "is not a supported storage; use .*sqlite:///study.db, or postgresql",
         ),
         ("sqlite:////nowhere/at/all/study.db", "unable to open database file"),
-        ("delphi://me:secret@there/db", "delphi.* is no storage for studies"),
+        ("delphi://me:secret@there/db", "delphi.* is not a supported storage"),
         ("postgresql://me:secret@127.0.0.1:port/db", "port"),
-        ("://", "is no storage"),
+        ("://", "is not a supported storage"),
         ("/dev/null/study", "cannot be read or written"),
     ],
 )
 def test_a_storage_that_is_not_there_is_one_sentence(url, said):
     with pytest.raises((StorageError, ValueError), match=said) as caught:
-        Record(url, "s", ("maximize",), CHOICES)
+        StudyStore(url, "s", ("maximize",), CHOICES)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -373,13 +374,13 @@ def test_a_driver_that_is_missing_says_what_to_install(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ValueError, match=r'pip install -c constraints.txt -e "\.\[postgres\]"'):
-        Record("postgresql://me@127.0.0.1:1/db", "s", ("maximize",), CHOICES)
+        StudyStore("postgresql://me@127.0.0.1:1/db", "s", ("maximize",), CHOICES)
 
 
 def test_a_study_of_other_objectives_is_not_gone_on_with(tmp_path):
-    Record(str(tmp_path / "j"), "s", ("maximize",), CHOICES)
+    StudyStore(str(tmp_path / "j"), "s", ("maximize",), CHOICES).close()
     with pytest.raises(ValueError, match=r"has 1 objectives \(maximize\), unlike this file"):
-        Record(str(tmp_path / "j"), "s", ("maximize", "minimize"), CHOICES)
+        StudyStore(str(tmp_path / "j"), "s", ("maximize", "minimize"), CHOICES)
 
 
 def test_no_password_is_shown():
@@ -393,10 +394,12 @@ def test_no_password_is_shown():
 def test_a_study_that_is_not_there_is_not_made(tmp_path):
     for url in (f"sqlite:///{tmp_path}/typo.db", f"{tmp_path}/typo.journal"):
         with pytest.raises(ConfigError, match=r"there is no study in .*typo\.\w+; search first"):
-            Record(url, "s", ("maximize",), CHOICES, create=False)
+            StudyStore(url, "s", ("maximize",), CHOICES, write=False)
     assert not list(tmp_path.iterdir())
     there = f"sqlite:///{tmp_path}/there.db"
-    Record(there, "s", ("maximize",), CHOICES).close()
-    with pytest.raises(ConfigError, match=r"there is no study 'other' in .*; name one by --study"):
-        Record(there, "other", ("maximize",), CHOICES, create=False)
-    Record(there, "s", ("maximize",), CHOICES, create=False).close()
+    StudyStore(there, "s", ("maximize",), CHOICES).close()
+    with pytest.raises(
+        ConfigError, match=r"there is no study 'other' in .*; name one with --study"
+    ):
+        StudyStore(there, "other", ("maximize",), CHOICES, write=False)
+    StudyStore(there, "s", ("maximize",), CHOICES, write=False).close()

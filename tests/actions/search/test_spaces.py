@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from chop.actions.search.conduct import _written_size
+from chop.actions.search.description import _written_size
 from chop.actions.search.search_space import parts
 from chop.actions.search.search_space.base import Space
 from chop.actions.search.search_space.choices import (

@@ -1,8 +1,8 @@
-"""Studies in journals and databases: what is written at once is what Optuna reads."""
+"""Studies in journals and databases: what is written is what Optuna reads."""
 
+import contextlib
 import gc
 import sqlite3
-import threading
 import warnings
 from types import SimpleNamespace
 
@@ -10,22 +10,20 @@ import optuna
 import pytest
 import sqlalchemy
 from optuna.storages import RDBStorage
-from optuna.storages.journal import JournalFileBackend
 
-from chop.actions.search import database
-from chop.actions.search.journal import SYNC_SECONDS
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.record import Record, StorageError, open_storage
-from chop.actions.search.rungs import Before
+from chop.actions.search.store import database
+from chop.actions.search.store.errors import StorageError, StudyInUse
+from chop.actions.search.store.study_store import StudyStore
 
-from .conftest import CHOICES, InOrder, Killed, Shuffled, coordinate, recorded
+from .conftest import CHOICES, InOrder, Killed, Shuffled, optuna_storage, recorded, run_loop
 
 TWO = ("maximize", "minimize")
 
 
 @pytest.fixture(autouse=True)
 def closed(monkeypatch):
-    """Connections are given back, whoever has opened them."""
+    """Dispose of every database connection that a test has opened."""
     made, create = [], sqlalchemy.engine.create_engine
 
     def noted(*given, **options):
@@ -34,19 +32,19 @@ def closed(monkeypatch):
 
     monkeypatch.setattr(sqlalchemy.engine, "create_engine", noted)
     yield
-    gc.collect()  # sessions, which have connections out
+    gc.collect()  # sessions, which hold connections
     for engine in made:
         engine.dispose()
 
 
 @pytest.fixture
 def study(request):
-    """A name of its own, for a server that others use as well."""
+    """A name of its own, as the tests share one server."""
     return request.node.name
 
 
 def outcome(number):
-    """One that failed, or has values up to an infinite one."""
+    """An outcome that failed, or has values up to an infinite one."""
     failed = number % 3 == 0
     return Outcome(
         number,
@@ -55,52 +53,50 @@ def outcome(number):
         software={"accuracy": number / 7},
         hardware={"bits": 4.0},
         violations=(0.5,),
+        started=1e9 + number,
         error="Traceback\nValueError: é" if failed else None,
     )
 
 
+@contextlib.contextmanager
 def opened(url, study, **options):
-    return Record(url, study, TWO, CHOICES, **options)
-
-
-def content(record):
-    found = sorted((dict(vars(trial)) for trial in record.frozen()), key=lambda t: t["_number"])
-    for trial in found:
-        del trial["_trial_id"]
-    return found
+    with contextlib.closing(StudyStore(url, study, TWO, CHOICES, **options)) as store:
+        yield store
 
 
 def as_optuna_reads_it(url, study):
-    """By its own classes, as a dashboard would."""
-    if "://" not in url:
-        storage = optuna.storages.JournalStorage(JournalFileBackend(url))
-    else:
-        storage = RDBStorage(url.replace("postgresql://", "postgresql+psycopg://"))
-    return optuna.load_study(study_name=study, storage=storage)
+    """The study by Optuna's own classes, as a dashboard reads it."""
+    return optuna.load_study(study_name=study, storage=optuna_storage(url))
 
 
-def test_what_is_known_of_a_trial_is_what_the_storage_says(storage, study):
-    ours = opened(storage, study)
-    for number in range(9):
-        ours.add(CHOICES.nth(17 * number), {"note": [number]}, outcome(number))
-        ours.note("beat", number)
-    assert len(content(ours)) == 9
-    assert content(opened(storage, study)) == content(ours)
+def test_what_was_written_is_what_is_read_again(storage, study):
+    with opened(storage, study) as ours:
+        for number in range(9):
+            ours.add(CHOICES.nth(17 * number), {"note": [number]}, outcome(number))
+    with opened(storage, study, write=False) as again:
+        assert again.outcomes == ours.outcomes == {n: outcome(n) for n in range(9)}
+        assert dict(again.designs) == dict(ours.designs)
+        stored = again.read_trials()
+    assert [trial.chosen for trial in stored] == [CHOICES.nth(17 * n) for n in range(9)]
+    assert [trial.notes for trial in stored] == [{"note": [n]} for n in range(9)]
 
 
-def test_optuna_reads_a_study_and_goes_on_with_it(storage, study):
-    ours = opened(storage, study)
-    for number in range(4):
-        ours.add(CHOICES.nth(17 * number), {}, outcome(number))
+def test_optuna_reads_a_study_and_continues_it(storage, study):
+    with opened(storage, study) as ours:
+        for number in range(4):
+            ours.add(CHOICES.nth(17 * number), {"note": number}, outcome(number))
+        mine = list(ours.frozen_trials())
     theirs = as_optuna_reads_it(storage, study)
     assert [t.number for t in theirs.trials] == [0, 1, 2, 3]
     assert [t.state.name for t in theirs.trials] == ["FAIL", "COMPLETE", "COMPLETE", "FAIL"]
-    for mine, trial in zip(ours.frozen(), theirs.trials, strict=True):
-        assert trial.params == mine.params
-        assert trial.distributions == mine.distributions
-        assert trial.user_attrs == mine.user_attrs
-        assert trial.values == mine.values
-        assert trial.datetime_start == mine.datetime_start
+    for ours, trial in zip(mine, theirs.trials, strict=True):
+        assert trial.params == ours.params
+        assert trial.distributions == ours.distributions
+        assert trial.user_attrs == ours.user_attrs
+        assert trial.system_attrs == ours.system_attrs
+        assert trial.values == ours.values
+        assert trial.datetime_start == ours.datetime_start
+        assert trial.datetime_complete == ours.datetime_complete
     assert [t.number for t in theirs.best_trials] == [2]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -108,246 +104,153 @@ def test_optuna_reads_a_study_and_goes_on_with_it(storage, study):
     assert trial.number == 4
 
 
-@pytest.mark.parametrize("front", [(), ((0.5, 1.0),)])
-def test_a_trial_is_published_and_finished_once(storage, study, front):
-    ours, theirs = opened(storage, study), opened(storage, study)
-    ours.publish(0, CHOICES.nth(3), {"note": 1}, "me", Before(front))
-    ours.publish(1, CHOICES.nth(4), {}, None, Before(front))
-    found = {trial.number: trial for trial in theirs.trials()}
-    assert found[0].worker == "me"
-    assert found[0].chosen == CHOICES.nth(3)
-    assert found[0].front == front
-    assert [found[i].waiting for i in (0, 1)] == [False, True]
-    assert theirs.claim(1, "them")
-    assert not ours.claim(1, "me")
-    assert theirs.finish(outcome(1))
-    assert not ours.finish(outcome(1))
-    assert ours.finish(outcome(0), urgent=False)
-    assert ours.outcomes()[1].values == outcome(1).values
-    assert ours.outcomes()[0].error == outcome(0).error
-    assert not ours.unfinished()
-    assert content(ours) == content(theirs) == content(opened(storage, study))
-    ours.note("beat", 1)  # what was refused leaves nothing behind
-    assert theirs.attributes()["beat"] == 1
+def test_a_slow_trial_is_reserved_and_finished_later(storage, study):
+    with opened(storage, study) as ours:
+        ours.reserve(0, CHOICES.nth(3), {"note": 1})
+        ours.add(CHOICES.nth(4), {}, outcome(1))
+        assert [t.state.name for t in as_optuna_reads_it(storage, study).trials] == [
+            "RUNNING",
+            "COMPLETE",
+        ]
+    with opened(storage, study) as again:  # the first process was killed
+        assert [trial.outcome is None for trial in again.read_trials()] == [True, False]
+        again.finish(CHOICES.nth(3), {"note": 1}, outcome(0))
+        again.add(CHOICES.nth(5), {}, outcome(2))
+    with opened(storage, study, write=False) as read:
+        assert read.outcomes == {n: outcome(n) for n in range(3)}
+        assert read.read_trials()[0].notes == {"note": 1}
 
 
-def test_a_search_that_finds_others_trials_adds_none(storage, study):
-    ours = opened(storage, study)
-    ours.add(CHOICES.nth(0), {}, outcome(0))
-    theirs = opened(storage, study)
-    theirs.add(CHOICES.nth(1), {}, outcome(1))
-    for add in (ours.add, lambda *given: ours.publish(1, *given[:2], "me")):
-        with pytest.raises(StorageError, match="another search adds trials to it as well"):
-            add(CHOICES.nth(1), {}, outcome(1))
-    assert len(content(ours)) == len(content(theirs)) == 2
+def test_attributes_of_a_study_are_kept(storage, study):
+    with opened(storage, study) as ours:
+        assert not ours.existed
+        ours.set_attribute("about", {"seed": 3})
+        assert ours.attributes["about"] == {"seed": 3}
+    with opened(storage, study) as again:
+        assert again.existed
+        assert again.attributes["about"] == {"seed": 3}
 
 
-def test_two_studies_of_a_storage_number_their_trials_by_themselves(storage, study):
-    records = [opened(storage, f"{study}{i}") for i in range(2)]
-    for number in range(3):
-        for record in records:
-            record.add(CHOICES.nth(number), {}, outcome(number))
-    for record in records:
-        assert [trial.number for trial in record.frozen()] == [0, 1, 2]
+def test_one_process_writes_a_study_while_others_read_it(storage, study):
+    with opened(storage, study) as ours:
+        ours.add(CHOICES.nth(0), {}, outcome(0))
+        with pytest.raises(StudyInUse, match="--engine ray"):
+            StudyStore(storage, study, TWO, CHOICES)
+        with opened(storage, study, write=False) as reader:
+            assert reader.outcomes.keys() == {0}
+        ours.add(CHOICES.nth(1), {}, outcome(1))
+    with opened(storage, study) as next_one:
+        assert next_one.outcomes.keys() == {0, 1}
 
 
-def test_beats_and_trials_are_written_at_once(storage, study):
-    record = opened(storage, study)
-    over, filters, failed = threading.Event(), list(warnings.filters), []
+def test_a_study_to_which_another_program_adds_trials_is_left_alone(storage, study):
+    with opened(storage, study) as ours:
+        ours.add(CHOICES.nth(0), {}, outcome(0))
+        other = as_optuna_reads_it(storage, study)
+        other.set_user_attr("note", "from a dashboard")
+        ours.add(CHOICES.nth(1), {}, outcome(1))  # a note does no harm
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other.ask()
+        with pytest.raises(StorageError, match="another program adds trials to this study"):
+            ours.add(CHOICES.nth(2), {}, outcome(2))
+    assert len(as_optuna_reads_it(storage, study).trials) == 3
 
-    def beat():
-        while not over.is_set():
-            try:
-                record.note("beat", 1)
-            except Exception as error:
-                failed.append(error)
 
-    thread = threading.Thread(target=beat)
-    thread.start()
-    for number in range(60):
-        record.add(CHOICES.nth(number), {}, outcome(number))
-    over.set()
-    thread.join()
-    assert not failed
-    assert len(content(opened(storage, study))) == 60
-    assert warnings.filters == filters
+def test_two_studies_of_a_database_are_written_at_the_same_time(tmp_path, postgres, study):
+    for url in (f"sqlite:///{tmp_path}/study.db", postgres):
+        with opened(url, f"{study}0") as first, opened(url, f"{study}1") as second:
+            for number in range(3):
+                for store in (first, second):
+                    store.add(CHOICES.nth(number), {}, outcome(number))
+        for i in range(2):
+            trials = as_optuna_reads_it(url, f"{study}{i}").trials
+            assert [trial.number for trial in trials] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("engine", [InOrder, Shuffled])
-def test_a_killed_search_goes_on_as_if_nothing_had_happened(storage, study, tmp_path, engine):
+def test_a_killed_search_continues_as_if_nothing_had_happened(storage, study, tmp_path, engine):
     slots = 1 if engine is InOrder else 3
     with pytest.raises(Killed):
-        coordinate(storage, "tpe", engine(slots, TWO, lives=9), study=study, n_trials=20)
-    before = content(opened(storage, study))
-    assert sum(trial["state"].is_finished() for trial in before) == 9
-    coordinate(storage, "tpe", engine(slots, TWO), study=study, n_trials=20)
-    coordinate(tmp_path / "alone", "tpe", InOrder(1, TWO), n_trials=20)
+        run_loop(storage, "tpe", engine(slots, TWO, lives=9), study=study, n_trials=20)
+    with opened(storage, study, write=False) as killed:
+        assert len(killed.outcomes) == 9
+    run_loop(storage, "tpe", engine(slots, TWO), study=study, n_trials=20)
+    run_loop(tmp_path / "alone", "tpe", InOrder(1, TWO), n_trials=20)
     assert recorded(storage, study=study) == recorded(tmp_path / "alone")
-
-
-# --- several at once
-
-
-def test_a_trial_has_one_owner(storage, study):
-    lead, count = opened(storage, study), 40
-    for number in range(count):
-        lead.publish(number, CHOICES.nth(number), {}, None)
-    got, start = [[], []], threading.Barrier(2)
-
-    def claim(who):
-        record = opened(storage, study)
-        record.frozen()
-        for number in range(count):
-            start.wait(60)
-            if record.claim(number, str(who)):
-                got[who].append(number)
-
-    threads = [threading.Thread(target=claim, args=(who,)) for who in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(got[0] + got[1]) == list(range(count))
-
-
-def test_what_is_finished_at_the_last_moment_stays_finished(storage, study, monkeypatch):
-    lead, guest = opened(storage, study), opened(storage, study)
-    lead.publish(0, CHOICES.nth(0), {}, None)
-    guest.frozen()
-    assert guest.claim(0, "guest")
-    check = RDBStorage.check_trial_is_updatable
-
-    def meanwhile(self, *given):
-        check(self, *given)
-        monkeypatch.setattr(RDBStorage, "check_trial_is_updatable", check)
-        guest.finish(outcome(0))
-
-    monkeypatch.setattr(RDBStorage, "check_trial_is_updatable", meanwhile)
-    lead.requeue(0)
-    guest.finish(outcome(0))  # unless it was in between
-    assert lead.requeue(0) is False
-    assert lead.claim(0, "lead") is False
-    (found,) = as_optuna_reads_it(storage, study).trials
-    assert found.state.is_finished()
-
-
-def test_what_a_killed_process_left_of_an_outcome_is_replaced(tmp_path):
-    record = opened(f"sqlite:///{tmp_path}/study.db", "s")
-    record.publish(0, CHOICES.nth(0), {}, "me")
-    half = sqlite3.connect(tmp_path / "study.db")
-    half.execute(
-        "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (1, ?, ?)",
-        ("violations", "[9.0]"),
-    )
-    half.commit()
-    half.close()
-    assert record.finish(outcome(0))
-    (found,) = opened(f"sqlite:///{tmp_path}/study.db", "s").trials()
-    assert found.outcome.violations == (0.5,)
-
-
-def test_a_storage_that_has_lost_a_trial_is_not_added_to(tmp_path):
-    record = opened(f"sqlite:///{tmp_path}/study.db", "s")
-    for number in range(2):
-        record.add(CHOICES.nth(number), {}, outcome(number))
-    broken = sqlite3.connect(tmp_path / "study.db")
-    broken.execute("DELETE FROM trials WHERE number = 1")
-    broken.commit()
-    broken.close()
-    with pytest.raises(StorageError):
-        record.add(CHOICES.nth(2), {}, outcome(2))
-
-
-def test_a_choice_of_true_is_not_one_of_1(storage, study):
-    for name, choices in ((f"{study}-a", (True, False)), (f"{study}-b", (1, 0))):
-        found = optuna.create_study(study_name=name, storage=open_storage(storage))
-        found.optimize(
-            lambda trial, c=choices: float(trial.suggest_categorical("c", c)), n_trials=1
-        )
-    again = optuna.load_study(study_name=f"{study}-b", storage=open_storage(storage))
-    assert repr(again.trials[0].distributions["c"].choices) == "(1, 0)"
 
 
 # --- the disk
 
 
-def test_who_only_reads_leaves_the_file_as_it_is(tmp_path):
+def test_a_reader_leaves_the_file_as_it_is(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
-    RDBStorage(url)
-    open_storage(url, create=False)
-    reader = sqlite3.connect(tmp_path / "study.db")
-    assert reader.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-    reader.close()
+    theirs = optuna.create_study(study_name="s", storage=RDBStorage(url), directions=TWO)
+    with opened(url, "s", write=False) as reader:
+        assert reader.study == theirs.study_name
+    direct = sqlite3.connect(tmp_path / "study.db")
+    assert direct.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    direct.close()
 
 
-def test_sqlite_writes_ahead_so_that_readers_are_no_bar(tmp_path):
+def test_sqlite_writes_ahead_so_that_readers_do_not_block_it(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
-    ours = opened(url, "s")
-    reader = sqlite3.connect(tmp_path / "study.db")
-    assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    reader.execute("BEGIN")
-    assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
-    ours.add(CHOICES.nth(0), {}, outcome(0))  # would be locked out
-    reader.close()
+    with opened(url, "s") as ours:
+        reader = sqlite3.connect(tmp_path / "study.db")
+        assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
+        ours.add(CHOICES.nth(0), {}, outcome(0))  # would be locked out
+        reader.close()
+    assert not list(tmp_path.glob("*.lock"))
 
 
-def synchronous(monkeypatch, record):
-    """How SQLite was told to treat the disk at each commit."""
-    from sqlalchemy import event
-
-    seen = []
-
-    @event.listens_for(record._storage._backend.engine, "commit")
-    def _(connection):
-        level = connection.connection.cursor().execute("PRAGMA synchronous").fetchone()[0]
-        seen.append({1: "normal", 2: "full"}[level])
-
-    return seen
-
-
-def test_the_disk_is_waited_for_from_time_to_time_and_where_others_wait(tmp_path, monkeypatch):
-    now = 1000.0
+def test_sqlite_waits_for_the_disk_from_time_to_time(tmp_path, monkeypatch):
+    now, levels = 1000.0, []
     monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=lambda: now))
-    record = opened(f"sqlite:///{tmp_path}/study.db", "s")
-    seen = synchronous(monkeypatch, record)
-    for number in range(3):
-        record.add(CHOICES.nth(number), {}, outcome(number))
-    assert seen == ["full", "normal", "normal"]
-    record.publish(3, CHOICES.nth(3), {}, None)  # for guests
-    record.note("beat", 1)
-    assert seen[3:] == ["full", "full"]
-    now += 2 * SYNC_SECONDS
-    record.add(CHOICES.nth(4), {}, outcome(4))
-    assert seen[5:] == ["full"]
+    with opened(f"sqlite:///{tmp_path}/study.db", "s") as store:
+
+        @sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "commit")
+        def level(connection):
+            cursor = connection.connection.cursor().execute("PRAGMA synchronous")
+            levels.append({1: "normal", 2: "full"}[cursor.fetchone()[0]])
+
+        try:
+            for number in range(3):
+                store.add(CHOICES.nth(number), {}, outcome(number))
+            now += 2 * database.SYNC_SECONDS
+            store.add(CHOICES.nth(3), {}, outcome(3))
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.engine.Engine, "commit", level)
+    assert levels == ["full", "normal", "normal", "full"]
 
 
-def test_a_transaction_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    url = f"sqlite:///{tmp_path}/study.db"
-    record = opened(url, "s")
-    record.add(CHOICES.nth(0), {}, outcome(0))
-    with pytest.raises(TypeError):
-        record.add(CHOICES.nth(1), {"note": object()}, outcome(1))
-    record.add(CHOICES.nth(1), {}, outcome(1))
-    assert len(content(opened(url, "s"))) == 2
+def test_a_transaction_that_fails_leaves_nothing(storage, study):
+    with opened(storage, study) as ours:
+        ours.add(CHOICES.nth(0), {}, outcome(0))
+        with pytest.raises(TypeError):
+            ours.add(CHOICES.nth(1), {"note": object()}, outcome(1))
+        ours.add(CHOICES.nth(1), {}, outcome(1))
+    assert len(recorded(storage, study=study)) == 2
 
 
-# --- several workers
+# --- the order in which trials are written
 
 
 class Noted(Shuffled):
-    """Several workers; which trials end first is told, and everything that happens is noted."""
+    """Several workers whose trials end in a given order, and a list of all that happens."""
 
     def __init__(self, slots, order, monkeypatch):
         super().__init__(slots, TWO)
         self.order, self.happened = iter(order), []
-        for name in ("add", "publish", "finish"):
-            monkeypatch.setattr(Record, name, self._spy(name, getattr(Record, name)))
+        for name in ("add", "reserve", "finish"):
+            monkeypatch.setattr(StudyStore, name, self._spy(name, getattr(StudyStore, name)))
 
     def _spy(self, name, method):
-        def noted(record, first, *given, **options):
-            numbers = [getattr(x, "number", x) for x in (first, *given)]
-            self.happened.append((name, next(n for n in numbers if isinstance(n, int))))
-            return method(record, first, *given, **options)
+        def noted(store, *given):
+            number = next(getattr(g, "number", g) for g in given if isinstance(g, int | Outcome))
+            self.happened.append((name, number))
+            return method(store, *given)
 
         return noted
 
@@ -365,24 +268,22 @@ class Noted(Shuffled):
         return [event for event in self.happened if event[0] in names]
 
 
-def test_trials_of_several_workers_are_written_once_if_they_end_in_their_order(
-    tmp_path, monkeypatch
-):
+def test_trials_that_end_in_their_order_are_written_once(tmp_path, monkeypatch):
     engine = Noted(2, range(8), monkeypatch)
-    coordinate(tmp_path / "j", "random", engine, n_trials=8)
-    assert engine.of("add", "publish", "finish") == [("add", number) for number in range(8)]
+    run_loop(tmp_path / "j", "random", engine, n_trials=8)
+    assert engine.of("add", "reserve", "finish") == [("add", number) for number in range(8)]
 
 
-def test_a_trial_that_takes_longer_is_announced_when_a_later_one_has_ended(tmp_path, monkeypatch):
+def test_a_trial_that_takes_longer_is_reserved_when_a_later_one_has_ended(tmp_path, monkeypatch):
     engine = Noted(2, [1, 2, 0, 3], monkeypatch)
-    coordinate(tmp_path / "j", "random", engine, n_trials=4)
-    written = engine.of("add", "publish", "finish")
-    assert written == [("publish", 0), ("add", 1), ("add", 2), ("finish", 0), ("add", 3)]
-    coordinate(tmp_path / "alone", "random", InOrder(1, TWO), n_trials=4)
+    run_loop(tmp_path / "j", "random", engine, n_trials=4)
+    written = engine.of("add", "reserve", "finish")
+    assert written == [("reserve", 0), ("add", 1), ("add", 2), ("finish", 0), ("add", 3)]
+    run_loop(tmp_path / "alone", "random", InOrder(1, TWO), n_trials=4)
     assert recorded(tmp_path / "j") == recorded(tmp_path / "alone")
 
 
 def test_a_worker_has_its_next_trial_before_the_last_is_written(tmp_path, monkeypatch):
     engine = Noted(2, range(4), monkeypatch)
-    coordinate(tmp_path / "j", "random", engine, n_trials=4)
+    run_loop(tmp_path / "j", "random", engine, n_trials=4)
     assert engine.happened[:4] == [("begin", 0), ("begin", 1), ("begin", 2), ("add", 0)]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from chop.actions.search.conduct import _warn_of_idle
+from chop.actions.search.run_study import _warn_of_idle
 from chop.actions.search.search_space.base import Candidate
 from chop.actions.search.settings import settings_of
 from chop.actions.search.worker import Worker

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from chop.actions.search import families
 from chop.actions.search.outcome import Outcome
-from chop.actions.search.rungs import Before
+from chop.actions.search.rungs import KnownTrials
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.worker import Worker
 
@@ -24,7 +24,7 @@ class Task:
 
     number: int
     chosen: Chosen
-    before: Before = field(default_factory=Before)
+    known: KnownTrials = field(default_factory=KnownTrials)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ Work = Task | Group
 
 
 @dataclass(frozen=True)
-class Died:
+class WorkerDied:
     """The process that measured a trial is gone, and with it the trial."""
 
     number: int
@@ -63,7 +63,7 @@ class Note:
     text: str
 
 
-Event = Outcome | Died
+Event = Outcome | WorkerDied
 
 
 class Engine(Protocol):
@@ -118,7 +118,7 @@ class Here:
         self._left = 0
 
 
-class Hearsay:
+class WarningRelay:
     """Passes on what workers say, each thing once."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Hearsay:
             logger.warning("%s", note.text)
 
 
-class _Pad(logging.Handler):
+class _LogCapture(logging.Handler):
     """Writes down what is said."""
 
     def __init__(self) -> None:
@@ -146,9 +146,9 @@ class _Pad(logging.Handler):
 
 
 @contextlib.contextmanager
-def _listening(source: logging.Logger) -> Iterator[_Pad]:
+def _captured_logs(source: logging.Logger) -> Iterator[_LogCapture]:
     """What a logger says meanwhile goes to a pad and nowhere else."""
-    pad, level = _Pad(), source.level
+    pad, level = _LogCapture(), source.level
     source.setLevel(logging.WARNING)
     source.propagate = False
     source.addHandler(pad)
@@ -162,7 +162,7 @@ def _listening(source: logging.Logger) -> Iterator[_Pad]:
 
 def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
     """What `measured` gives and, before it, why some designs are not trained together."""
-    with _listening(families.logger) as pad:
+    with _captured_logs(families.logger) as pad:
         for outcome in measured(worker, work):
             yield from pad.taken()
             yield outcome
@@ -171,10 +171,10 @@ def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
 def measured(worker: Worker, work: Work) -> Iterator[Outcome]:
     """The outcomes that are wanted, in the order of their numbers, each as soon as it is there."""
     if isinstance(work, Task):
-        yield worker.run(work.number, work.chosen, work.before)
+        yield worker.run(work.number, work.chosen, work.known)
         return
-    together = worker.run_together([(t.number, t.chosen, t.before) for t in work.tasks])
+    together = worker.run_together([(t.number, t.chosen, t.known) for t in work.tasks])
     for task in work.tasks:
         if task.number not in work.known:
             found = together.get(task.number)
-            yield found or worker.run(task.number, task.chosen, task.before)
+            yield found or worker.run(task.number, task.chosen, task.known)

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Event, Hearsay, Note, Work, overdue
+from chop.actions.search.engines.base import Event, Note, WarningRelay, Work, WorkerDied, overdue
 from chop.actions.search.outcome import Outcome
 
 STARTS = 3  # processes in a row that may be killed before one of them is ready
@@ -39,7 +39,7 @@ class Processes:
 
     def __init__(self, packed: bytes, slots: int, trial_timeout: float | None = None) -> None:
         self.slots, self._packed, self._timeout = slots, packed, trial_timeout
-        self._killed_starts, self._hearsay = 0, Hearsay()
+        self._killed_starts, self._warnings = 0, WarningRelay()
         self._children = [self._spawned() for _ in range(slots)]
         for child in self._children:  # which all load their libraries meanwhile
             self._send(child, packed)
@@ -97,7 +97,7 @@ class Processes:
             child.task = child.task if child.left else None
             return [said]
         if isinstance(said, Note):
-            self._hearsay.pass_on(said)
+            self._warnings.pass_on(said)
             return []
         if isinstance(said, Exception):
             raise said
@@ -120,7 +120,7 @@ class Processes:
             following.task, following.left = child.task, child.left
             return []
         reason = f"its process ended with {_said(code)}"
-        return [Died(number, reason) for number in sorted(child.left)]
+        return [WorkerDied(number, reason) for number in sorted(child.left)]
 
     def _count_lost_start(self, code: int) -> None:
         """What ends by itself would do so again; what was killed may have had bad luck."""

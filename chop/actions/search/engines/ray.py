@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.actions.search.engines.base import Died, Event, Hearsay, Note, Work, overdue
+from chop.actions.search.engines.base import Event, Note, WarningRelay, Work, WorkerDied, overdue
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class RayEngine:
         self._timeout, self._members = trial_timeout, list[_Member]()
         self._waiting: deque[Work] = deque()
         self._lost_starts, self._began, self._said = 0, time.monotonic(), False
-        self._hearsay = Hearsay()
+        self._warnings = WarningRelay()
         self._ours = not self._ray.is_initialized()
         try:
             if self._ours:
@@ -120,7 +120,7 @@ class RayEngine:
             return []
         member.task = None
         for note in (each for each in said if isinstance(each, Note)):
-            self._hearsay.pass_on(note)
+            self._warnings.pass_on(note)
         return [each for each in said if not isinstance(each, Note)]
 
     def _buried(self, member: _Member, reason: str) -> list[Event]:
@@ -133,7 +133,7 @@ class RayEngine:
         self._ray.kill(member.actor)
         self._members[self._members.index(member)] = self._start()
         numbers = () if member.task is None else member.task.numbers
-        return [Died(number, reason) for number in numbers]
+        return [WorkerDied(number, reason) for number in numbers]
 
     def _deadline(self, member: _Member) -> float:
         if member.task is None or self._timeout is None:

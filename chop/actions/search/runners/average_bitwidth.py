@@ -29,8 +29,6 @@ class AverageBitwidth(Runner):
         "memory_density": "maximize",
     }
 
-    counted = additive = True
-
     def __init__(self, scene: Scene, *, compare_to: PositiveFloat = 32) -> None:
         super().__init__(scene)
         self._compare_to = compare_to

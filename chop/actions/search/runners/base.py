@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from chop.actions.search.rungs import Mark
+    from chop.actions.search.rungs import RungScore
     from chop.ir.graph.mase_graph import MaseGraph
 
 Side = Literal["software", "hardware"]
@@ -61,11 +61,11 @@ def _unknown(metrics: Metrics) -> None:
     """The costs of a trial that nobody has goals for."""
 
 
-def _alone(rung: int, metrics: Metrics) -> tuple[Mark, tuple[Mark, ...]]:
+def _alone(rung: int, metrics: Metrics) -> tuple[RungScore, tuple[RungScore, ...]]:
     """The mark of a trial that is compared with no other."""
-    from chop.actions.search.rungs import Mark
+    from chop.actions.search.rungs import RungScore
 
-    return Mark(metrics), ()
+    return RungScore(metrics), ()
 
 
 @dataclass
@@ -84,7 +84,9 @@ class Trial:
     # what the goals would make of the trial with these metrics, None if more has to be known
     costs: Callable[[Metrics], tuple[float, ...] | None] = field(default=_unknown, repr=False)
     # notes down what it has come to at a rung; that, and what the trials before it had come to
-    mark: Callable[[int, Metrics], tuple[Mark, Sequence[Mark]]] = field(default=_alone, repr=False)
+    mark: Callable[[int, Metrics], tuple[RungScore, Sequence[RungScore]]] = field(
+        default=_alone, repr=False
+    )
 
     @property
     def graph(self) -> MaseGraph:
@@ -101,10 +103,6 @@ class Runner:
     metrics: Mapping[str, Direction]
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
     measures_time: bool = False  # whether two calls may give two numbers
-    counted: ClassVar[bool] = False  # whether it looks at the graph only, and is quick
-    # whether it is also a sum over nodes, each of whose parts grows with the width of each operand,
-    # or hangs on such a sum alone
-    additive: ClassVar[bool] = False
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -161,16 +159,18 @@ def register_runner(name: str, side: Side) -> Callable[[type[Runner]], type[Runn
 
 
 def metric(
-    name: str, *, side: Side, better: Direction, counted: bool = False, additive: bool = False
+    name: str, *, side: Side, better: Direction, counted: bool = False
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
-    """Register `fn(trial, *, option=default) -> float` as a runner that gives one metric."""
+    """Register `fn(trial, *, option=default) -> float` as a runner that gives one metric.
+
+    `counted` has no effect; files that were written for an earlier version give it.
+    """
 
     def wrap(fn: Callable[..., float]) -> Callable[..., float]:
         class Single(_FunctionRunner):
             measure = staticmethod(fn)
             metrics: Mapping[str, Direction] = {name: better}
 
-        Single.counted, Single.additive = counted, additive
         Single.__doc__, Single.__module__, Single.__qualname__ = (
             fn.__doc__,
             fn.__module__,

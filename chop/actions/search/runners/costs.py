@@ -47,7 +47,7 @@ def _is_described(model: fx.GraphModule) -> bool:
     return has_metadata(next(iter(model.graph.nodes)), "common")
 
 
-@metric("flops", side="hardware", better="minimize", counted=True, additive=True)
+@metric("flops", side="hardware", better="minimize")
 def flops(trial: Trial, *, sparse: bool = False) -> float:
     """Floating-point operations for one sample; a multiply-accumulate is two.
 
@@ -56,13 +56,13 @@ def flops(trial: Trial, *, sparse: bool = False) -> float:
     return costs_of(trial, sparse=sparse).flops
 
 
-@metric("macs", side="hardware", better="minimize", counted=True, additive=True)
+@metric("macs", side="hardware", better="minimize")
 def macs(trial: Trial, *, sparse: bool = False) -> float:
     """Multiply-accumulates for one sample; with `sparse`, of weights that are not zero."""
     return costs_of(trial, sparse=sparse).macs
 
 
-@metric("bitops", side="hardware", better="minimize", counted=True, additive=True)
+@metric("bitops", side="hardware", better="minimize")
 def bitops(trial: Trial, *, sparse: bool = False) -> float:
     """Bit operations for one sample: multiplications in their widths, and their accumulation.
 
@@ -71,7 +71,7 @@ def bitops(trial: Trial, *, sparse: bool = False) -> float:
     return costs_of(trial, sparse=sparse).bit_ops
 
 
-@metric("model_size", side="hardware", better="minimize", counted=True, additive=True)
+@metric("model_size", side="hardware", better="minimize")
 def model_size(trial: Trial, *, sparse: bool = False) -> float:
     """Bytes of all parameters and buffers that are saved, in their formats.
 
@@ -80,7 +80,7 @@ def model_size(trial: Trial, *, sparse: bool = False) -> float:
     return costs_of(trial, sparse=sparse).saved_bits / 8
 
 
-@metric("activation_memory", side="hardware", better="minimize", counted=True)
+@metric("activation_memory", side="hardware", better="minimize")
 def activation_memory(trial: Trial) -> float:
     """Bytes that the activations of one sample take at most at one time, in their formats."""
     return costs_of(trial).peak_activation_bits / 8

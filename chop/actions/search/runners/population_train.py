@@ -13,7 +13,7 @@ from typing import Any
 
 from chop.actions.search.families import POPULATION, Families
 from chop.actions.search.identity import identity
-from chop.actions.search.rungs import Mark, Rungs, left_at
+from chop.actions.search.rungs import Rungs, RungScore, left_at
 from chop.actions.search.runners.base import (
     Metrics,
     PositiveInt,
@@ -147,10 +147,10 @@ class _Course:
             return stop
         return None
 
-    def _mark(self, report: Report) -> Mark:
+    def _mark(self, report: Report) -> RungScore:
         metrics = _metrics(report)
         trial = self.trials[report.candidate]
-        return Mark(metrics, trial.costs(metrics) if math.isfinite(report.loss) else None)
+        return RungScore(metrics, trial.costs(metrics) if math.isfinite(report.loss) else None)
 
     def result(self, outcome: Outcome) -> Metrics | Exception:
         """What a trial has come to, by its outcome alone: that may be one of an earlier process."""

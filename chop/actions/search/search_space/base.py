@@ -142,19 +142,6 @@ class Space:
         return all(name in FORMATS for name in names) and self._quantizes
 
     @property
-    def adds_up(self) -> bool:
-        """Whether each node has a number format of its own, and no influence on other nodes."""
-        from chop.numerics import FORMATS
-
-        if self.joint or not self._quantizes:
-            return False
-        heads = [p.choice for p in self.choices.parameters if p.key.endswith("/config/name")]
-        names = {choice.nth(i) for choice in heads for i in range(choice.count or 0)}
-        # a parameter that several nodes read is as large as the widest of them needs it
-        reads = any(node.op == "get_attr" for node in self.graph.nodes)
-        return not reads and all(name is None or name in FORMATS for name in names)
-
-    @property
     def _quantizes(self) -> bool:
         (part,) = self.parts.values()
         return isinstance(part, NodePart) and part.run.name == "quantize"

@@ -28,7 +28,8 @@ VIOLATIONS = "violations"
 PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
 OURS = ("seed", "constraints_func", "independent_sampler")  # arguments that we give ourselves
 __getattr__ = from_labs(__name__, "SearchStrategyOptuna")
-# what a sampler keeps of the trials that it has seen: which keys they all have
+# Private: the keys that all trials have in common, which a sampler would otherwise find again
+# from all trials whenever it is asked (with 1,000 trials that is most of the time of tpe)
 REMEMBERED = ("_search_space", "_intersection_search_space")
 
 
@@ -58,9 +59,11 @@ class OptunaStrategy(Strategy):
         self._options = options
         self._remembered: dict[str, Any] = {}
         self._sampler(0)  # options that it does not take are refused now
-        storage = optuna.storages.InMemoryStorage()
+        self._storage = optuna.storages.InMemoryStorage()
+        ways: Any = quest.directions
         with quiet():
-            self._study = optuna.create_study(storage=storage, directions=quest.directions)  # type: ignore[arg-type]
+            self._study = optuna.create_study(storage=self._storage, directions=ways)
+        self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
         self._asked: dict[int, optuna.trial.Trial] = {}
 
     @classmethod
@@ -104,7 +107,10 @@ class OptunaStrategy(Strategy):
         trial = self._asked.get(number)
         if trial is None or self.replays:
             return {}
-        return dict(self._study._storage.get_trial(trial._trial_id).system_attrs)
+        return dict(self._storage.get_trial(self._trial_id(number)).system_attrs)
+
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
 
     def adopt(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
         from optuna.trial import TrialState, create_trial
@@ -112,14 +118,14 @@ class OptunaStrategy(Strategy):
         if self.replays:
             self._check(number, chosen, self.ask(number))
             return
-        params, distributions = stored(self.quest.choices, chosen)
+        params, distributions = encoded(self.quest.choices, chosen)
         template = create_trial(
             state=TrialState.RUNNING,
             params=params,
             distributions=distributions,
             system_attrs=dict(notes),
         )
-        self._study._storage.create_new_trial(self._study._study_id, template)
+        self._storage.create_new_trial(self._study_id, template)
 
     def _check(self, number: int, before: Chosen, now: Chosen | None) -> None:
         if before != now:
@@ -134,8 +140,7 @@ class OptunaStrategy(Strategy):
     ) -> None:
         from optuna.trial import TrialState
 
-        storage, study = self._study._storage, self._study
-        trial_id = storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+        storage, study, trial_id = self._storage, self._study, self._trial_id(number)
         storage.set_trial_user_attr(trial_id, VIOLATIONS, list(violations))
         study.sampler = self._sampler(number)
         with quiet():
@@ -169,8 +174,8 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def stored(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A design as Optuna stores it: numbers, and what they could have been."""
+def encoded(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A design as the numbers that were suggested, and the distributions they come from."""
     numbers = choices.encoded(chosen)
     return numbers, _shared(choices, numbers)
 

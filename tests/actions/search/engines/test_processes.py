@@ -11,7 +11,7 @@ from multiprocessing import Pipe
 import pytest
 
 from chop.actions.search.engines import processes
-from chop.actions.search.engines.base import Died, Group, Note, Task
+from chop.actions.search.engines.base import Group, Note, Task, WorkerDied
 from chop.actions.search.engines.processes import STARTS, Processes
 from chop.actions.search.outcome import Outcome
 
@@ -81,7 +81,7 @@ def events(engine, count=1):
 def test_a_process_that_dies_in_a_trial_gives_it_back(engine):
     one = engine((["ready"], KILLED), (["ready", done(7)], None))
     one.submit(Task(7, {}))
-    assert events(one) == [Died(7, "its process ended with signal 9")]
+    assert events(one) == [WorkerDied(7, "its process ended with signal 9")]
     one.submit(Task(7, {}))
     assert events(one) == [done(7)]
 
@@ -92,7 +92,7 @@ GROUP = Group((Task(4, {}), Task(5, {}), Task(6, {})), known=frozenset({5}))
 def test_a_process_that_dies_in_a_group_gives_back_what_is_not_known(engine):
     one = engine((["ready", done(4)], KILLED), (["ready", done(6)], None))
     one.submit(GROUP)
-    assert events(one, 2) == [done(4), Died(6, "its process ended with signal 9")]
+    assert events(one, 2) == [done(4), WorkerDied(6, "its process ended with signal 9")]
     assert one.free() == 1
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from chop.actions import search
-from chop.actions.search.engines.base import Died, Group, Note, Task
+from chop.actions.search.engines.base import Group, Note, Task, WorkerDied
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.settings import SETUP, _checked
 
@@ -137,7 +137,7 @@ def test_a_lost_worker_is_replaced_and_its_trial_given_back(engine):
     one = engine(ray)
     one.submit(Task(4, {}))
     events = [e for _ in range(2) for e in one.wait(0)]
-    assert events == [Died(4, "its Ray worker was lost: Its machine went away")]
+    assert events == [WorkerDied(4, "its Ray worker was lost: Its machine went away")]
     one.submit(Task(4, {}))
     assert [e for _ in range(3) for e in one.wait(0)] == [done(4)]
 
@@ -176,7 +176,7 @@ def test_a_lost_worker_gives_back_all_of_its_group(engine):
     one = engine(ray)
     one.submit(group(0, 1, 2, known=[0]))
     events = [e for _ in range(2) for e in one.wait(0)]
-    assert [type(event) for event in events] == [Died, Died]
+    assert [type(event) for event in events] == [WorkerDied, WorkerDied]
     assert [event.number for event in events] == [1, 2]
     one.submit(group(0, 1, 2, known=[0]))
     assert [e for _ in range(3) for e in one.wait(0)] == [done(1), done(2)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.search.rungs import Mark
+from chop.actions.search.rungs import RungScore
 from chop.actions.search.runners.base import RUNNERS, Stopped, check_options
 from chop.training.evaluate import evaluate
 from chop.training.loop import Training
@@ -118,7 +118,7 @@ def test_only_whole_epochs_are_rungs(jets):
 
     def mark(rung, metrics):
         marked.append(rung)
-        return Mark(metrics), [Mark({"loss": -1.0})] * 9
+        return RungScore(metrics), [RungScore({"loss": -1.0})] * 9
 
     trial = fresh(jets, mark=mark)
     Train(jets, max_seconds=1e-6, rungs=[1])(trial)

@@ -1,0 +1,1 @@
+"""The loop of a search, the workers that measure its trials, and the engines that run them."""

@@ -1,0 +1,1 @@
+"""Studies in Optuna's storages: a journal file, SQLite or PostgreSQL."""

@@ -1,0 +1,190 @@
+"""A study in a journal file: finished trials are appended as lines that Optuna reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.store.errors import NOT_ALONE
+from chop.actions.search.store.lock import lock_descriptor
+from chop.actions.search.store.rows import TrialRow, distribution_json
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from optuna.storages import JournalStorage
+
+FIRST_BYTES = b'{"op_code":'  # of every line
+# Optuna's journal format: the operations that we write ourselves, as one appended line costs a
+# tenth of JournalStorage.create_new_trial, which reads each line back and keeps it in memory
+CREATE_TRIAL, SET_STATE_VALUES, SET_USER_ATTR = 4, 6, 8
+SYNC_SECONDS = 0.2  # a machine that crashes may lose the trials of this long
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class JournalBackend:
+    """The file of a journal, which one process writes and any number may read."""
+
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self.path = path
+        if write:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if write else os.O_RDONLY
+        self._file = os.open(path, flags, 0o666)
+        self._end = 0  # how much of the file is known
+        self._trials = 0  # in the file, of all its studies: Optuna's next trial id
+        self._reserved: dict[int, int] = {}  # trial ids of unfinished trials, by number
+        self._synced = 0.0
+        try:
+            check_is_journal(path, os.pread(self._file, len(FIRST_BYTES), 0))
+        except ValueError:
+            os.close(self._file)
+            raise
+
+    @property
+    def storage(self) -> JournalStorage:
+        """Optuna's view of the file, read from its beginning."""
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        try:
+            return JournalStorage(JournalFileBackend(str(self.path)))
+        except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+            raise ValueError(
+                f"{self.path} is a damaged journal, or not the journal of a search; name another "
+                f"file with --storage"
+            ) from error
+
+    def lock(self, study_id: int) -> bool:
+        """Whether no other process writes this journal."""
+        if not lock_descriptor(self._file):
+            return False
+        self._remove_cut_line()
+        return True
+
+    def _remove_cut_line(self) -> None:
+        """Remove a last line that a killed process did not finish."""
+        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._file, whole)
+
+    def begin(self, study_id: int, unfinished: Iterable[tuple[int, int]]) -> None:
+        """Prepare to add trials to a study with these unfinished (number, trial id) pairs."""
+        self._study_id = study_id
+        self._reserved = dict(unfinished)
+        self._read_new_lines(self._count_trial)
+
+    def append(self, row: TrialRow) -> None:
+        """Add a trial, which has the next number of its study."""
+        self._read_new_lines(_refuse_trials)
+        log: dict[str, Any] = {
+            "op_code": CREATE_TRIAL,
+            "worker_id": "mase",
+            "study_id": self._study_id,
+            "state": _state(row.state),
+            **_values(row.values),
+            "datetime_start": _written(row.started),
+            "distributions": {k: distribution_json(d) for k, d in row.distributions.items()},
+            "params": row.params,
+            "user_attrs": row.user_attrs,
+            "system_attrs": row.system_attrs,
+            "intermediate_values": {},
+        }
+        if row.completed is not None:
+            log["datetime_complete"] = _written(row.completed)
+        else:
+            self._reserved[row.number] = self._trials
+        self._write([log])
+        self._trials += 1
+
+    def finish(self, row: TrialRow) -> None:
+        """Complete a trial that was appended unfinished."""
+        assert row.completed is not None
+        trial = {"worker_id": "mase", "trial_id": self._reserved.pop(row.number)}
+        logs: list[dict[str, Any]] = [
+            {"op_code": SET_USER_ATTR, **trial, "user_attr": {key: value}}
+            for key, value in row.user_attrs.items()
+        ]
+        end = {
+            "state": _state(row.state),
+            "values": row.values,
+            "datetime_complete": _written(row.completed),
+        }
+        self._read_new_lines(_refuse_trials)
+        self._write([*logs, {"op_code": SET_STATE_VALUES, **trial, **end}])
+
+    def _read_new_lines(self, check: Callable[[bytes], None]) -> None:
+        """Look at what Optuna's own tools have appended since our last line."""
+        size = os.fstat(self._file).st_size
+        if size != self._end:
+            for line in os.pread(self._file, size - self._end, self._end).splitlines():
+                check(line)
+            self._end = size
+
+    def _count_trial(self, line: bytes) -> None:
+        self._trials += json.loads(line)["op_code"] == CREATE_TRIAL
+
+    def _write(self, logs: Iterable[dict[str, Any]]) -> None:
+        lines = "".join(f"{ENCODE(log)}\n" for log in logs).encode()
+        try:
+            left = lines
+            while left:
+                left = left[os.write(self._file, left) :]
+            if time.monotonic() - self._synced > SYNC_SECONDS:
+                os.fsync(self._file)
+                self._synced = time.monotonic()
+        except OSError:
+            os.ftruncate(self._file, self._end)
+            raise
+        self._end += len(lines)
+
+    def close(self) -> None:
+        """Give the file and its lock back."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process has the lock of a journal."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return not lock_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_is_journal(path: Path, beginning: bytes) -> None:
+    """Refuse a file that begins like nothing that a search writes."""
+    if beginning != FIRST_BYTES[: len(beginning)]:
+        raise ValueError(
+            f"{path} is not the journal of a search and was left unchanged; name another file "
+            f"with --storage"
+        )
+
+
+def _refuse_trials(line: bytes) -> None:
+    if json.loads(line)["op_code"] == CREATE_TRIAL:
+        raise OSError(NOT_ALONE)
+
+
+def _state(name: str) -> int:
+    from optuna.trial import TrialState
+
+    return int(TrialState[name])
+
+
+def _values(values: tuple[float, ...] | None) -> dict[str, Any]:
+    """One objective is a value, several are values."""
+    if values is not None and len(values) == 1:
+        return {"value": values[0], "values": None}
+    return {"value": None, "values": values}
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds")

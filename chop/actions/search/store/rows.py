@@ -1,0 +1,162 @@
+"""Trials as storages hold them, and as a search uses them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.rungs import RungScore
+from chop.actions.search.search_space.choices import Choices
+from chop.actions.search.strategies.base import Chosen
+from chop.actions.search.strategies.optuna import encoded
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+OURS = "mase"  # the user attribute for what Optuna has no place for
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrial:
+    """A trial read from a storage; one that was not finished has no outcome."""
+
+    number: int
+    chosen: Chosen
+    notes: Mapping[str, Any]  # what its sampler keeps with the trial
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A trial as it is written: plain values under Optuna's names."""
+
+    number: int
+    state: str
+    params: Mapping[str, float]
+    distributions: Mapping[str, BaseDistribution]
+    system_attrs: Mapping[str, Any]
+    user_attrs: Mapping[str, Any]
+    values: tuple[float, ...] | None
+    started: datetime.datetime
+    completed: datetime.datetime | None
+
+    @classmethod
+    def running(
+        cls, number: int, chosen: Chosen, notes: Mapping[str, Any], space: Choices
+    ) -> TrialRow:
+        """A trial that has been asked for and is not finished."""
+        params, described = encoded(space, chosen)
+        now = datetime.datetime.now(datetime.UTC)
+        return cls(number, "RUNNING", params, described, notes, {}, None, now, None)
+
+    @classmethod
+    def finished(
+        cls, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome, space: Choices
+    ) -> TrialRow:
+        params, described = encoded(space, chosen)
+        started = datetime.datetime.fromtimestamp(outcome.started, datetime.UTC)
+        completed = started + datetime.timedelta(seconds=outcome.seconds)
+        return cls(
+            outcome.number,
+            outcome.state,
+            params,
+            described,
+            notes,
+            outcome_attributes(outcome),
+            outcome.values,
+            started,
+            completed,
+        )
+
+    def frozen(self) -> FrozenTrial:
+        """The trial as Optuna represents it in memory."""
+        from optuna.trial import FrozenTrial, TrialState
+
+        return FrozenTrial(
+            number=self.number,
+            state=TrialState[self.state],
+            value=None,
+            values=None if self.values is None else list(self.values),
+            datetime_start=local_time(self.started),
+            datetime_complete=self.completed and local_time(self.completed),
+            params=dict(self.params),
+            distributions=dict(self.distributions),
+            user_attrs=dict(self.user_attrs),
+            system_attrs=dict(self.system_attrs),
+            intermediate_values={},
+            trial_id=self.number,
+        )
+
+
+def local_time(moment: datetime.datetime) -> datetime.datetime:
+    """A moment without its time zone, as Optuna holds it in memory."""
+    return moment.astimezone().replace(tzinfo=None)
+
+
+def stored_trial(trial: FrozenTrial, space: Choices) -> StoredTrial:
+    """A trial of Optuna's as a search uses it."""
+    outcome = read_outcome(trial) if trial.state.is_finished() else None
+    return StoredTrial(trial.number, space.decoded(trial.params), trial.system_attrs, outcome)
+
+
+def outcome_attributes(outcome: Outcome) -> dict[str, Any]:
+    """What a storage keeps of an outcome besides its values."""
+    ours = {
+        "violations": list(outcome.violations),
+        "rungs": {str(rung): dataclasses.asdict(score) for rung, score in outcome.rungs.items()},
+        "started": outcome.started,
+        "seconds": outcome.seconds,
+        "worker": outcome.worker,
+        "error": outcome.error,
+    }
+    return {
+        "software_metrics": dict(outcome.software),
+        "hardware_metrics": dict(outcome.hardware),
+        "scaled_metrics": dict(outcome.scaled),
+        OURS: {key: value for key, value in ours.items() if value},
+    }
+
+
+def read_outcome(trial: FrozenTrial) -> Outcome:
+    """The inverse of `outcome_attributes`, for a finished trial."""
+    attributes = trial.user_attrs
+    ours = attributes.get(OURS, {})
+    began = trial.datetime_start
+    return Outcome(
+        trial.number,
+        trial.state.name,  # type: ignore[arg-type]
+        values=None if trial.values is None else tuple(trial.values),
+        violations=tuple(ours.get("violations", ())),
+        software=interned(attributes.get("software_metrics", {})),
+        hardware=interned(attributes.get("hardware_metrics", {})),
+        scaled=interned(attributes.get("scaled_metrics", {})),
+        rungs={int(rung): _rung_score(score) for rung, score in ours.get("rungs", {}).items()},
+        started=ours.get("started", began.timestamp() if began else 0.0),
+        seconds=ours.get("seconds", 0.0),
+        worker=ours.get("worker", ""),
+        error=ours.get("error"),
+    )
+
+
+def _rung_score(score: Mapping[str, Any]) -> RungScore:
+    return RungScore(score["metrics"], score["costs"] and tuple(score["costs"]))
+
+
+def interned(metrics: Mapping[str, float]) -> dict[str, float]:
+    """A copy whose keys are shared with the metrics of all other trials."""
+    return {sys.intern(name): value for name, value in metrics.items()}
+
+
+@functools.lru_cache(maxsize=4096)
+def distribution_json(distribution: BaseDistribution) -> str:
+    """A distribution as Optuna's storages write it."""
+    from optuna.distributions import distribution_to_json
+
+    return distribution_to_json(distribution)

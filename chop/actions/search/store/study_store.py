@@ -1,0 +1,228 @@
+"""One study: its trials by number, and the attributes of the search as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from chop.actions.options import ConfigError, without_password
+from chop.actions.search.outcome import Outcome
+from chop.actions.search.search_space.choices import Choices
+from chop.actions.search.store.database import DatabaseBackend
+from chop.actions.search.store.errors import StudyInUse, storage_errors
+from chop.actions.search.store.journal import JournalBackend
+from chop.actions.search.store.rows import StoredTrial, TrialRow, stored_trial
+from chop.actions.search.store.urls import parse_url
+from chop.actions.search.strategies.base import Chosen
+from chop.actions.search.strategies.optuna import quiet
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+
+class Backend(Protocol):
+    """A kind of storage, to which one process adds the trials of one study."""
+
+    @property
+    def storage(self) -> BaseStorage:
+        """Optuna's storage, for studies, attributes, and to read trials."""
+
+    def lock(self, study_id: int) -> bool:
+        """Whether no other process writes this study."""
+
+    def begin(self, study_id: int, unfinished: Iterator[tuple[int, int]]) -> None:
+        """Prepare to add trials to a study with these unfinished (number, trial id) pairs."""
+
+    def append(self, row: TrialRow) -> None:
+        """Add a trial, which has the next number of its study."""
+
+    def finish(self, row: TrialRow) -> None:
+        """Complete a trial that was appended unfinished."""
+
+    def close(self) -> None:
+        """Give files, connections and locks back."""
+
+
+def open_backend(url: str, *, write: bool) -> Backend:
+    """The storage at a URL; a path, or `journal:///path`, is a journal file."""
+    kind, path = parse_url(url)
+    if not write and path is not None and not path.exists():
+        raise ConfigError(f"there is no study in {path}; search first, or correct --storage")
+    if kind == "journal":
+        assert path is not None
+        return JournalBackend(path, write=write)
+    return DatabaseBackend(url, path, write=write)
+
+
+class StudyStore:
+    """A study that this process alone writes, or one that it only reads.
+
+    Finished trials are kept in memory as well, without what all of them share.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        study: str,
+        directions: tuple[str, ...],
+        choices: Choices,
+        *,
+        write: bool = True,
+    ) -> None:
+        self.url, self.study, self.choices = url, study, choices
+        self._directions = directions
+        self.outcomes: dict[int, Outcome] = {}
+        self._designs: dict[int, tuple[float | None, ...]] = {}
+        self._notes: dict[int, Mapping[str, Any]] = {}
+        with storage_errors(url), quiet():
+            self._backend = open_backend(url, write=write)
+        try:
+            with storage_errors(url), quiet():
+                self._open_study(write)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_study(self, write: bool) -> None:
+        storage = self._backend.storage
+        self._study_id, self.existed = self._find_or_create(storage, write)
+        if write and not self._backend.lock(self._study_id):
+            raise StudyInUse(self.url, self.study)
+        if write:  # what another process has written until it gave the lock back
+            storage = self._backend.storage
+        found = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
+        if found != list(self._directions):
+            raise ValueError(
+                f"the study {self.study!r} in {self.shown} has {len(found)} objectives "
+                f"({', '.join(found)}), unlike this file; name a new study with --study"
+            )
+        trials = storage.get_all_trials(self._study_id, deepcopy=False)
+        self._stored = [self._kept(trial) for trial in sorted(trials, key=lambda t: t.number)]
+        self._attributes = storage.get_study_user_attrs(self._study_id)
+        if write:
+            unfinished = [t.number for t in trials if not t.state.is_finished()]
+            of = storage.get_trial_id_from_study_id_trial_number
+            self._backend.begin(self._study_id, ((n, of(self._study_id, n)) for n in unfinished))
+
+    def _find_or_create(self, storage: BaseStorage, write: bool) -> tuple[int, bool]:
+        """The id of the study, and whether it existed."""
+        from optuna.exceptions import DuplicatedStudyError
+        from optuna.study import StudyDirection
+
+        with contextlib.suppress(KeyError):
+            return storage.get_study_id_from_name(self.study), True
+        if not write:
+            raise ConfigError(
+                f"there is no study {self.study!r} in {self.shown}; name one with --study, or "
+                f"search first"
+            )
+        ways = [StudyDirection[direction.upper()] for direction in self._directions]
+        try:
+            return storage.create_new_study(ways, self.study), False
+        except DuplicatedStudyError:  # another process was faster
+            return storage.get_study_id_from_name(self.study), True
+
+    def _kept(self, trial: FrozenTrial) -> StoredTrial:
+        """A trial that was read, which is also kept in memory if it is finished."""
+        stored = stored_trial(trial, self.choices)
+        if stored.outcome is not None:
+            self._keep(stored.chosen, stored.notes, stored.outcome)
+        return stored
+
+    def _keep(self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome) -> None:
+        numbers = self.choices.encoded(chosen)
+        self.outcomes[outcome.number] = outcome
+        self._designs[outcome.number] = tuple(numbers.get(p.key) for p in self.choices.open)
+        if notes:
+            self._notes[outcome.number] = notes
+
+    # --- the search as a whole
+
+    @property
+    def shown(self) -> str:
+        """Where the study is, without a password."""
+        return str(without_password(self.url))
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """What is noted about the search as a whole."""
+        return self._attributes
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Note something about the search as a whole."""
+        with storage_errors(self.url):
+            self._backend.storage.set_study_user_attr(self._study_id, key, value)
+        self._attributes = {**self._attributes, key: value}
+
+    def close(self) -> None:
+        """Give files, connections and the lock back."""
+        self._backend.close()
+
+    # --- trials
+
+    def read_trials(self) -> list[StoredTrial]:
+        """The trials that the storage had when it was opened, in the order of their numbers."""
+        return self._stored
+
+    @property
+    def designs(self) -> Mapping[int, Chosen]:
+        """The designs of the finished trials, by number."""
+        return _Designs(self.choices, self._designs)
+
+    def add(self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome) -> None:
+        """Write a finished trial, which has the next number."""
+        with storage_errors(self.url):
+            self._backend.append(TrialRow.finished(chosen, notes, outcome, self.choices))
+        self._keep(chosen, notes, outcome)
+
+    def reserve(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
+        """Write a trial that is not finished, so that later numbers can be written."""
+        with storage_errors(self.url):
+            self._backend.append(TrialRow.running(number, chosen, notes, self.choices))
+
+    def finish(self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome) -> None:
+        """Complete a trial that was reserved."""
+        with storage_errors(self.url):
+            self._backend.finish(TrialRow.finished(chosen, notes, outcome, self.choices))
+        self._keep(chosen, notes, outcome)
+
+    def frozen_trials(self) -> Iterator[FrozenTrial]:
+        """The finished trials as Optuna represents them."""
+        designs = self.designs
+        for number, outcome in sorted(self.outcomes.items()):
+            notes = self._notes.get(number, {})
+            yield TrialRow.finished(designs[number], notes, outcome, self.choices).frozen()
+
+
+class _Designs(Mapping[int, Chosen]):
+    """Designs as the numbers that were suggested, decoded when one is looked up."""
+
+    def __init__(self, choices: Choices, numbers: dict[int, tuple[float | None, ...]]) -> None:
+        self._choices, self._numbers = choices, numbers
+        self._keys = [parameter.key for parameter in choices.open]
+
+    def __getitem__(self, number: int) -> Chosen:
+        pairs = zip(self._keys, self._numbers[number], strict=True)
+        return self._choices.decoded({key: value for key, value in pairs if value is not None})
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+def study_exists(url: str, study: str) -> bool:
+    """Whether a storage has a study of that name."""
+    _, path = parse_url(url)
+    if path is not None and not path.exists():
+        return False
+    with (
+        storage_errors(url),
+        quiet(),
+        contextlib.closing(open_backend(url, write=False)) as backend,
+    ):
+        names = [summary.study_name for summary in backend.storage.get_all_studies()]
+    return study in names
