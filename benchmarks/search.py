@@ -27,6 +27,7 @@ from tabulate import tabulate
 from chop.actions.search.location import StudyLocation
 from chop.actions.search.problem import Problem
 from chop.actions.search.report.page import write_report
+from chop.actions.search.run_study import run_study
 from chop.actions.search.search import make_problem
 from chop.dataset import MaseDataModule
 from chop.dataset.tensors import TensorSplit

@@ -269,12 +269,12 @@ def test_trials_leave_at_rungs_with_what_they_had_come_to(network, tmp_path):
     assert states[:4] == ["COMPLETE"] * 4  # two in flight, and three have to be there first
     assert "PRUNED" in states
     for out in results.outcomes.values():
-        last = max(out.marks)
+        last = max(out.rungs)
         if out.state == "PRUNED":
             assert out.error == f"left at the rung after epoch {last}"
-            assert out.software == out.marks[last].metrics
+            assert out.software == out.rungs[last].metrics
         else:
-            assert set(out.marks) == {1, 2}
+            assert set(out.rungs) == {1, 2}
     written = rows(tmp_path)
     assert all(set(row["rungs"]["1"]) == {"accuracy", "loss"} for row in written)
     # and the same again, with fewer trials at first

@@ -65,7 +65,6 @@ WRONG = {
     "strategy.setup.in_flight": (1.5, "in_flight is a whole number"),
     "strategy.setup.fail_fast": (1, "fail_fast is true or false"),
     "strategy.setup.retries": (True, "retries is a whole number"),
-    "strategy.setup.heartbeat": (0.0, "heartbeat is at least 0.05"),
     "strategy.setup.threads": (0, "threads is at least 1"),
     "strategy.setup.sampler": ("tpa", "did you mean 'tpe'"),
     "strategy.setup.sampler_options": (3, "sampler_options is a table"),
