@@ -304,6 +304,15 @@ class RunConfig:
             only=("search",),
         ),
     ] = "local"
+    ray_address: Annotated[
+        str | None,
+        Search(
+            "Address of the Ray cluster, as HOST:PORT (default: RAY_ADDRESS, or a local Ray).",
+            metavar="ADDRESS",
+            row="when set",
+            only=("search",),
+        ),
+    ] = None
     apply: Annotated[
         str | None,
         Search(

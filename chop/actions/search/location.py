@@ -29,6 +29,7 @@ class StudyLocation:
     resume: bool = False
     progress: bool = True
     command: str = ""
+    ray_address: str | None = None
 
     @property
     def url(self) -> str:

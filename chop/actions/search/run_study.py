@@ -316,13 +316,15 @@ def _make_engine(
     problem: Problem, location: StudyLocation, settings: Settings, worker: Worker, workers: int
 ) -> Engine:
     if location.engine == "ray":
-        return _ray_engine(problem, settings, worker, workers)
+        return _ray_engine(problem, location, settings, worker, workers)
     if workers == 1 and settings.trial_timeout is None:
         return Here(worker)
     return Processes(problem.packed(), workers, settings.trial_timeout)
 
 
-def _ray_engine(problem: Problem, settings: Settings, worker: Worker, workers: int) -> Engine:
+def _ray_engine(
+    problem: Problem, location: StudyLocation, settings: Settings, worker: Worker, workers: int
+) -> Engine:
     from chop.actions.search.engines.ray import RayEngine
 
     gpus = settings.gpus_per_trial
@@ -338,4 +340,5 @@ def _ray_engine(problem: Problem, settings: Settings, worker: Worker, workers: i
         settings.trial_timeout,
         cpus=settings.cpus_per_trial,
         gpus=gpus,
+        address=location.ray_address,
     )

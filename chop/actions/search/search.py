@@ -188,6 +188,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         config.resume,
         not config.no_progress,
         command(*sys.argv[1:]),
+        config.ray_address,
     )
 
     def go(problem: Problem) -> None:

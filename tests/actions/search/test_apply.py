@@ -26,7 +26,10 @@ def test_a_complete_trial_is_taken_by_its_number():
     [
         ("1", r"--apply 1: that trial was stopped early; .* \(complete trials: 0, 4\)"),
         ("2", r"--apply 2: that trial failed; take best, or a complete one"),
-        ("3", r"--apply 3: it is best, or the number of a complete trial \(complete trials: 0, 4\)"),
+        (
+            "3",
+            r"--apply 3: it is best, or the number of a complete trial \(complete trials: 0, 4\)",
+        ),
         ("worst", "--apply worst: it is best, or the number"),
         ("best", r"--apply best: no design meets accuracy >= 0.9; nearest is trial 4: accuracy"),
     ],

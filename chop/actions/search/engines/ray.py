@@ -50,6 +50,7 @@ class RayEngine:
         *,
         cpus: float = 1,
         gpus: float = 0,
+        address: str | None = None,
     ) -> None:
         self._ray = import_ray()
         self._timeout, self._members = trial_timeout, list[_Member]()
@@ -59,7 +60,7 @@ class RayEngine:
         self._ours = not self._ray.is_initialized()
         try:
             if self._ours:
-                _connect(self._ray)
+                _connect(self._ray, address)
             self.slots = _slots(workers, self._ray.nodes(), cpus, gpus)
             resources = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
             self._class = self._ray.remote(_actor_class()).options(**resources)
@@ -189,8 +190,8 @@ def import_ray() -> Any:
     return ray
 
 
-def _connect(ray: Any) -> None:
-    """The cluster of RAY_ADDRESS or of `ray start`, or a Ray that ends with us.
+def _connect(ray: Any, address: str | None) -> None:
+    """Connect to the cluster at `address`, of RAY_ADDRESS or of `ray start`, or start a local Ray.
 
     address="auto" would join the private Ray of any process of this machine, and end with that.
     """
@@ -198,12 +199,16 @@ def _connect(ray: Any) -> None:
     try:
         with _signals_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+            quiet = {"log_to_driver": False, "configure_logging": False}
+            if address is None:
+                ray.init(include_dashboard=False, **quiet)
+            else:
+                ray.init(address, **quiet)
     except Exception as error:  # Ray raises what it likes
         reason = str(error).strip().partition("\n")[0]
         raise ConnectionError(
-            f"--engine ray cannot reach or start Ray: {reason}; see that the cluster runs, "
-            f"or take the address of another by RAY_ADDRESS"
+            f"--engine ray cannot reach or start Ray: {reason}; check that the cluster "
+            f"is running, or give the address of another with --ray-address"
         ) from error
 
 
