@@ -27,10 +27,15 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 def finished(url, study):
     """The attributes of the finished trials in a storage, by number, as Optuna reads them."""
+    storage = optuna_storage(url)
     try:
-        trials = optuna.load_study(study_name=study, storage=optuna_storage(url)).trials
-    except (KeyError, FileNotFoundError):  # not made yet
+        trials = optuna.load_study(study_name=study, storage=storage).trials
+    except KeyError:  # not made yet
         return {}
+    finally:
+        if hasattr(storage, "engine"):
+            storage.remove_session()
+            storage.engine.dispose()
     return {t.number: t.user_attrs for t in trials if t.state.is_finished()}
 
 

@@ -195,16 +195,9 @@ def test_kill_9_in_a_population_loses_at_most_the_current_rung(searches, file, w
     searches.until(lambda: list(kept.glob("*.pt")), process)
     searches.kill(process)
     assert list(kept.glob("*.pt")), "it was killed within a population"
-    said = searches.run(config, "--resume", "--workers", workers)
-    assert "Resumed the study" in said or workers == 1  # nothing may be recorded yet
+    searches.run(config, "--resume", "--workers", workers)
     close(rows(searches), whole, 1e-6)
     assert not kept.exists()
-
-
-@pytest.fixture
-def gate(searches):
-    """Lines of a file by which a trial, once trained, waits for the gate if its process shall."""
-    return f"[search.strategy.sw_runner.odd]\nbelow = '{searches.folder}'\n"
 
 
 RETRAIN = """
