@@ -14,13 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.ir.graph.encoding import DECODERS, Decoder, Encoder, Tensors
+from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import MaseMetadata
 from chop.ir.graph.names import Names
 
 NA = "NA"  # TOML has no null
 BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+# what reading values of the wrong kind, or nested too deeply, may end in
+DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+    *(ArithmeticError, AssertionError, SyntaxError),
+)
 
 
 class GraphFileError(ValueError):
@@ -59,14 +66,17 @@ def read_node_meta(
         )
     beside = tensor_file(file)
     tensors = read_tensors(beside, device) if beside.exists() else {}
-    decode = Decoder(names or Names(), tensors, {node.name: node for node in graph.nodes})
+    nodes = {node.name: node for node in graph.nodes}
+    decode = Decoder(names or Names(), tensors, nodes, METADATA)
     try:
-        found = {name: decode(_without_na(table)) for name, table in tables.items()}
-    except (ValueError, KeyError, TypeError) as error:
+        found = {
+            name: MaseMetadata(nodes[name], parameters=decode(_without_na(table)))
+            for name, table in tables.items()
+        }
+    except DAMAGE as error:
         raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
-    for node in graph.nodes:
-        if node.name in found:
-            node.meta["mase"] = MaseMetadata(node, parameters=found[node.name])
+    for name, metadata in found.items():
+        nodes[name].meta["mase"] = metadata
 
 
 def tensor_file(file: Path) -> Path:
@@ -86,8 +96,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
         tables = _read_lines(text) or tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise GraphFileError(f"{file} is damaged or no TOML file: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise GraphFileError(f"{file} is damaged or not a TOML file: {_reason(error)}") from error
     wrong = [name for name, table in tables.items() if not isinstance(table, dict)]
     if wrong:
         raise GraphFileError(f"{file} holds no metadata: {wrong[0]!r} is no table of a node")
