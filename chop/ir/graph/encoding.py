@@ -145,7 +145,7 @@ def _encoder_of(cls: type) -> Encode | None:
 PLAIN = frozenset(
     ("size", "tuple", "dict", "slice", "range", "ellipsis", "complex", "float", "text", "repr")
 ) | {"dtype", "device", "layout", "memory_format"}
-ARGUMENTS = PLAIN | {"node", "type"}  # of nodes
+ARGUMENTS = PLAIN | {"node"}  # of nodes
 VALUES = PLAIN | {"set", "tensor", "array", "type", "class"}  # settings of the graph
 ATTRIBUTES = VALUES | {"function"}  # of layers
 METADATA = VALUES | {"node", "function"}
@@ -181,8 +181,6 @@ class Decoder:
     def _tagged(self, tag: str, content: Any) -> Any:
         if tag not in self.kinds:
             raise ForeignName(f"a value of the kind {tag!r} may not stand here")
-        if self.kinds is ARGUMENTS and tag == "type":  # x.to(float)
-            return DTYPES[content]
         if self.kinds is METADATA and tag == "function":  # nothing in metadata can be called
             return str(content)
         return DECODERS[tag](self, content)
@@ -217,9 +215,6 @@ def _pairs(decode: Decoder, pairs: Any) -> dict[Any, Any]:
 
 
 DEVICE = re.compile(r"(cpu|cuda|hpu|meta|mps|mtia|xla|xpu)(:\d{1,3})?", re.ASCII)
-DTYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64} | {
-    "complex": torch.complex128
-}
 DECODERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "node": lambda d, v: d.nodes[v],
     "tensor": lambda d, v: d.tensors[v],

@@ -23,6 +23,7 @@ INTERNAL = frozenset(vars(nn.Module()))
 NAME = re.compile(r"(?!__)\w+", re.ASCII)
 # attributes whose texts a layer looks itself up by
 LOOKED_UP = frozenset({"_flat_weights_names", "_all_weights", "_keys"})
+FUNCTIONS = frozenset({"activation", "distance_function"})  # what torch's layers call
 REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
 
 
@@ -63,25 +64,21 @@ def derived_attributes(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any]
 
 def _check_name(where: str, cls: type, key: str, plain: bool) -> None:
     free = NAME.fullmatch(key) and key not in INTERNAL and not hasattr(nn.Module, key)
-    derived = (*derived_attributes(cls)[0], "parametrizations")
-    if not free or key in derived or _is_of_class(cls, key, plain):
+    taken = (*derived_attributes(cls)[0], "parametrizations", "meta")
+    if not free or key in taken or _is_of_class(cls, key, plain):
         raise ForeignName(f"{key!r:.60} of {where} is not an attribute that a file may set")
 
 
 def _is_of_class(cls: type, key: str, plain: bool) -> bool:
-    """Whether the class has something by this name that an instance does not replace."""
+    """Whether the class has something by this name; a constant of the user's may be replaced."""
     known = inspect.getattr_static(cls, key, None)
-    if known is None or key in set_by_constructor(cls)[1]:
-        return False
     behaves = callable(known) or hasattr(known, "__get__")
-    return behaves or not plain or _is_known(cls)
+    return known is not None and (behaves or not plain or _is_known(cls))
 
 
 def _check_value(where: str, cls: type, key: str, value: Any) -> None:
-    """A function or a class is for layers of the user, or for what a constructor keeps."""
-    if not _is_known(cls) or key in set_by_constructor(cls)[1]:
-        return
-    if any(callable(leaf) for leaf in _leaves(value)):
+    """Functions and classes are for layers of the user, but for a few attributes of torch's."""
+    if _is_known(cls) and key not in FUNCTIONS and any(map(callable, _leaves(value))):
         raise ForeignName(f"{key!r} of {where} may not be a function or a class")
 
 
@@ -110,24 +107,15 @@ def _is_known(cls: type) -> bool:
 
 @cache
 def _needed(cls: type) -> frozenset[str]:
-    """What a layer cannot do without; the user's own may do as they like."""
-    derived = derived_attributes(cls)[0]
-    return set_by_constructor(cls)[0] - set(derived) if _is_known(cls) else frozenset()
-
-
-@cache
-def set_by_constructor(cls: type) -> tuple[frozenset[str], frozenset[str]]:
-    """The attributes that the constructors of a class set always, and those that they ever set."""
-    always: set[str] = set()
-    ever: set[str] = set()
-    for base in cls.__mro__:
+    """What the constructors of a class always set; layers of the user may do as they like."""
+    found: set[str] = set()
+    for base in cls.__mro__ if _is_known(cls) else ():
         if base in (nn.Module, object) or "__init__" not in vars(base):
             continue
         body = _body(vars(base)["__init__"])
-        ever |= {key for statement in body for node in ast.walk(statement) for key in _set(node)}
         if not any(isinstance(node, ast.Return) for each in body for node in ast.walk(each)):
-            always |= _always_set(body) or set()
-    return frozenset(always), frozenset(ever)
+            found |= _always_set(body) or set()
+    return frozenset(found) - set(derived_attributes(cls)[0])
 
 
 def _body(constructor: Any) -> list[ast.stmt]:

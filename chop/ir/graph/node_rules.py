@@ -31,7 +31,6 @@ PLAIN_KINDS = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 ATEN = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-DTYPE_CLASSES = (bool, int, float, complex)  # what torch takes for a dtype
 
 # words that functions of torch take: reductions, paddings, interpolations, norms, …
 _WORDS = """
@@ -192,7 +191,7 @@ def _attributes_of(source: fx.Node) -> frozenset[str]:
 
 def _check_arguments(values: Iterable[Any], is_text: Check, dicts: bool = False) -> None:
     for value in values:
-        if isinstance(value, PLAIN_KINDS) or any(value is cls for cls in DTYPE_CLASSES):
+        if isinstance(value, PLAIN_KINDS):
             continue
         if isinstance(value, str):
             _check_text(value, is_text)
