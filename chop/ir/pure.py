@@ -75,12 +75,14 @@ def _without_a_row() -> Iterator[Function]:
             yield from (fn for fn in found if callable(fn))
 
 
+# what the row `index` means is torch.ops.aten's; this makes values that are not quite tensors
+_BARRED: frozenset[Any] = frozenset({getattr(Tensor, "index", None)})
 FUNCTIONS: frozenset[Function] = (
     frozenset(fn for op in TABLE if op.pure for fn in op.functions)
     | frozenset(_without_a_row())
     | PYTHON
     | MATH
-)
+) - _BARRED
 
 
 def _methods() -> Iterator[str]:
@@ -91,7 +93,8 @@ def _methods() -> Iterator[str]:
         if getattr(operator, fn.__name__, None) is fn:
             bare = fn.__name__.strip("_")
             names += [f"__{bare}__", f"__r{bare}__"]
-    yield from (name for name in names if callable(getattr(Tensor, name, None)))
+    found = ((name, getattr(Tensor, name, None)) for name in names)
+    yield from (name for name, fn in found if callable(fn) and fn not in _BARRED)
     yield from ("count", "get", "items", "keys", "values")
 
 
@@ -104,7 +107,7 @@ def _named() -> Iterator[tuple[str, Function]]:
         private = space.startswith("torch") and home is not Tensor  # where some of the table are
         for name in dir(home):
             fn = getattr(home, name, None) if private or not name.startswith("_") else None
-            if callable(fn) and fn in FUNCTIONS:
+            if callable(fn) and fn in FUNCTIONS and (home is builtins or fn not in PYTHON):
                 yield f"{space}.{name}", fn
 
 

@@ -18,6 +18,7 @@ from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import MaseMetadata
 from chop.ir.graph.names import Names
+from chop.ir.record import Record
 
 NA = "NA"  # TOML has no null
 BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -73,10 +74,21 @@ def read_node_meta(
             name: MaseMetadata(nodes[name], parameters=decode(_without_na(table)))
             for name, table in tables.items()
         }
+        for metadata in found.values():
+            check_records(metadata.parameters)
     except DAMAGE as error:
         raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
     for name, metadata in found.items():
         nodes[name].meta["mase"] = metadata
+
+
+def check_records(record: Record) -> None:
+    """Refuse metadata in which a plain value stands where a table belongs."""
+    for key, kind in record.fields().items():
+        if key in record and not isinstance(record[key], kind):
+            raise ValueError(f"{key!r} in it is not a table")
+        if key in record:
+            check_records(record[key])
 
 
 def tensor_file(file: Path) -> Path:

@@ -169,6 +169,8 @@ def _is_wrapped(fn: FunctionType) -> bool:
 
 def _users(module: str, qualname: str) -> Any:
     """What the script, or a file of the user, defines; not what it has imported."""
+    if not module.startswith((SCRIPT, "mase_user_")):
+        return None
     for full, home in list(sys.modules.items()):
         match = USER_FILE.fullmatch(full)
         if module == (match[1] if match else full) and (match or full == SCRIPT):

@@ -19,6 +19,8 @@ from chop.ir.graph.node_rules import DOTTED
 
 logger = logging.getLogger(__name__)
 
+MOST_LAYERS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Extra:
@@ -164,7 +166,7 @@ def rebuilt_layers(
     for row in rows:
         made.add(row)
     root = made.by_name[""]
-    _check_tree(root, ())
+    _check_tree(root)
     described = [row for row in rows if "same_as" not in row and row["class"] is not None]
     for row in described:
         made.check(row)
@@ -277,10 +279,21 @@ def _order(stride: list[int]) -> list[int]:
     return sorted(range(len(stride)), key=lambda i: -int(stride[i]))
 
 
-def _check_tree(module: nn.Module, above: tuple[nn.Module, ...]) -> None:
-    """Refuse a layer that contains itself."""
-    if any(module is other for other in above):
-        raise ValueError(f"a {type(module).__name__} contains itself")
-    for child in module._modules.values():
-        if child is not None:
-            _check_tree(child, (*above, module))
+def _check_tree(root: nn.Module) -> None:
+    """Refuse layers that contain themselves, or each other so often that torch would hang."""
+    sizes: dict[nn.Module, int] = {}  # in layers, those that are shared counted again
+    stack = [root]
+    while stack:
+        module = stack[-1]
+        children = [child for child in module._modules.values() if child is not None]
+        ahead = [child for child in children if child not in sizes]
+        if module not in sizes and not ahead:
+            sizes[module] = 1 + sum(sizes[child] for child in children)
+        if module in sizes:
+            stack.pop()
+        elif any(child in stack for child in ahead):
+            raise ValueError(f"a {type(module).__name__} contains itself")
+        else:
+            stack.append(ahead[0])
+    if sizes[root] > MOST_LAYERS:
+        raise ValueError(f"it has {sizes[root]} layers, and {MOST_LAYERS} is the most")

@@ -28,6 +28,7 @@ from chop.ir.graph.meta_file import (
     DAMAGE,
     GraphFileError,
     _reason,
+    check_records,
     read_node_meta,
     read_tensors,
     write_node_meta,
@@ -236,9 +237,9 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: Names) ->
     graph.cf_args = decode(content["cf_args"])
     own = Decoder(names, tensors, kinds=VALUES | {"function"})
     graph.custom_ops = checked_custom_ops(own(content["custom_ops"]))
-    set_model_attributes(model, _model_attributes(graph, content["attributes"], decode))
+    set_model_attributes(model, _model_attributes(graph, content["attributes"], own))
     whole = Decoder(names, tensors, {node.name: node for node in graph.nodes}, METADATA)
-    graph.meta["mase"] = MaseGraphMetadata(graph, whole(content["metadata"]))
+    graph.meta["mase"] = _checked_metadata(graph, whole(content["metadata"]))
     return graph
 
 
@@ -246,12 +247,27 @@ def _model_attributes(
     graph: MaseGraph, described: dict[str, Any], decode: Decoder
 ) -> dict[str, Any]:
     """What lies on the model for passes to read."""
-    values = {key: value for key, value in described.items() if key != "custom_ops"}
-    found = {key: decode(value) for key, value in values.items() if key in MODEL_ATTRIBUTES}
-    for key, value in found.items():
+    values: dict[str, Any] = {
+        key: decode(described[key]) for key in MODEL_ATTRIBUTES if key in described
+    }
+    if "custom_ops" in values:
+        values["custom_ops"] = graph.custom_ops
+    kinds = {"patched_op_names": str, "patched_custom_layers": type}
+    for key, value in values.items():
         if not isinstance(value, MODEL_ATTRIBUTES[key]):
             raise ValueError(f"its attribute {key!r} is a {type(value).__name__}")
-    return found | ({"custom_ops": graph.custom_ops} if "custom_ops" in described else {})
+        if not all(isinstance(item, kinds.get(key, object)) for item in value):
+            raise ValueError(f"its attribute {key!r} has an item of another kind")
+    return values
+
+
+def _checked_metadata(graph: MaseGraph, described: dict[str, Any]) -> MaseGraphMetadata:
+    found = MaseGraphMetadata(graph, described)
+    check_records(found.parameters)
+    for key in ("nodes_in", "nodes_out"):
+        if not all(isinstance(node, fx.Node) for node in found.common.get(key, [])):
+            raise ValueError(f"{key!r} of its metadata has something that is not a node")
+    return found
 
 
 def _fx_graph(rows: list[dict[str, Any]], root: nn.Module, names: Names) -> fx.Graph:
