@@ -13,7 +13,7 @@ from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.train import only_classification, options_of
-from chop.files import write_text
+from chop.files import write_whole
 from chop.processes import is_first_process
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _report(
         "metrics": metrics,
         "class_accuracy": dict(zip(names, score.class_accuracy, strict=False)),
     }
-    write_text(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
+    write_whole(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
 
 
 def _unused(folder: Path, stem: str) -> Path:

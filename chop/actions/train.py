@@ -179,7 +179,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     logger.info("%s", model_summary(model, str(config.model)))
     logger.info("%s", sizes(data_module))
     curves = open_curves(config, project, names, saved)
-    try:
+    with _closing(curves):
         fitted = fit(
             model,
             data_module,
@@ -192,9 +192,6 @@ def run_train(config: RunConfig, project: Project) -> None:
             hyper_parameters=plain(config),
             graph=graph,
         )
-    finally:
-        for each in curves:
-            each.finalize("success")
     if not fitted.steps:
         logger.info(
             "This run is complete, after %d epochs: raise --max-epochs to go on",
@@ -209,6 +206,20 @@ def run_train(config: RunConfig, project: Project) -> None:
         words = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
         logger.info("Test it with: %s", command(*words))
     logger.info("Training is completed")
+
+
+@contextlib.contextmanager
+def _closing(curves: Sequence[Any]) -> Iterator[None]:
+    """Close the curves in the end; after an error, it is that error which counts."""
+    try:
+        yield
+    except BaseException:
+        for each in curves:
+            with contextlib.suppress(OSError):
+                each.finalize("failed")
+        raise
+    for each in curves:
+        each.finalize("success")
 
 
 def sizes(data_module: Any) -> str:
