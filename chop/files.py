@@ -110,7 +110,8 @@ def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
     except ValueError as error:  # a number of thousands of digits
         raise _damaged(file, str(error), advice) from error
     if not isinstance(content, dict):
-        raise _damaged(file, f"it holds a {type(content).__name__}, not an object", advice)
+        kind = type(content).__name__
+        raise _damaged(file, f"its content is of type {kind}, not an object", advice)
     return content
 
 

@@ -179,7 +179,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     logger.info("%s", model_summary(model, str(config.model)))
     logger.info("%s", sizes(data_module))
     curves = open_curves(config, project, names, saved)
-    with _closing(curves):
+    with _closed_after_errors(curves):
         fitted = fit(
             model,
             data_module,
@@ -192,6 +192,8 @@ def run_train(config: RunConfig, project: Project) -> None:
             hyper_parameters=plain(config),
             graph=graph,
         )
+    for each in curves:
+        each.finalize("success")
     if not fitted.steps:
         logger.info(
             "This run is complete, after %d epochs: raise --max-epochs to go on",
@@ -209,8 +211,8 @@ def run_train(config: RunConfig, project: Project) -> None:
 
 
 @contextlib.contextmanager
-def _closing(curves: Sequence[Any]) -> Iterator[None]:
-    """Close the curves in the end; after an error, it is that error which counts."""
+def _closed_after_errors(curves: Sequence[Any]) -> Iterator[None]:
+    """Close the curves after an error, which counts more than those of closing."""
     try:
         yield
     except BaseException:
@@ -218,8 +220,6 @@ def _closing(curves: Sequence[Any]) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 each.finalize("failed")
         raise
-    for each in curves:
-        each.finalize("success")
 
 
 def sizes(data_module: Any) -> str:
@@ -304,12 +304,13 @@ def open_curves(
         at = ResumedAt(saved["global_step"], saved["mase"]["progress"]["step_in_epoch"] == 0)
     file = Names(project.software, names.version)("metrics", "csv")
     curves: list[Any] = [CsvCurves(file, resumed_at=at)]
-    if config.report_to == "wandb":
-        curves.append(WandbCurves(project.software, project.name))
-    else:
-        folder, rate = project.software / "tensorboard", RATE_TAGS[config.training_optimizer]
-        curves.append(TensorBoardCurves(folder, resumed_at=at, rate=rate))
-    curves[-1].log_hyperparams(plain(config))
+    with _closed_after_errors(curves):
+        if config.report_to == "wandb":
+            curves.append(WandbCurves(project.software, project.name))
+        else:
+            folder, rate = project.software / "tensorboard", RATE_TAGS[config.training_optimizer]
+            curves.append(TensorBoardCurves(folder, resumed_at=at, rate=rate))
+        curves[-1].log_hyperparams(plain(config))
     return curves
 
 

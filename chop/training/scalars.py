@@ -103,8 +103,12 @@ class TensorBoardCurves:
         self._tags = {"lr": rate}  # Lightning's name of it has the optimiser in it
         self._failure: OSError | None = None  # of the thread that writes
         self._hook, threading.excepthook = threading.excepthook, self._note_failure
-        with naming(self.folder, RESUME):
-            self._writer = SummaryWriter(str(self.folder), purge_step=purge)
+        try:
+            with naming(self.folder, RESUME):
+                self._writer = SummaryWriter(str(self.folder), purge_step=purge)
+        except OSError:
+            threading.excepthook = self._hook
+            raise
 
     def _note_failure(self, failed: threading.ExceptHookArgs) -> None:
         """Keep an error of TensorBoard's thread, which would be printed there as a traceback."""

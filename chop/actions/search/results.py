@@ -24,6 +24,7 @@ AS_GOOD = 0.01  # of the best value: what counts as equally good
 REMEMBERED = 512  # tables whose text is known while a file is written
 LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
+FULL = "the trials are kept: free some space, and --resume writes the results"
 
 Config = Mapping[str, Any]
 # the table `default` of every design in the labs' files
@@ -256,12 +257,12 @@ class Results:
                 whole = copy.copy(trial)
                 whole.user_attrs = {**trial.user_attrs, "sampled_config": self.config(trial.number)}
                 add_as_it_is(study, whole)
-        with whole_file(path) as part, part.open("wb") as file:
+        with whole_file(path, advice=FULL) as part, part.open("wb") as file:
             pickle.dump(study, file)
 
 
 def _write(path: Path, parts: Iterable[str]) -> None:
-    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
+    with whole_file(path, advice=FULL) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(parts)
 
 
