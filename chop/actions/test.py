@@ -14,6 +14,7 @@ from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.train import only_classification, options_of
 from chop.files import write_whole
+from chop.memory import memory_for
 from chop.processes import is_first_process
 
 if TYPE_CHECKING:
@@ -137,14 +138,15 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
         num_workers=data_module.num_workers,
         collate=getattr(data_module, "collate_fn", None),
     )
-    check_fit(model, feed, learning=False)
-    score = evaluate(
-        model,
-        feed.every(),
-        mixed=Mixed(options.precision, place.device),
-        reduce=place.total,
-        limit=1 if options.fast_dev_run else None,
-    )
+    with memory_for(f"score batches of {data_module.batch_size}"):
+        check_fit(model, feed, learning=False)
+        score = evaluate(
+            model,
+            feed.every(),
+            mixed=Mixed(options.precision, place.device),
+            reduce=place.total,
+            limit=1 if options.fast_dev_run else None,
+        )
     place.leave()
     return score
 

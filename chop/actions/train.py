@@ -13,6 +13,7 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.memory import memory_for
 from chop.processes import is_first_process
 
 if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
@@ -111,17 +112,18 @@ def fit(
             load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
-    training = Training(
-        model,
-        data_module,
-        options,
-        names=names,
-        visualizers=visualizers,
-        hyper_parameters=hyper_parameters or dataclasses.asdict(options),
-    )
-    if resume is not None:
-        training.resume_from(resume)
-    fitted = training.fit()
+    with memory_for(f"train with batches of {data_module.batch_size}"):
+        training = Training(
+            model,
+            data_module,
+            options,
+            names=names,
+            visualizers=visualizers,
+            hyper_parameters=hyper_parameters or dataclasses.asdict(options),
+        )
+        if resume is not None:
+            training.resume_from(resume)
+        fitted = training.fit()
     if graph is not None and names is not None and fitted.place.leads:
         with best_weights(model, names):
             folder = graph.export(trained_graph(names))
