@@ -115,7 +115,7 @@ def _score(
 def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
     """The score of `model` on one split of the data module."""
     from chop.training.check import check_fit, float_type
-    from chop.training.devices import take_place
+    from chop.training.devices import take_place, together
     from chop.training.evaluate import evaluate
     from chop.training.feed import Feed
     from chop.training.steps import Mixed
@@ -138,7 +138,7 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
         num_workers=data_module.num_workers,
         collate=getattr(data_module, "collate_fn", None),
     )
-    with memory_for(f"score batches of {data_module.batch_size}"):
+    with memory_for(f"score batches of {data_module.batch_size}"), together("run it again"):
         check_fit(model, feed, learning=False)
         score = evaluate(
             model,
@@ -147,7 +147,7 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
             reduce=place.total,
             limit=1 if options.fast_dev_run else None,
         )
-    place.leave()
+        place.leave()
     return score
 
 

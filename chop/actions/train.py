@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --hel
     from chop.training.scalars import Visualizer
 
 logger = logging.getLogger(__name__)
+LOST = "start the run again with --resume, which goes on from its last checkpoint"
 
 
 def train(
@@ -102,6 +103,7 @@ def fit(
     With `graph`, whose model this is, the trained graph is saved beside the checkpoints.
     """
     from chop.checkpoints import load_model
+    from chop.training.devices import together
     from chop.training.loop import Training
 
     if data_module.train_dataset is None:
@@ -112,7 +114,7 @@ def fit(
             load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
-    with memory_for(f"train with batches of {data_module.batch_size}"):
+    with memory_for(f"train with batches of {data_module.batch_size}"), together(LOST):
         training = Training(
             model,
             data_module,
@@ -128,7 +130,8 @@ def fit(
         with best_weights(model, names):
             folder = graph.export(trained_graph(names))
         logger.info("Saved mase graph to %s", folder)
-    fitted.place.leave()
+    with together(LOST):
+        fitted.place.leave()
     return fitted
 
 
