@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from chop.files import replaced_folder, restore_folder
+from chop.files import replaced_folder, restore_folder, write_safetensors
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -190,11 +190,9 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
 
 def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
     """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
-    from safetensors.torch import save_file
-
     state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
     with replaced_folder(folder, ["state_dict.safetensors"]) as part:
-        save_file(state, part / "state_dict.safetensors")
+        write_safetensors(state, part / "state_dict.safetensors")
     return Path(folder)
 
 

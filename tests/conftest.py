@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
+import shutil
 import signal
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +46,28 @@ def _logger_as_found() -> Iterator[None]:
     yield
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[int], Path]]:
+    """`small_disk(KiB)` is a folder with that much space: a real disk where one can be mounted.
+
+    Elsewhere no file can be larger than that.
+    """
+    # not in tmp_path: should the tests be killed, pytest could not remove a disk there
+    folder, before = Path(tempfile.mkdtemp()), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def make(kib: int) -> Path:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={kib}k,mode=755", "tmpfs", str(folder)]
+        if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (kib * 1024, before[1]))
+        return folder
+
+    yield make
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    if folder.is_mount():
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.memory import memory_for
 from chop.tools.config_load import load_config
 
 if TYPE_CHECKING:
@@ -76,12 +77,13 @@ def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, Mase
 
     name = str(config.model)
     quant_config = load_config(config.quant_config) if config.quant_config else None
-    model = get_model(
-        name,
-        task=config.task,
-        dataset_info=info,
-        pretrained=config.is_pretrained,
-        quant_config=quant_config,
-        **config.model_args,
-    )
+    with memory_for(f"build the model {name!r}", "choose a smaller one or smaller model_args"):
+        model = get_model(
+            name,
+            task=config.task,
+            dataset_info=info,
+            pretrained=config.is_pretrained,
+            quant_config=quant_config,
+            **config.model_args,
+        )
     return model, get_model_info(name)

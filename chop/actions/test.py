@@ -13,7 +13,8 @@ from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.train import only_classification, options_of
-from chop.files import write_text
+from chop.files import write_whole
+from chop.memory import memory_for
 from chop.processes import is_first_process
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _score(
 def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
     """The score of `model` on one split of the data module."""
     from chop.training.check import check_fit, float_type
-    from chop.training.devices import take_place
+    from chop.training.devices import take_place, together
     from chop.training.evaluate import evaluate
     from chop.training.feed import Feed
     from chop.training.steps import Mixed
@@ -137,15 +138,16 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
         num_workers=data_module.num_workers,
         collate=getattr(data_module, "collate_fn", None),
     )
-    check_fit(model, feed, learning=False)
-    score = evaluate(
-        model,
-        feed.every(),
-        mixed=Mixed(options.precision, place.device),
-        reduce=place.total,
-        limit=1 if options.fast_dev_run else None,
-    )
-    place.leave()
+    with memory_for(f"score batches of {data_module.batch_size}"), together("run it again"):
+        check_fit(model, feed, learning=False)
+        score = evaluate(
+            model,
+            feed.every(),
+            mixed=Mixed(options.precision, place.device),
+            reduce=place.total,
+            limit=1 if options.fast_dev_run else None,
+        )
+        place.leave()
     return score
 
 
@@ -182,7 +184,7 @@ def _report(
         "metrics": metrics,
         "class_accuracy": dict(zip(names, score.class_accuracy, strict=False)),
     }
-    write_text(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
+    write_whole(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
 
 
 def _unused(folder: Path, stem: str) -> Path:

@@ -13,6 +13,7 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.memory import memory_for
 from chop.processes import is_first_process
 
 if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --hel
     from chop.training.scalars import Visualizer
 
 logger = logging.getLogger(__name__)
+LOST = "start the run again with --resume, which goes on from its last checkpoint"
 
 
 def train(
@@ -101,6 +103,7 @@ def fit(
     With `graph`, whose model this is, the trained graph is saved beside the checkpoints.
     """
     from chop.checkpoints import load_model
+    from chop.training.devices import together
     from chop.training.loop import Training
 
     if data_module.train_dataset is None:
@@ -111,22 +114,24 @@ def fit(
             load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
-    training = Training(
-        model,
-        data_module,
-        options,
-        names=names,
-        visualizers=visualizers,
-        hyper_parameters=hyper_parameters or dataclasses.asdict(options),
-    )
-    if resume is not None:
-        training.resume_from(resume)
-    fitted = training.fit()
+    with memory_for(f"train with batches of {data_module.batch_size}"), together(LOST):
+        training = Training(
+            model,
+            data_module,
+            options,
+            names=names,
+            visualizers=visualizers,
+            hyper_parameters=hyper_parameters or dataclasses.asdict(options),
+        )
+        if resume is not None:
+            training.resume_from(resume)
+        fitted = training.fit()
     if graph is not None and names is not None and fitted.place.leads:
         with best_weights(model, names):
             folder = graph.export(trained_graph(names))
         logger.info("Saved mase graph to %s", folder)
-    fitted.place.leave()
+    with together(LOST):
+        fitted.place.leave()
     return fitted
 
 
@@ -179,7 +184,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     logger.info("%s", model_summary(model, str(config.model)))
     logger.info("%s", sizes(data_module))
     curves = open_curves(config, project, names, saved)
-    try:
+    with _closed_after_errors(curves):
         fitted = fit(
             model,
             data_module,
@@ -192,9 +197,8 @@ def run_train(config: RunConfig, project: Project) -> None:
             hyper_parameters=plain(config),
             graph=graph,
         )
-    finally:
-        for each in curves:
-            each.finalize("success")
+    for each in curves:
+        each.finalize("success")
     if not fitted.steps:
         logger.info(
             "This run is complete, after %d epochs: raise --max-epochs to go on",
@@ -209,6 +213,18 @@ def run_train(config: RunConfig, project: Project) -> None:
         words = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
         logger.info("Test it with: %s", command(*words))
     logger.info("Training is completed")
+
+
+@contextlib.contextmanager
+def _closed_after_errors(curves: Sequence[Any]) -> Iterator[None]:
+    """Close the curves after an error, which counts more than those of closing."""
+    try:
+        yield
+    except BaseException:
+        for each in curves:
+            with contextlib.suppress(OSError):
+                each.finalize("failed")
+        raise
 
 
 def sizes(data_module: Any) -> str:
@@ -293,12 +309,13 @@ def open_curves(
         at = ResumedAt(saved["global_step"], saved["mase"]["progress"]["step_in_epoch"] == 0)
     file = Names(project.software, names.version)("metrics", "csv")
     curves: list[Any] = [CsvCurves(file, resumed_at=at)]
-    if config.report_to == "wandb":
-        curves.append(WandbCurves(project.software, project.name))
-    else:
-        folder, rate = project.software / "tensorboard", RATE_TAGS[config.training_optimizer]
-        curves.append(TensorBoardCurves(folder, resumed_at=at, rate=rate))
-    curves[-1].log_hyperparams(plain(config))
+    with _closed_after_errors(curves):
+        if config.report_to == "wandb":
+            curves.append(WandbCurves(project.software, project.name))
+        else:
+            folder, rate = project.software / "tensorboard", RATE_TAGS[config.training_optimizer]
+            curves.append(TensorBoardCurves(folder, resumed_at=at, rate=rate))
+        curves[-1].log_hyperparams(plain(config))
     return curves
 
 

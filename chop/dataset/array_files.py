@@ -13,17 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chop.dataset.npz_sizes import WRITE, check_npz_sizes
 from chop.dataset.tabular import Given, Table, coded
 
 PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
 PARTS = {None: "train", "train": "train", "test": "test"}  # anything else is validation
 BROKEN = (OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
-WRITE = "write it with numpy.savez(file, x=x, y=y)"
 NAMES = "x and y, or x_train, y_train, x_test, y_test (and x_val, y_val)"
 
 
 def read_npz(file: Path) -> tuple[Table, Given]:
     """Arrays that `numpy.savez` wrote; pickled objects among them are refused."""
+    check_npz_sizes(file)
     try:
         with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}

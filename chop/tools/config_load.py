@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from chop.files import write_whole
+
 __all__ = [
     "convert_none_to_str_na",
     "convert_str_na_to_none",
@@ -39,9 +41,7 @@ def save_config(config: Mapping[str, Any], path: str | os.PathLike[str]) -> None
     """Write a TOML file, and the folders above it; None is written as "NA"."""
     import tomlkit
 
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(tomlkit.dumps(convert_none_to_str_na(config)), encoding="utf-8")
+    write_whole(Path(path), tomlkit.dumps(convert_none_to_str_na(config)))
 
 
 def convert_str_na_to_none(value: Any) -> Any:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.dataset.tensors import TensorSplit
+from chop.memory import memory_for
 from chop.training.feed import Feed
 
 
@@ -39,7 +40,7 @@ def _scores(model: nn.Module, x: Tensor) -> Tensor:
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), memory_for(f"compute a batch of {len(x)}"):
             scores = model(x)
     except Exception as error:
         # in the code of a graph there is nothing to debug, unlike in that of a model

@@ -23,6 +23,8 @@ MEETING_POINTS = (
     "SLURM_JOBID",
 )  # by which processes find each other
 
+# what errors of communication have in them, whose class may be a plain RuntimeError
+TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
 
 
@@ -75,6 +77,24 @@ class Place:
         if self.world > 1:
             self.fabric.barrier()
             torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def together(advice: str) -> Iterator[None]:
+    """Meanwhile, the loss of another process of the run is one sentence that ends in `advice`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_lost_process(error):
+            raise
+        raise ConnectionError(
+            f"another process of this run has ended, or cannot be reached; {advice}"
+        ) from error
+
+
+def _is_lost_process(error: RuntimeError) -> bool:
+    kind: Any = getattr(torch.distributed, "DistError", ())
+    return isinstance(error, kind) or any(sign in str(error) for sign in TRANSPORTS)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
-import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +11,14 @@ import torch
 from torch import nn
 
 from chop.checkpoints import fill, read_torch_file
+from chop.files import write_whole
 from chop.version import __version__
 
 PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
+FULL = (
+    "the previous checkpoint is untouched: free some space or choose another --project-dir, "
+    "then --resume"
+)
 
 
 @dataclass
@@ -71,21 +73,7 @@ def write_atomically(content: dict[str, Any], file: Path) -> None:
     """Put `content` at `file`; if that fails, what was there before is still there."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")  # others may write it, too
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as out:
-            out.write(buffer.getbuffer())
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(part, file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise OSError(
-            f"cannot write the checkpoint {file}: {error.strerror or error}; the previous one is "
-            f"untouched: free some space or choose another --project-dir, then --resume"
-        ) from error
+    write_whole(file, buffer.getbuffer(), advice=FULL)
 
 
 def read_run(file: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -276,6 +277,27 @@ def test_two_processes_train_one_network(ch, tmp_path):
     scores = json.loads((folder / "checkpoints" / "test_metrics.json").read_text())
     assert scores["samples"] == len(simulated_test_jets())
     assert scores["checkpoint"] == str(best)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="finds processes in /proc")
+def test_a_process_of_two_that_is_killed_is_one_sentence(tmp_path, environment):
+    """In the first run, and in one that resumes it."""
+    command = [sys.executable, "-m", "chop", *RUN, "--accelerator", "cpu", "--gpu", "2"]
+    command += ["--project-dir", str(tmp_path / "out"), "--project", "p", "--max-epochs", "500"]
+    for resume in ((), ("--resume",)):
+        with subprocess.Popen(
+            [*command, *resume], cwd=tmp_path, env=environment, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, text=True,
+        ) as first:  # fmt: skip
+            assert any("Epoch" in line for line in first.stderr)
+            children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+            (second,) = (n for n in children if b"chop" in Path(f"/proc/{n}/cmdline").read_bytes())
+            os.kill(int(second), signal.SIGKILL)
+            _, said = first.communicate(timeout=120)
+        assert first.returncode == 1, said
+        assert "ch: another process of this run has ended, or cannot be reached; " in said
+        assert "Traceback" not in said
 
 
 @pytest.mark.slow

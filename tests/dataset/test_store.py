@@ -210,7 +210,7 @@ def test_a_full_disk_leaves_the_old_file(folder, source, build, monkeypatch):
             prepared(folder, source, build, version=1, renew=True)
     prepared(folder, source, build, version=1)
     assert build.times == 2
-    assert not list(folder.glob("*.new"))
+    assert not list(folder.glob(".*.part"))
 
 
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path, source, build):

@@ -14,6 +14,7 @@ from chop.actions.transform.effect import Traits, effect
 from chop.actions.transform.plan import Plan, Step
 from chop.actions.transform.report import Result
 from chop.actions.transform.source import Source, model_of
+from chop.memory import OutOfMemory, memory_for
 from chop.registry import UnknownName
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 # which split an input generator draws from, where it is not the training data
 GENERATORS = {"prune": "val"}
 # what is said in one sentence; anything else is a mistake of ours
-EXPECTED = (ValueError, OSError, ImportError, ArithmeticError, RuntimeError)
+EXPECTED = (ValueError, OSError, ImportError, ArithmeticError, RuntimeError, OutOfMemory)
 
 Scorer = Callable[[Any], Any]
 
@@ -75,7 +76,8 @@ def _device(accelerator: str) -> Any:
 def _run_all(steps: list[Step], result: Result, source: Source, folder: Path | None) -> None:
     for i, step in enumerate(steps, 1):
         try:
-            result.graph = _run(step, result, source, folder)
+            with memory_for(f"run the pass {step.label!r}"):
+                result.graph = _run(step, result, source, folder)
         except Exception as error:
             _give_up(error, step, f"{i} of {len(steps)}", result, folder)
         report.write(result, folder)

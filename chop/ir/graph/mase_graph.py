@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
@@ -222,7 +222,7 @@ class MaseGraph:
 
         if Path(file).suffix != ".svg":
             raise ValueError(f"draw writes SVG: name the file {Path(file).stem}.svg, not {file}")
-        return write_text(file, draw_svg(self.fx_graph, self.model.get_submodule))
+        return write_whole(file, draw_svg(self.fx_graph, self.model.get_submodule))
 
     def __repr__(self) -> str:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chop.files import whole_file, write_safetensors, write_whole
 from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import MaseMetadata
@@ -44,11 +45,11 @@ def write_node_meta(graph: MaseGraph, file: Path, names: Names | None = None) ->
         if meta is not None:
             encode = Encoder(names or Names(), tensors, node.name, lenient=True)
             tables[node.name] = encode(dict(meta.parameters))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(toml_text(tables), encoding="utf-8")
+    write_whole(file, toml_text(tables))
     beside = tensor_file(file)
     if tensors.by_key:
-        write_tensors(tensors.by_key, beside)
+        with whole_file(beside) as part:
+            write_tensors(tensors.by_key, part)
     else:
         beside.unlink(missing_ok=True)
 
@@ -230,9 +231,7 @@ def _inline(value: Any) -> str:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(dict(tensors), file, metadata={"format": "pt"})
+    write_safetensors(tensors, file, metadata={"format": "pt"})
 
 
 def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tabulate import tabulate
 
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 
@@ -30,7 +30,7 @@ def report_graph_analysis_pass(
     if file_name is None:
         print(text)  # noqa: T201  the labs read it off the notebook
         return
-    write_text(file_name, text)
+    write_whole(file_name, text)
 
 
 def _overview(graph: MaseGraph) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tabulate import tabulate
 from torch import fx
 
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.log import show_logs_unless_configured
@@ -99,4 +99,4 @@ def report_node_meta_param_analysis_pass(
     table = tabulate(rows, headers=headers, tablefmt="grid")
     _show("add_common_meta_param_analysis_pass", table)
     if save_path is not None:
-        logger.info("Node meta param table is saved to %s", write_text(save_path, table))
+        logger.info("Node meta param table is saved to %s", write_whole(save_path, table))

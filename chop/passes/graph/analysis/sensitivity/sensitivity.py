@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from chop.charts import Bars, bar_page
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
@@ -246,9 +246,9 @@ def _report(
         logger.info("Sensitivity, the worst first (rounded alone, and all others rounded):")
         logger.info("\n%s", table(info, graph))
     if file_name is not None:
-        write_text(file_name, json.dumps(_finite(info), indent=2) + "\n")
+        write_whole(file_name, json.dumps(_finite(info), indent=2) + "\n")
     if picture is not None:
-        write_text(picture, _picture(info, rank_by))
+        write_whole(picture, _picture(info, rank_by))
 
 
 def table(info: Mapping[str, Any], graph: MaseGraph) -> str:

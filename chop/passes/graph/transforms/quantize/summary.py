@@ -10,6 +10,7 @@ from typing import Any
 from tabulate import tabulate
 from torch import fx
 
+from chop.files import whole_file
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
@@ -89,8 +90,7 @@ def _table(rows: Rows) -> str:
 
 def _save(rows: Rows, path: Path) -> None:
     """As a data frame would be saved: with an index before the columns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["", *rows[0]])
         writer.writerows([i, *row.values()] for i, row in enumerate(rows))
