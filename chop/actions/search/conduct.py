@@ -124,8 +124,8 @@ def conduct(
             stack.enter_context(led or nullcontext())
         cut = None
         if led is not None:
-            running.write(_note(place, clock))
             coordinator = _coordinator(strategy, engine, record, settings, worker, led)
+            running.write(_note(place, clock))
             coordinator.recorded = functools.partial(forget, place.unfinished)
             cut = _search(coordinator, settings, place, led, visualizer)
         stack.close()
