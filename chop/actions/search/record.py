@@ -66,7 +66,7 @@ def open_storage(url: str, *, create: bool = True, writes: bool | None = None) -
     scheme, path = _parts(url)
     if not create and path is not None and not path.exists():
         raise ConfigError(f"there is no study in {path}; search first, or correct --storage")
-    with _told(url, reading=True), quiet():
+    with reading(url), quiet():
         if scheme == "journal":
             from chop.actions.search.journal import open_journal
 
@@ -173,23 +173,31 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _told(url: str, *, reading: bool = False) -> Iterator[None]:
-    """Errors of a storage as one sentence, and while it is read, those of what is in it."""
+def _told(url: str) -> Iterator[None]:
+    """Errors of a storage as one sentence."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (StorageError, ConfigError):
+    except StorageError:
         raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
         raise StorageError(
             f"the study in {without_password(url)} cannot be read or written: {_reason(error)}; "
             f"what it has is kept, and --resume goes on with it"
         ) from error
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Errors of a storage as one sentence, and those of what is written in it."""
+    try:
+        with _told(url):
+            yield
+    except ConfigError:
+        raise
     except DAMAGED as error:
-        if not reading:
-            raise
         raise StorageError(
             f"the study in {without_password(url)} is damaged, or was written by another version "
             f"of MASE or Optuna ({type(error).__name__}: {_reason(error)}); restore a copy of it, "
@@ -224,7 +232,7 @@ class Record:
         self.url, self.study, self.choices = url, study, choices
         self._storage = open_storage(url, create=create, writes=writes)
         ways = [StudyDirection[d.upper()] for d in directions]
-        with _told(url, reading=True), quiet():
+        with reading(url), quiet():
             try:
                 self._id = self._storage.get_study_id_from_name(study)
                 self.existed = True
@@ -251,7 +259,7 @@ class Record:
     def found(cls, url: str, study: str, *, create: bool = True) -> Record | None:
         """The study of that name, to look at; None if there is none."""
         storage = open_storage(url, create=create)
-        with _told(url, reading=True):
+        with reading(url):
             try:
                 number = storage.get_study_id_from_name(study)
             except KeyError:
@@ -260,7 +268,7 @@ class Record:
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
         record._storage, record._id, record.existed, record._ids = storage, number, True, {}
-        with _told(url, reading=True):
+        with reading(url):
             record._objectives = len(storage.get_study_directions(number))
         return record
 
@@ -276,12 +284,12 @@ class Record:
         return str(without_password(self.url))
 
     def attributes(self) -> dict[str, Any]:
-        with _told(self.url, reading=True):
+        with reading(self.url):
             return self._storage.get_study_user_attrs(self._id)
 
     def about(self) -> dict[str, Any]:
         """What the search is about; empty if it was killed before it could say so."""
-        with _told(self.url, reading=True):
+        with reading(self.url):
             about = self.attributes().get("about", {})
             if not isinstance(about, dict):
                 raise TypeError(f"what the study is about is a table, not {type(about).__name__}")
@@ -300,7 +308,7 @@ class Record:
     def outcomes(self) -> dict[int, Outcome]:
         """What has come of the finished trials, by their numbers."""
         finished = [trial for trial in self.frozen() if trial.state.is_finished()]
-        with _told(self.url, reading=True):
+        with reading(self.url):
             return {trial.number: outcome_of(trial, self._objectives) for trial in finished}
 
     def designs(self) -> Mapping[int, Chosen]:
@@ -309,7 +317,7 @@ class Record:
 
     def decoded(self, numbers: Mapping[str, float]) -> Chosen:
         """The design that is stored as these numbers."""
-        with _told(self.url, reading=True):
+        with reading(self.url):
             return self.choices.decoded(numbers)
 
     def unfinished(self) -> list[Stored]:
@@ -332,14 +340,14 @@ class Record:
     def outcomes_of(self, numbers: Collection[int]) -> list[Outcome]:
         """What has come of those of the trials that are finished."""
         there = [trial for trial in self.frozen() if trial.number in numbers]
-        with _told(self.url, reading=True):
+        with reading(self.url):
             return [
                 outcome_of(trial, self._objectives) for trial in there if trial.state.is_finished()
             ]
 
     def frozen(self) -> list[FrozenTrial]:
         """The trials as Optuna has them."""
-        with _told(self.url, reading=True):
+        with reading(self.url):
             found = self._storage.get_all_trials(self._id, deepcopy=False)
         self._ids |= {trial.number: trial._trial_id for trial in found}
         return sorted(found, key=lambda trial: trial.number)
@@ -379,7 +387,7 @@ class Record:
         """What a published trial may know of others."""
         marks: dict[int, tuple[Mark, ...]] = {}
         others = [other for other in self.frozen() if other.number < trial.told]
-        with _told(self.url, reading=True):
+        with reading(self.url):
             for other in others:
                 for rung, mark in marks_of(other).items():
                     marks[rung] = (*marks.get(rung, ()), mark)
@@ -464,7 +472,7 @@ class Record:
 
     def _stored(self, trial: FrozenTrial) -> Stored:
         finished = trial.state.is_finished()
-        with _told(self.url, reading=True):
+        with reading(self.url):
             return Stored(
                 trial.number,
                 self.choices.decoded(trial.params),

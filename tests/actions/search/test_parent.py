@@ -68,7 +68,7 @@ class Runs:
     def software(self, out="out"):
         return self.folder / out / "p" / "software"
 
-    def cut(self, number, step):
+    def cut(self, number, step, meanwhile=lambda: None):
         """Send the signal before that step of the training; the exit code and what was said."""
         command = [sys.executable, "-m", "chop", *self.words("--import", self.gate)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PAUSE_AT": str(step)}
@@ -83,6 +83,7 @@ class Runs:
             self.started.append(process)
             while process.poll() is None and not (self.folder / "waiting").exists():
                 with_patience(process)
+            meanwhile()
             process.send_signal(number)
             if number != signal.SIGKILL:
                 (self.folder / "go").touch()
@@ -254,3 +255,16 @@ def test_a_parent_that_was_killed_in_its_first_epoch_is_trained_from_the_start(r
     assert code == 0, said
     assert here(*runs.words(out="alone"))[0] == 0
     assert runs.tables() == runs.tables("alone")
+
+
+@pytest.mark.slow
+def test_the_report_of_a_search_whose_parent_is_trained_says_so(runs, here):
+    said = []
+    report = ("report", runs.folder / "out" / "p")
+    runs.cut(signal.SIGKILL, step=20, meanwhile=lambda: said.extend(here(*report)))
+    assert said[0] == 2
+    assert "has no trials yet, as its parent is being trained" in said[2]
+    code, _, said = here(*report)
+    assert code == 2
+    assert "was cut off before its first trial; go on with it by `ch search … --resume`" in said
+    assert said.count("\n") == 1
