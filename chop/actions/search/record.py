@@ -95,8 +95,8 @@ def _parts(url: str) -> tuple[str, Path | None]:
     file = rest.removeprefix("/").partition("?")[0]
     if scheme == "sqlite" and (not file or IN_MEMORY.search(rest)):
         raise ConfigError(
-            f"--storage {url} is a database in memory, and the study would be lost with it; "
-            f"name a file: sqlite:///study.db"
+            f"--storage {without_password(url)} is a database in memory, and the study would be "
+            f"lost with it; name a file: sqlite:///study.db"
         )
     return scheme, Path(file) if scheme == "sqlite" else None
 
@@ -107,7 +107,7 @@ def check_url(url: str) -> None:
     if path is not None and path.is_dir():
         raise ConfigError(f"--storage {url} is a folder; name a file in it")
     if path is not None and path.exists() and not path.is_file():
-        raise ConfigError(f"--storage {url} is a device or a pipe; name a file")
+        raise ConfigError(f"--storage {without_password(url)} is a device or a pipe; name a file")
     if path is not None and url.startswith("sqlite") and not path.absolute().parent.is_dir():
         raise ConfigError(f"--storage {url}: there is no folder {path.parent}; make it first")
 
@@ -138,8 +138,8 @@ def _check_tables(url: str, path: Path) -> None:
         raise OSError(str(error)) from error
     if tables and tables.isdisjoint(OPTUNAS):
         raise ConfigError(
-            f"--storage {url} is the database of another program; name a new file, or the database "
-            f"of a study"
+            f"--storage {without_password(url)} is the database of another program; name a new "
+            f"file, or the database of a study"
         )
 
 

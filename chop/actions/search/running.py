@@ -61,13 +61,15 @@ class Running:
         """Replace the note; the first line is whole whenever this process is killed."""
         if self._file is not None:
             line = json.dumps(dataclasses.asdict(note)).encode() + b"\n"
-            os.pwrite(self._file, line, 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            os.write(self._file, line)
             os.ftruncate(self._file, len(line))
 
     def remove(self) -> None:
         """The search has written its files, which say more."""
         if self._file is not None:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):  # Windows, where it is in use
+                self.path.unlink(missing_ok=True)
 
     def __exit__(self, *error: object) -> None:
         if self._file is None:

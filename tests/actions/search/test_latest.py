@@ -17,9 +17,9 @@ class Folder:
         self.folder, self.checkpoint, self._here = folder, checkpoint, here
         self.results = folder / "out" / "p" / "software" / "search_ckpts"
 
-    def search(self, *flags, seed=1):
+    def search(self, *flags, seed=1, sampler="random"):
         file = self.folder / "a.toml"
-        setup = "[search.strategy.setup]\nn_trials = 3\nsampler = 'random'\n"
+        setup = f"[search.strategy.setup]\nn_trials = 3\nsampler = '{sampler}'\n"
         text = HEAD.replace("seed = 42", f"seed = {seed}") + SPACE + STRATEGY + setup + METRICS
         file.write_text(text)
         given = ["--config", file, "--project-dir", self.folder / "out", "--no-progress"]
@@ -77,6 +77,37 @@ def test_a_new_search_has_the_next_number(folder):
     assert folder.page()["study"] == "search-12"
     folder.search("--resume", seed=3)
     assert folder.page()["study"] == "search-12"
+
+
+FORGETFUL = """
+import os
+from chop.actions.search.strategies.base import Strategy, register_strategy
+
+@register_strategy("forgetful")
+class Forgetful(Strategy):
+    def ask(self, number):
+        return self.quest.choices.nth(number)
+
+    def adopt(self, number, chosen, notes):
+        assert "FINISHED" not in os.environ
+
+    def tell(self, number, values, violations=()):
+        assert "FINISHED" not in os.environ
+"""
+
+
+def test_a_study_that_is_done_is_resumed_without_its_sampler(folder, monkeypatch):
+    """Thousands of trials would be told to it one by one."""
+    (folder.folder / "own.py").write_text(FORGETFUL)
+    flags = ["--import", folder.folder / "own.py"]
+    folder.search(*flags, sampler="forgetful")
+    page = folder.page()
+    assert len(page["trials"]) == 3
+    monkeypatch.setenv("FINISHED", "1")
+    folder.search(*flags, "--resume", sampler="forgetful")
+    again = folder.page()
+    assert again["trials"] == page["trials"]
+    assert again["front"] == page["front"]
 
 
 class SetBack(datetime.datetime):
