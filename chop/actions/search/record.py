@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 KINDS = ("journal", "sqlite", "postgresql")
 STORAGES = "the path of a journal file, sqlite:///study.db, or postgresql://user@host/name"
-OPTUNAS = {"studies", "trials", "version_info"}  # tables of every database with a study
 IN_MEMORY = re.compile(r":memory:|[?&]mode=memory\b")
 # what Optuna and we raise at lines and rows that this version would not have written
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, AssertionError, RuntimeError)
@@ -73,7 +72,9 @@ def open_storage(url: str, *, create: bool = True, writes: bool | None = None) -
             assert path is not None
             return open_journal(path)
         if path is not None:
-            _check_tables(url, path)
+            from chop.actions.search.database import check_tables
+
+            check_tables(path, SQLITE_PATIENCE)
         found = _database(url)
         if create if writes is None else writes:
             found.write_ahead()
@@ -122,25 +123,6 @@ def located(url: str) -> str:
     head, _, rest = url.partition(":///")
     _, mark, options = rest.partition("?")
     return f"{head}:///{path.absolute()}{mark}{options}"
-
-
-def _check_tables(url: str, path: Path) -> None:
-    """Refuse to add a study to the SQLite database of another program."""
-    import sqlite3
-
-    if not path.exists():
-        return
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(address, SQLITE_PATIENCE, uri=True)) as database:
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-    except sqlite3.Error as error:
-        raise OSError(str(error)) from error
-    if tables and tables.isdisjoint(OPTUNAS):
-        raise ConfigError(
-            f"--storage {without_password(url)} is the database of another program; name a new "
-            f"file, or the database of a study"
-        )
 
 
 def _database(url: str) -> Database:

@@ -42,7 +42,10 @@ class Running:
     def __enter__(self) -> Running:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while self._file is None:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            except PermissionError:  # that of another user
+                return self
             if not _locked(file):
                 os.close(file)
                 return self
@@ -61,9 +64,14 @@ class Running:
         """Replace the note; the first line is whole whenever this process is killed."""
         if self._file is not None:
             line = json.dumps(dataclasses.asdict(note)).encode() + b"\n"
-            os.lseek(self._file, 0, os.SEEK_SET)
-            os.write(self._file, line)
-            os.ftruncate(self._file, len(line))
+            try:
+                os.lseek(self._file, 0, os.SEEK_SET)
+                os.write(self._file, line)
+                os.ftruncate(self._file, len(line))
+            except OSError as error:
+                raise OSError(
+                    f"cannot write {self.path}: {error.strerror}; free some space, then --resume"
+                ) from error
 
     def remove(self) -> None:
         """The search has written its files, which say more."""
@@ -111,12 +119,12 @@ def read_note(folder: Path) -> Note | None:
 def is_running(folder: Path) -> bool:
     """Whether the process that wrote the note in this folder still runs."""
     try:
-        file = os.open(folder / FILE, os.O_RDWR)
+        file = os.open(folder / FILE, os.O_RDONLY)
     except OSError:
         return False
     try:
         if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
         return True
