@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.actions.search.running import FILE as RUNNING
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 
@@ -97,10 +98,8 @@ class Project:
     @property
     def has_search(self) -> bool:
         """Whether a search has left something here."""
-        return (
-            any(self.search_ckpts.glob("*.journal"))
-            or (self.search_ckpts / "search.json").is_file()
-        )
+        files = (self.search_ckpts / name for name in ("search.json", RUNNING))
+        return any(self.search_ckpts.glob("*.journal")) or any(file.is_file() for file in files)
 
     @property
     def can_be_resumed(self) -> bool:

@@ -235,6 +235,14 @@ def sizes(data_module: Any) -> str:
 
 
 def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
+    """As `latest_run`, for a run that goes on with it."""
+    names, saved = latest_run(folder)
+    if names is not None and saved is not None:
+        say_resumed(names, saved)
+    return names, saved
+
+
+def latest_run(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
     """The latest run in `folder` and its latest state; nothing of both if there is none."""
     from chop.training.names import Names
     from chop.training.saving import read_run
@@ -242,15 +250,18 @@ def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
     names = Names.latest(folder)
     if names is None:
         return None, None
-    file = names.last if names.last.exists() else names.best
+    file = names.latest_state
     try:
-        saved = read_run(file)
+        return names, read_run(file)
     except ValueError as error:
         if file == names.best or not names.best.exists():
             raise
         raise ValueError(f"{error}; remove it to go on from {names.best.name}") from error
-    logger.info("Resumed from %s at step %s", file, f"{saved['global_step']:,}")
-    return names, saved
+
+
+def say_resumed(names: Names, saved: Mapping[str, Any]) -> None:
+    """Where a run goes on from."""
+    logger.info("Resumed from %s at step %s", names.latest_state, f"{saved['global_step']:,}")
 
 
 def report(

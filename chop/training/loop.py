@@ -230,13 +230,10 @@ class Training:
         )
 
     def _done(self) -> bool:
-        progress, patience = self.progress, self.options.early_stopping
-        limit = 1 if self.options.fast_dev_run else self.options.max_steps
-        if progress.epoch >= self.options.max_epochs or (limit and progress.step >= limit):
+        progress = self.progress
+        if progress.is_at_limit(self.options) or (progress.step and self._out_of_time()):
             return True
-        if progress.step and self._out_of_time():
-            return True
-        if patience is not None and progress.best_epoch >= 0 and progress.stale_epochs >= patience:
+        if progress.is_out_of_patience(self.options):
             logger.info(
                 "Stopped early: no lower validation loss in %d epochs", progress.stale_epochs
             )

@@ -12,6 +12,7 @@ from torch import nn
 
 from chop.checkpoints import fill, read_torch_file
 from chop.files import write_whole
+from chop.training.options import TrainOptions
 from chop.version import __version__
 
 PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
@@ -36,6 +37,20 @@ class Progress:
     def stale_epochs(self) -> int:
         """Finished epochs since the best one."""
         return self.epoch - 1 - self.best_epoch
+
+    def is_at_limit(self, options: TrainOptions) -> bool:
+        """Whether the epochs or the steps of `options` are done."""
+        limit = 1 if options.fast_dev_run else options.max_steps
+        return self.epoch >= options.max_epochs or (limit is not None and self.step >= limit)
+
+    def is_out_of_patience(self, options: TrainOptions) -> bool:
+        """Whether the loss has not fallen for as many epochs as `options` allow."""
+        patience = options.early_stopping
+        return patience is not None and self.best_epoch >= 0 and self.stale_epochs >= patience
+
+    def is_complete(self, options: TrainOptions) -> bool:
+        """Whether a run with `options` has nothing left to train."""
+        return self.is_at_limit(options) or self.is_out_of_patience(options)
 
 
 def checkpoint(

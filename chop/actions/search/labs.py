@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
-from chop.actions.search.conduct import Place, conduct
+from chop.actions.search.conduct import conduct
+from chop.actions.search.place import Place
 from chop.actions.search.problem import Problem
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results
 from chop.actions.search.search_space.base import Candidate

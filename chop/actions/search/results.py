@@ -145,6 +145,11 @@ class Results:
         self._configs.clear()
         self.written = True
 
+    def content(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What search.json holds."""
+        content: dict[str, Any] = json.loads("".join(self._page_json(about)))
+        return content
+
     def _best_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
         for out in self.best:
             yield {

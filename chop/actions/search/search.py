@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from chop.tools.config_load import convert_str_na_to_none, load_config
 if TYPE_CHECKING:  # torch is imported when there is work to do
     from torch import nn
 
-    from chop.actions.search.conduct import Place
+    from chop.actions.search.place import Place
     from chop.actions.search.problem import Problem
     from chop.actions.search.results import Results
 
@@ -64,8 +65,9 @@ def search(
     engine: str = "local",
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
-    from chop.actions.search.conduct import STUDY, Place, conduct
+    from chop.actions.search.conduct import conduct
     from chop.actions.search.labs import conduct_by, own_strategy
+    from chop.actions.search.place import STUDY, Place
     from chop.actions.search.settings import settings_of
     from chop.log import show_logs_unless_configured
 
@@ -140,9 +142,10 @@ def make_problem(
 
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
-    from chop.actions.search.conduct import STUDY, Place, prepared
+    from chop.actions.search.conduct import prepared
     from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
     from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
+    from chop.actions.search.place import check_study
     from chop.actions.search.settings import settings_of
 
     _check_engine(config.engine)
@@ -172,21 +175,18 @@ def run_search(config: RunConfig, project: Project) -> None:
             trained=load_name is not None or config.is_pretrained,
         )
 
-    if own is None and trains_parent(config, project):  # a file that is wrong costs no training
+    place = _place(config, project)
+    is_trained = not trains_parent(config, project)
+    if own is None and not is_trained:  # a file that is wrong costs no training
+        if place.continues or config.apply is not None:
+            check_study(place)
         with quieter("chop", logging.ERROR):
             prepared(problem_of(copy.deepcopy(model), None, config.load_type))
     project.create()
-    problem = problem_of(model, *parent_checkpoint(config, project, model, data_module))
-    place = Place(
-        project.search_ckpts,
-        config.storage,
-        config.study or STUDY,
-        config.workers,
-        config.engine,
-        config.resume,
-        not config.no_progress,
-        command(*sys.argv[1:]),
-    )
+    begins = not place.continues and config.apply is None and not (own and searches_itself(own))
+    with nullcontext(True) if is_trained else _noted(place, begins) as alone:
+        source = parent_checkpoint(config, project, model, data_module, alone=alone)
+    problem = problem_of(model, *source)
 
     def go(problem: Problem) -> None:
         _apply_or_search(problem, place, config)
@@ -195,6 +195,39 @@ def run_search(config: RunConfig, project: Project) -> None:
         go(problem)
     else:
         conduct_by(own, problem, place.folder, go)
+
+
+def _place(config: RunConfig, project: Project) -> Place:
+    """Where the options have the search run."""
+    from chop.actions.search.place import STUDY, Place
+    from chop.actions.search.running import read_note
+
+    note = read_note(project.search_ckpts) if config.resume else None
+    return Place(
+        project.search_ckpts,
+        config.storage,
+        config.study or STUDY,
+        config.workers,
+        config.engine,
+        config.resume,
+        not config.no_progress,
+        command(*sys.argv[1:]),
+        begins=note is not None and note.study is None,
+    )
+
+
+@contextmanager
+def _noted(place: Place, begins: bool) -> Iterator[bool]:
+    """While a parent is trained: whether no other process does that in the same folder.
+
+    By the note of a search that `begins` --resume finds it, although it has no study yet.
+    """
+    from chop.actions.search.running import Note, Running
+
+    with Running(place.folder) as running:
+        if begins:
+            running.write(Note(command=place.command))
+        yield running.is_first
 
 
 def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None:

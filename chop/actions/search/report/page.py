@@ -11,7 +11,7 @@ from pathlib import Path
 from chop.actions.search.report import sections
 from chop.actions.search.report.columns import page_data
 from chop.actions.search.report.markup import json_block, tag
-from chop.actions.search.report.record import SearchRecord, read_record
+from chop.actions.search.report.record import SearchRecord, drawable, read_record
 from chop.files import write_whole
 
 __all__ = ["report_page", "write_report"]
@@ -20,8 +20,10 @@ SCRIPTS = ("basics.js", "scatter.js", "curves.js", "parallel.js", "design.js", "
 
 
 def write_report(record: Path, output: Path | None = None) -> Path:
-    """Write the page of a `search.json`, beside it if no other file is named."""
-    page = report_page(read_record(record))
+    """Write the page of a search, beside its `search.json` if no other file is named."""
+    found = read_record(record)
+    with drawable(record):
+        page = report_page(found)
     file = (output or record.with_name("report.html")).expanduser()
     return write_whole(file, page)
 
