@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import ConfigError
-from chop.actions.options import without_password
 from chop.actions.search.company import Guest, Lead, is_led, is_led_at
 from chop.actions.search.coordinator import Coordinator, Failed
 from chop.actions.search.display import plan, progress_bar
@@ -39,6 +38,7 @@ from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
 from chop.devices import parse_accelerator
+from chop.redaction import redacted
 from chop.training.interruption import Interrupted, Interruption
 from chop.training.report import device_name
 from chop.version import __version__
@@ -139,7 +139,7 @@ def conduct(
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings, worker.group)
-    logger.info("The study is '%s' in %s", place.study, without_password(place.url))
+    logger.info("The study is '%s' in %s", place.study, redacted(place.url))
     described = described_search(problem, settings, worker, about)
     record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
     with contextlib.closing(record), ExitStack() as stack:
@@ -217,7 +217,7 @@ def _circumstances(place: Place, began: datetime.datetime, accelerator: str) -> 
         "versions": _versions(),
         "machine": _machine(accelerator),
         "study": place.study,
-        "storage": without_password(place.url),
+        "storage": redacted(place.url),
         "test": None,
     }
 

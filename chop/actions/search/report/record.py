@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from chop.actions.config import ConfigError
 from chop.actions.invocation import called
+from chop.redaction import redacted, redacted_text
 from chop.registry import nearest
 
 __all__ = ["Objective", "SearchRecord", "Space", "Trial", "find_record", "read_record"]
@@ -88,7 +89,7 @@ class SearchRecord(_Part):
     """A whole search."""
 
     version: int
-    command: str = "ch search"
+    command: Annotated[str, AfterValidator(lambda text: redacted_text(text))] = "ch search"
     started: str | None = None
     finished: str | None = None
     seconds: float | None = None
@@ -102,7 +103,7 @@ class SearchRecord(_Part):
     seed: int | None = None
     sampler: str | None = None
     study: str | None = None
-    storage: str | None = None
+    storage: Annotated[str | None, AfterValidator(redacted)] = None
     workers: int | None = None
     space: Space = Space()
     objectives: list[Objective] = Field(min_length=1)
