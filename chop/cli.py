@@ -31,6 +31,7 @@ from chop.actions.run import import_files, prepare
 from chop.catalogue import KINDS
 from chop.memory import OutOfMemory, memory_for
 from chop.processes import is_first_process
+from chop.redaction import redacted_text
 from chop.registry import UnknownName
 from chop.training.interruption import Interrupted
 from chop.version import __version__
@@ -198,7 +199,7 @@ def _terminated_by_exit_code() -> Iterator[None]:
 def _fail(error: BaseException, code: int) -> NoReturn:
     """Say why on stderr; where, for those who debug."""
     logger.debug("the error was raised here", exc_info=error)
-    print(f"ch: {error}", file=sys.stderr)
+    print(f"ch: {redacted_text(str(error))}", file=sys.stderr)
     sys.exit(code)
 
 

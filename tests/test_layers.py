@@ -9,7 +9,8 @@ import chop
 MAY_IMPORT = {
     "registry": set(),
     "dotted": {"registry"},
-    "log": set(),
+    "redaction": set(),
+    "log": {"redaction"},
     "files": set(),
     "memory": set(),
     "libraries": {"files"},

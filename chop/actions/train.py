@@ -15,6 +15,7 @@ from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.memory import memory_for
 from chop.processes import is_first_process
+from chop.redaction import redacted
 
 if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
     from torch import nn
@@ -331,7 +332,7 @@ def open_curves(
 
 
 def plain(config: RunConfig) -> dict[str, Any]:
-    """The options as values that any file can hold."""
+    """The options as values that any file can hold, without passwords."""
     tables = {"passes", "search", "transform", "cf_args"}
     values = {k: v for k, v in dataclasses.asdict(config).items() if k not in tables}
     return {k: _plain(v) for k, v in values.items()}
@@ -342,4 +343,4 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    return value if isinstance(value, bool | int | float | None) else redacted(str(value))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.devices import parse_accelerator
-from chop.processes import note_joined
+from chop.processes import note_joined, same_import_path
 from chop.training.options import TrainOptions
 
 MEETING_POINTS = (
@@ -141,7 +141,8 @@ def take_place(options: TrainOptions) -> Place:
             num_nodes=options.num_nodes,
             strategy="ddp" if options.strategy == "auto" else options.strategy,
         )
-        fabric.launch()
+        with same_import_path():
+            fabric.launch()
     note_joined()
     return Place(fabric.device, fabric.global_rank, fabric.world_size, fabric)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.actions.config import ConfigError
-from chop.actions.options import without_password
 from chop.actions.search.company import Guest, Lead, is_led
 from chop.actions.search.coordinator import Coordinator, Failed
 from chop.actions.search.display import plan, progress_bar
@@ -37,6 +36,7 @@ from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
 from chop.devices import parse_accelerator
+from chop.redaction import redacted
 from chop.training.interruption import Interrupted, Interruption
 from chop.training.report import device_name
 from chop.version import __version__
@@ -109,7 +109,7 @@ def conduct(
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings, worker.group)
-    logger.info("The study is '%s' in %s", place.study, without_password(place.url))
+    logger.info("The study is '%s' in %s", place.study, redacted(place.url))
     described = described_search(problem, settings, worker, about)
     ways, choices = settings.goals.directions, worker.space.choices
     record = Record(place.url, place.study, ways, choices, create=not place.continues, writes=True)
@@ -155,7 +155,7 @@ def conduct(
 def _note(place: Place, clock: Clock) -> Note:
     """What others may know of this search while it runs."""
     shown = located(place.url)
-    storage = shown if without_password(shown) == shown else None
+    storage = shown if redacted(shown) == shown else None
     return Note(place.study, storage, place.command, clock.started)
 
 
@@ -209,7 +209,7 @@ def _circumstances(place: Place, clock: Clock, accelerator: str) -> dict[str, An
         "versions": _versions(),
         "machine": _machine(accelerator),
         "study": place.study,
-        "storage": without_password(place.url),
+        "storage": redacted(place.url),
         "test": None,
     }
 

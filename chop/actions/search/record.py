@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.options import ConfigError, without_password
+from chop.actions.options import ConfigError
 from chop.actions.search.goals import Costs
 from chop.actions.search.kept import attributes_of, marks_of, outcome_of
 from chop.actions.search.outcome import Outcome
@@ -19,6 +19,7 @@ from chop.actions.search.rungs import Before, Mark
 from chop.actions.search.search_space.choices import Choices
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
+from chop.redaction import redacted, redacted_text, without_marks
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -84,19 +85,18 @@ def open_storage(url: str, *, create: bool = True, writes: bool | None = None) -
 def _parts(url: str) -> tuple[str, Path | None]:
     """What kind of storage it is, and its file if it is in one."""
     scheme, separator, rest = url.partition("://")
-    if not separator and url.partition(":")[0] not in KINDS:
+    is_path = not separator and url.partition(":")[0] not in KINDS
+    if is_path and redacted(url) == url:  # a password shall not become the name of a file
         return "journal", Path(url)
     scheme = scheme.partition("+")[0]  # without the driver
     if scheme not in KINDS or not separator:
-        raise ConfigError(
-            f"--storage {without_password(url)} is no storage for studies; write {STORAGES}"
-        )
+        raise ConfigError(f"--storage {redacted(url)} is no storage for studies; write {STORAGES}")
     if scheme == "journal":
         return scheme, Path(rest)
     file = rest.removeprefix("/").partition("?")[0]
     if scheme == "sqlite" and (not file or IN_MEMORY.search(rest)):
         raise ConfigError(
-            f"--storage {without_password(url)} is a database in memory, and the study would be "
+            f"--storage {redacted(url)} is a database in memory, and the study would be "
             f"lost with it; name a file: sqlite:///study.db"
         )
     return scheme, Path(file) if scheme == "sqlite" else None
@@ -104,13 +104,17 @@ def _parts(url: str) -> tuple[str, Path | None]:
 
 def check_url(url: str) -> None:
     """Refuse what is no storage, whatever is in it."""
-    _, path = _parts(url)
+    scheme, path = _parts(url)
+    if scheme == "postgresql":
+        _for_sqlalchemy(url)
     if path is not None and path.is_dir():
-        raise ConfigError(f"--storage {url} is a folder; name a file in it")
+        raise ConfigError(f"--storage {redacted(url)} is a folder; name a file in it")
     if path is not None and path.exists() and not path.is_file():
-        raise ConfigError(f"--storage {without_password(url)} is a device or a pipe; name a file")
+        raise ConfigError(f"--storage {redacted(url)} is a device or a pipe; name a file")
     if path is not None and url.startswith("sqlite") and not path.absolute().parent.is_dir():
-        raise ConfigError(f"--storage {url}: there is no folder {path.parent}; make it first")
+        raise ConfigError(
+            f"--storage {redacted(url)}: there is no folder {path.parent}; make it first"
+        )
 
 
 def located(url: str) -> str:
@@ -134,24 +138,48 @@ def _database(url: str) -> Database:
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
         arguments["connect_args"] = {"timeout": SQLITE_PATIENCE}
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return Database(RDBStorage(url, engine_kwargs=arguments))
+        return Database(RDBStorage(_for_sqlalchemy(url), engine_kwargs=arguments))
     except ImportError as error:
         raise ConfigError(
-            f"--storage {without_password(url)}: its driver is not installed; "
+            f"--storage {redacted(url)}: its driver is not installed; "
             f'.venv/bin/pip install -c constraints.txt -e ".[postgres]"'
         ) from error
     except ArgumentError as error:
         raise ConfigError(
-            f"--storage {without_password(url)} is no storage ({_reason(error)}); write {STORAGES}"
+            f"--storage {redacted(url)} is no storage ({_reason(error, url)}); write {STORAGES}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def _for_sqlalchemy(url: str) -> str:
+    """The URL with our driver; for a password that was left out, the driver looks elsewhere."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    url = without_marks(url)
+    try:
+        host = make_url(url).host or ""
+    except (ArgumentError, ValueError) as error:
+        raise ConfigError(
+            f"--storage {redacted(url)} is not a valid URL ({_reason(error, url)}); "
+            f"write {STORAGES}"
+        ) from None  # whose text may hold the password
+    if "@" in host:
+        raise ConfigError(f"--storage {redacted(url)}: write an @ in the password as %40")
+    if url.startswith("postgresql://"):
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+    return url.replace("{", "{{").replace("}", "}}")  # Optuna takes it for a template
+
+
+def _reason(error: Exception, url: str) -> str:
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return without_password(lines[0]) if lines else type(error).__name__
+    return redacted_text(lines[0], url) if lines else type(error).__name__
+
+
+def _advice(reason: str) -> str:
+    if "no password supplied" in reason or "password authentication failed" in reason:
+        return "give the password in --storage, in PGPASSWORD or in ~/.pgpass"
+    return "what it has is kept, and --resume goes on with it"
 
 
 @contextlib.contextmanager
@@ -165,9 +193,9 @@ def _told(url: str) -> Iterator[None]:
     except StorageError:
         raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
+        reason = _reason(error, url)
         raise StorageError(
-            f"the study in {without_password(url)} cannot be read or written: {_reason(error)}; "
-            f"what it has is kept, and --resume goes on with it"
+            f"the study in {redacted(url)} cannot be read or written: {reason}; {_advice(reason)}"
         ) from error
 
 
@@ -181,8 +209,8 @@ def reading(url: str) -> Iterator[None]:
         raise
     except DAMAGED as error:
         raise StorageError(
-            f"the study in {without_password(url)} is damaged, or was written by another version "
-            f"of MASE or Optuna ({type(error).__name__}: {_reason(error)}); restore a copy of it, "
+            f"the study in {redacted(url)} is damaged, or was written by another version "
+            f"of MASE or Optuna ({type(error).__name__}: {_reason(error, url)}); restore a copy of it, "
             f"or name another by --storage"
         ) from error
 
@@ -190,7 +218,7 @@ def reading(url: str) -> Iterator[None]:
 def missing_study(study: str, url: str) -> str:
     """What is said of a study that should be there."""
     return (
-        f"there is no study {study!r} in {without_password(url)}; correct --storage and --study, "
+        f"there is no study {study!r} in {redacted(url)}; correct --storage and --study, "
         f"or search first, without --resume"
     )
 
@@ -263,7 +291,7 @@ class Record:
     @property
     def shown(self) -> str:
         """Where it is, for people."""
-        return str(without_password(self.url))
+        return str(redacted(self.url))
 
     def attributes(self) -> dict[str, Any]:
         with reading(self.url):

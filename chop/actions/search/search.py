@@ -15,6 +15,7 @@ from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.log import quieter
+from chop.redaction import MARK
 from chop.registry import unknown
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
@@ -149,6 +150,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     from chop.actions.search.settings import settings_of
 
     _check_engine(config.engine)
+    _check_storage_given(config, project)
     tables = candidates_trained(config)
     own = own_strategy(tables)
     if own is None:
@@ -228,6 +230,22 @@ def _noted(place: Place, begins: bool) -> Iterator[bool]:
         if begins:
             running.write(Note(command=place.command))
         yield running.is_first
+
+
+def _check_storage_given(config: RunConfig, project: Project) -> None:
+    """A search that was kept elsewhere is found again only by who knows where, and its password."""
+    from chop.actions.search.report.record import read_record
+
+    goes_on, file = config.resume or config.apply is not None, project.search_ckpts / "search.json"
+    kept_here = any(project.search_ckpts.glob("*.journal"))
+    if config.storage is not None or not goes_on or kept_here or not file.is_file():
+        return
+    record = read_record(file)
+    password = " with its password, or with PGPASSWORD set" if MARK in str(record.storage) else ""
+    raise ConfigError(
+        f"{'--resume' if config.resume else '--apply'}: the study {record.study!r} of this search "
+        f"is kept in {record.storage}; name it by --storage and --study{password}"
+    )
 
 
 def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None:

@@ -123,6 +123,8 @@ def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="
 
 # --- a server of our own
 
+GUARDED = "guarded"  # the role that has to give its password
+
 
 def postgres_program(name):
     found = shutil.which(name) or next(
@@ -167,6 +169,8 @@ def postgres():
 
     data = folder / "data"
     run(initdb, "-D", str(data), "-U", "mase", "-A", "trust", "--no-sync")
+    rules = data / "pg_hba.conf"
+    rules.write_text(f"host all {GUARDED} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
     flags = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
     run(pg_ctl, "-D", str(data), "-l", str(folder / "log"), "-w", "-o", flags, "start")
     yield f"postgresql://mase:secret@127.0.0.1:{port}/postgres"

@@ -7,14 +7,15 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from chop.actions.config import ConfigError
 from chop.actions.invocation import called
 from chop.actions.search.running import FILE as RUNNING
 from chop.actions.search.running import Note, is_running, read_note
+from chop.redaction import redacted, redacted_text
 from chop.registry import nearest
 
 __all__ = ["Objective", "SearchRecord", "Space", "Trial", "find_record", "read_record"]
@@ -91,7 +92,7 @@ class SearchRecord(_Part):
     """A whole search."""
 
     version: int
-    command: str = "ch search"
+    command: Annotated[str, AfterValidator(lambda text: redacted_text(text))] = "ch search"
     started: str | None = None
     finished: str | None = None
     seconds: float | None = None
@@ -105,7 +106,7 @@ class SearchRecord(_Part):
     seed: int | None = None
     sampler: str | None = None
     study: str | None = None
-    storage: str | None = None
+    storage: Annotated[str | None, AfterValidator(redacted)] = None
     workers: int | None = None
     space: Space = Space()
     objectives: list[Objective] = Field(min_length=1)
