@@ -66,12 +66,13 @@ def search(
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search.conduct import STUDY, Place, conduct
     from chop.actions.search.labs import conduct_by, own_strategy
-    from chop.actions.search.settings import settings_of
+    from chop.actions.search.settings import check_tables, settings_of
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     _check_engine(engine)
     tables = _tables(search_config)
+    check_tables(tables)
     own = own_strategy(tables)
     if own is None:
         settings_of(tables)
@@ -143,9 +144,10 @@ def run_search(config: RunConfig, project: Project) -> None:
     from chop.actions.search.conduct import STUDY, Place, prepared
     from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
     from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
-    from chop.actions.search.settings import settings_of
+    from chop.actions.search.settings import check_tables, settings_of
 
     _check_engine(config.engine)
+    check_tables(config.search, f"{config.config}: ")
     tables = candidates_trained(config)
     own = own_strategy(tables)
     if own is None:
@@ -204,7 +206,7 @@ def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None
     from chop.actions.search.search_space.registry import check_name
     from chop.devices import parse_accelerator
 
-    name = tables.get("search_space", {}).get("name")
+    name = tables["search_space"].get("name")
     try:
         parse_accelerator(config.accelerator)
     except RuntimeError as error:
