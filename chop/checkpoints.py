@@ -253,6 +253,22 @@ def fill(model: nn.Module, state: State, source: Path | str) -> None:
     model.load_state_dict(dict(state))
 
 
+def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
+    """Refuse parameters that are nan or infinite, and buffers that are nan.
+
+    An infinite buffer may well be meant, as in a mask of attention.
+    """
+    wrong = {name: ~torch.isfinite(p) for name, p in model.named_parameters()}
+    wrong |= {name: torch.isnan(buffer) for name, buffer in model.named_buffers()}
+    for name, values in wrong.items():
+        if (count := int(values.sum())) > 0:
+            values_are = "value that is" if count == 1 else "values that are"
+            raise ValueError(
+                f"{source or 'the model'}: {name} has {count:,} {values_are} nan or infinite; "
+                f"train it again with a lower --learning-rate, or go on with --allow-nonfinite"
+            )
+
+
 def _problem_of(tensor: Tensor, own: Tensor | None) -> str | None:
     """Why a tensor cannot become a parameter, whatever its shape; `own` is what is there now."""
     if tensor.is_nested:

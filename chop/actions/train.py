@@ -111,6 +111,7 @@ def fit(
             load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
+    _warn_of_lowest_rate(options)
     training = Training(
         model,
         data_module,
@@ -128,6 +129,17 @@ def fit(
         logger.info("Saved mase graph to %s", folder)
     fitted.place.leave()
     return fitted
+
+
+def _warn_of_lowest_rate(options: TrainOptions) -> None:
+    """A schedule can only fall."""
+    first, lowest = options.learning_rate, options.eta_min
+    if options.schedule != "constant" and lowest > first:
+        logger.warning(
+            "eta_min = %g is above learning_rate = %g, so that the rate stays at %g; lower "
+            "--eta-min, or use --schedule constant",
+            *(lowest, first, first),
+        )
 
 
 @contextlib.contextmanager

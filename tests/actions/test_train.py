@@ -351,6 +351,21 @@ def test_the_functions_take_the_arguments_of_the_labs(tmp_path):
     assert all(map(torch.equal, fresh.state_dict().values(), model.state_dict().values()))
 
 
+@pytest.mark.parametrize(
+    ("schedule", "warned"),
+    [({"eta_min": 0.1}, True), ({"eta_min": 0.1, "schedule": "constant"}, False), ({}, False)],
+)
+def test_a_lowest_rate_above_the_first_one_is_warned_of(caplog, schedule, warned):
+    data = MaseDataModule(name="jsc-sim", batch_size=512, num_workers=0)
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
+    arguments = lab(model, data, scheduler_args=schedule)
+    arguments["plt_trainer_args"] |= {"fast_dev_run": True}
+    with caplog.at_level("WARNING", "chop"):
+        train(**arguments)
+    sentence = "eta_min = 0.1 is above learning_rate = 0.01, so that the rate stays at 0.01; lower"
+    assert (sentence in caplog.text) == warned
+
+
 def test_the_predecessors_checkpoint_scores_its_72_percent_on_the_genuine_rows(
     shared, ch, tmp_path
 ):

@@ -62,6 +62,7 @@ def search(
     study: str | None = None,
     resume: bool = False,
     engine: str = "local",
+    allow_nonfinite: bool = False,
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search.conduct import STUDY, Place, conduct
@@ -86,6 +87,7 @@ def search(
         load_name,
         load_type,
         seed,
+        allow_nonfinite=allow_nonfinite,
     )
     place = Place(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
@@ -119,10 +121,12 @@ def make_problem(
     name: str = "",
     imports: tuple[Path, ...] = (),
     trained: bool = True,  # a notebook hands over a network that it has trained
+    allow_nonfinite: bool = False,
 ) -> Problem:
     """Load the parent, and trace it."""
     from chop.actions.search.problem import Problem
     from chop.actions.transform.source import Source
+    from chop.checkpoints import refuse_nonfinite
     from chop.devices import parse_accelerator
 
     if data_module.train_dataset is None:
@@ -134,6 +138,8 @@ def make_problem(
         raise ValueError(str(error)) from error
     source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
     graph = source.graph_on(device, dict(cf_args or {}))
+    if not allow_nonfinite:
+        refuse_nonfinite(graph.model, load_name)
     return Problem(
         graph, model_info, task, data_module, tables, accelerator, seed, imports, trained
     )
@@ -172,6 +178,7 @@ def run_search(config: RunConfig, project: Project) -> None:
             str(config.model),
             config.imports,
             trained=load_name is not None or config.is_pretrained,
+            allow_nonfinite=config.allow_nonfinite,
         )
 
     if own is None and trains_parent(config, project):  # a file that is wrong costs no training
