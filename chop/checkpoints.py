@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.files import replaced_folder, restore_folder
+from chop.plain_tensors import why_not_plain
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -271,14 +272,8 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
 
 def _problem_of(tensor: Tensor, own: Tensor | None) -> str | None:
     """Why a tensor cannot become a parameter, whatever its shape; `own` is what is there now."""
-    if tensor.is_nested:
-        return "is nested"
-    if tensor.is_quantized:
-        return "is quantised"
-    if tensor.layout is not torch.strided:
-        return "is sparse"
-    if tensor.is_meta:
-        return "has no values, as it is on the device meta"
+    if (reason := why_not_plain(tensor)) is not None:
+        return reason
     if own is not None and _kind(tensor) != _kind(own):
         theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, own))
         return f"is {theirs}, and the model's is {ours}"
