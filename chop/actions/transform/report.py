@@ -90,7 +90,7 @@ def remove_stale(folder: Path | None) -> None:
 def _listed(file: Path) -> list[str]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:  # somebody else's; it will be overwritten
+    except (ValueError, RecursionError):  # somebody else's; it will be overwritten
         return []
     files = content.get("files") if isinstance(content, dict) else None
     return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
