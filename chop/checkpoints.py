@@ -228,6 +228,12 @@ def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:
     """Put `state` into `model`; what does not fit is named before anything is changed."""
+    check_fits(model, state, source)
+    model.load_state_dict(dict(state))
+
+
+def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
+    """Refuse weights of other names, shapes or kinds than those of `model`."""
     own = model.state_dict()
     for key, tensor in state.items():
         if (problem := _problem_of(tensor, own.get(key))) is not None:
@@ -251,7 +257,6 @@ def fill(model: nn.Module, state: State, source: Path | str) -> None:
             f"{source} does not fit the model: {'; '.join(problems)}; "
             f"is it the checkpoint of another model or data set?"
         )
-    model.load_state_dict(dict(state))
 
 
 def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:

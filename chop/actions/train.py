@@ -145,12 +145,14 @@ def _warn_of_lowest_rate(options: TrainOptions) -> None:
 @contextlib.contextmanager
 def best_weights(model: nn.Module, names: Names) -> Iterator[None]:
     """Meanwhile the model has the weights of its best epoch, if they were saved."""
+    from chop.checkpoints import fill
     from chop.training.saving import PREFIX, read_run
 
     last = {key: value.clone() for key, value in model.state_dict().items()}
     if names.best.exists():
         saved = read_run(names.best)["state_dict"]
-        model.load_state_dict({key.removeprefix(PREFIX): value for key, value in saved.items()})
+        best = {key.removeprefix(PREFIX): value for key, value in saved.items()}
+        fill(model, best, names.best)
     try:
         yield
     finally:

@@ -304,6 +304,27 @@ def test_two_machines_train_one_network(tmp_path, environment):
     assert summary["progress"]["step"] == 117
 
 
+def test_a_run_with_odd_files_is_resumed_from_none_of_them(here, tmp_path):
+    run = (*RUN, "--max-epochs", 1, "--project-dir", tmp_path / "out", "--no-progress")
+    assert here(*run)[0] == 0
+    folder = software(tmp_path)
+    last, curves = folder / "training_ckpts" / "last.ckpt", folder / "metrics.csv"
+    saved, rows = torch.load(last), curves.read_text()
+    curves.write_text("time,loss\n1,2\n")
+    code, _, said = here(*run, "--resume")
+    assert code == 1
+    assert said.splitlines()[-1].startswith(f"ch: {curves} does not hold the curves of a run")
+    assert curves.read_text() == "time,loss\n1,2\n"
+    curves.write_text(rows)
+    saved["mase"]["progress"]["step"] = "many"
+    torch.save(saved, last)
+    code, _, said = here(*run, "--resume")
+    assert code == 1
+    sentence = said.splitlines()[-1]
+    assert sentence.startswith(f"ch: {last} cannot be resumed: mase.progress.step should be a val")
+    assert sentence.endswith("; remove it to go on from best.ckpt")
+
+
 def simulated_test_jets():
     data = MaseDataModule("jsc-sim")
     data.setup("test")
