@@ -54,8 +54,10 @@ def _warn_of_others(config: RunConfig) -> None:
 def data_module_for(config: RunConfig) -> MaseDataModule:
     """The data set that the options name, not loaded yet."""
     from chop.dataset import MaseDataModule
+    from chop.dataset.base import DATASETS
 
     options: dict[str, Any] = dict(config.dataset_args)
+    DATASETS[str(config.dataset)].refuse_offered(options)
     if config.legacy_val:
         options["legacy_val"] = True
     return MaseDataModule(

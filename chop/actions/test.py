@@ -42,11 +42,20 @@ def test(
     visualizer: Any = None,
     load_name: str | None = None,
     load_type: str | None = None,
+    allow_nonfinite: bool = False,
 ) -> dict[str, float]:
     """Score `model` on the test split as the labs call it; the metrics are logged and returned."""
     only_classification(task)
     return _score(
-        "test", model, data_module, plt_trainer_args, save_path, visualizer, load_name, load_type
+        "test",
+        model,
+        data_module,
+        plt_trainer_args,
+        save_path,
+        visualizer,
+        load_name,
+        load_type,
+        allow_nonfinite,
     )
 
 
@@ -65,6 +74,7 @@ def validate(
     visualizer: Any = None,
     load_name: str | None = None,
     load_type: str | None = None,
+    allow_nonfinite: bool = False,
 ) -> dict[str, float]:
     """Score `model` on the validation split; otherwise like `test`."""
     only_classification(task)
@@ -77,6 +87,7 @@ def validate(
         visualizer,
         load_name,
         load_type,
+        allow_nonfinite,
     )
 
 
@@ -92,14 +103,17 @@ def _score(
     visualizer: Any,
     load_name: str | None,
     load_type: str | None,
+    allow_nonfinite: bool,
 ) -> dict[str, float]:
-    from chop.checkpoints import load_model
+    from chop.checkpoints import load_model, refuse_nonfinite
     from chop.log import show_logs_unless_configured
     from chop.training.options import TrainOptions
 
     show_logs_unless_configured()
     if load_name is not None:
         model = load_model(load_name, load_type or "mz", model)
+    if not allow_nonfinite:
+        refuse_nonfinite(model, load_name)
     options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
     score = scored(model, data_module, split, options)
     metrics = {
@@ -221,5 +235,6 @@ def run_test(config: RunConfig, project: Project) -> None:
         save_path=project.software / "checkpoints",
         load_name=config.load_name,
         load_type=config.load_type,
+        allow_nonfinite=config.allow_nonfinite,
     )
     logger.info("Testing is completed")

@@ -115,6 +115,7 @@ def fit(
             load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
+    _warn_of_lowest_rate(options)
     with memory_for(f"train with batches of {data_module.batch_size}"), together(LOST):
         training = Training(
             model,
@@ -136,15 +137,28 @@ def fit(
     return fitted
 
 
+def _warn_of_lowest_rate(options: TrainOptions) -> None:
+    """A schedule can only fall."""
+    first, lowest = options.learning_rate, options.eta_min
+    if options.schedule != "constant" and lowest > first:
+        logger.warning(
+            "eta_min = %g is above learning_rate = %g, so that the rate stays at %g; lower "
+            "--eta-min, or use --schedule constant",
+            *(lowest, first, first),
+        )
+
+
 @contextlib.contextmanager
 def best_weights(model: nn.Module, names: Names) -> Iterator[None]:
     """Meanwhile the model has the weights of its best epoch, if they were saved."""
+    from chop.checkpoints import fill
     from chop.training.saving import PREFIX, read_run
 
     last = {key: value.clone() for key, value in model.state_dict().items()}
     if names.best.exists():
         saved = read_run(names.best)["state_dict"]
-        model.load_state_dict({key.removeprefix(PREFIX): value for key, value in saved.items()})
+        best = {key.removeprefix(PREFIX): value for key, value in saved.items()}
+        fill(model, best, names.best)
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ def _downloaded(folder: Path) -> Path:
     try:
         facts = read_json(about, advice="try again later")["data_set_description"]
         url, md5 = facts["url"], facts["md5_checksum"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{ABOUT} does not say where the data lies; try again later, or download the ARFF file "
             f"of OpenML's data set 42468 and save it as {target}"

@@ -152,7 +152,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
                 classes=tuple(facts["classes"]),
                 fingerprints=facts["fingerprints"],
             )
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         logger.warning("%s is damaged (%s) and will be made anew", file, error)
         return None
     return data if _sound(file, data, recipe) else None

@@ -19,12 +19,13 @@ from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
+from chop.training.fields import Progress
 from chop.training.interruption import Interruption
 from chop.training.names import Names
 from chop.training.nonfinite import cause
 from chop.training.optimisers import learning_rate, make_optimizer
 from chop.training.options import TrainOptions
-from chop.training.saving import Progress, checkpoint, read_run, restore, write_atomically
+from chop.training.saving import checkpoint, read_run, restore, write_atomically
 from chop.training.scalars import Visualizer
 from chop.training.steps import (
     CapturedRun,

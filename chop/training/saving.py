@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from chop.checkpoints import fill, read_torch_file
+from chop.checkpoints import check_fits, fill, read_torch_file
 from chop.files import write_whole
-from chop.training.options import TrainOptions
+from chop.training.fields import Progress, check_fields, check_moments
 from chop.version import __version__
 
+SOURCE = "the checkpoint that is resumed"
 PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
 FULL = (
     "the previous checkpoint is untouched: free some space or choose another --project-dir, "
     "then --resume"
 )
-
-
-@dataclass
-class Progress:
-    """How far a run is; enough, with the weights, to go on as if nothing had happened."""
-
-    epoch: int = 0
-    step: int = 0  # optimiser steps in all
-    step_in_epoch: int = 0
-    best_loss: float = float("inf")
-    best_accuracy: float | None = None
-    best_epoch: int = -1
-
-    @property
-    def stale_epochs(self) -> int:
-        """Finished epochs since the best one."""
-        return self.epoch - 1 - self.best_epoch
-
-    def is_at_limit(self, options: TrainOptions) -> bool:
-        """Whether the epochs or the steps of `options` are done."""
-        limit = 1 if options.fast_dev_run else options.max_steps
-        return self.epoch >= options.max_epochs or (limit is not None and self.step >= limit)
-
-    def is_out_of_patience(self, options: TrainOptions) -> bool:
-        """Whether the loss has not fallen for as many epochs as `options` allow."""
-        patience = options.early_stopping
-        return patience is not None and self.best_epoch >= 0 and self.stale_epochs >= patience
-
-    def is_complete(self, options: TrainOptions) -> bool:
-        """Whether a run with `options` has nothing left to train."""
-        return self.is_at_limit(options) or self.is_out_of_patience(options)
 
 
 def checkpoint(
@@ -99,6 +69,7 @@ def read_run(file: Path) -> dict[str, Any]:
             f"{file} cannot be resumed: it was not written by this tool; "
             f"use --load {file} --load-type pl to begin with its weights"
         )
+    check_fields(saved, file)
     return saved
 
 
@@ -115,18 +86,27 @@ def restore(
             f"the run that is resumed was trained by {ours['optimizer']}, not by {now}; "
             f"resume it with the same --training-optimizer"
         )
-    fill(
-        model,
-        {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()},
-        "the checkpoint that is resumed",
-    )
+    weights = {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()}
+    check_fits(model, weights, SOURCE)
+    check_moments(optimizer, saved["optimizer_states"][0])
+    fill(model, weights, SOURCE)
     _restore_moments(optimizer, saved["optimizer_states"][0])
     if scaler is not None and ours["scaler"]:
-        scaler.load_state_dict(ours["scaler"])
+        _restore_scaler(scaler, ours["scaler"])
     torch.set_rng_state(ours["random"]["cpu"])
     if torch.cuda.is_available() and "cuda" in ours["random"]:
         torch.cuda.set_rng_state(ours["random"]["cuda"])
     return Progress(**ours["progress"])
+
+
+def _restore_scaler(scaler: torch.amp.GradScaler, saved: dict[str, Any]) -> None:
+    try:
+        scaler.load_state_dict(saved)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"mase.scaler of the checkpoint that is resumed does not fit ({error}); begin with its "
+            f"weights by --load and --load-type pl"
+        ) from error
 
 
 def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:

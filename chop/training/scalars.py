@@ -81,9 +81,28 @@ class CsvCurves:
 
 
 def read_curves(file: Path) -> list[dict[str, str]]:
-    """The complete rows of a `metrics.csv`."""
-    with open(file, newline="", encoding="utf-8") as lines:
-        return [row for row in csv.DictReader(lines) if None not in row.values()]
+    """The complete rows of a `metrics.csv`; one that is not ours is refused."""
+    try:
+        with open(file, newline="", encoding="utf-8") as lines:
+            reader = csv.DictReader(lines)
+            if tuple(reader.fieldnames or COLUMNS) != COLUMNS:
+                raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+            rows = [row for row in reader if None not in row.values()]
+        for row in rows:
+            _check_numbers(row)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(
+            f"{file} does not hold the curves of a run ({error}); move it away, then --resume"
+        ) from error
+    return rows
+
+
+def _check_numbers(row: Mapping[str, Any]) -> None:
+    for name, cell in row.items():
+        if name not in COLUMNS:
+            raise ValueError("a row has too many cells")
+        if cell:
+            (int if name in ("epoch", "step") else float)(cell)
 
 
 class TensorBoardCurves:

@@ -326,6 +326,27 @@ def test_two_machines_train_one_network(tmp_path, environment):
     assert summary["progress"]["step"] == 117
 
 
+def test_a_run_with_odd_files_is_resumed_from_none_of_them(here, tmp_path):
+    run = (*RUN, "--max-epochs", 1, "--project-dir", tmp_path / "out", "--no-progress")
+    assert here(*run)[0] == 0
+    folder = software(tmp_path)
+    last, curves = folder / "training_ckpts" / "last.ckpt", folder / "metrics.csv"
+    saved, rows = torch.load(last), curves.read_text()
+    curves.write_text("time,loss\n1,2\n")
+    code, _, said = here(*run, "--resume")
+    assert code == 1
+    assert said.splitlines()[-1].startswith(f"ch: {curves} does not hold the curves of a run")
+    assert curves.read_text() == "time,loss\n1,2\n"
+    curves.write_text(rows)
+    saved["mase"]["progress"]["step"] = "many"
+    torch.save(saved, last)
+    code, _, said = here(*run, "--resume")
+    assert code == 1
+    sentence = said.splitlines()[-1]
+    assert sentence.startswith(f"ch: {last} cannot be resumed: mase.progress.step should be a val")
+    assert sentence.endswith("; remove it to go on from best.ckpt")
+
+
 def simulated_test_jets():
     data = MaseDataModule("jsc-sim")
     data.setup("test")
@@ -371,6 +392,21 @@ def test_the_functions_take_the_arguments_of_the_labs(tmp_path):
     del arguments["weight_decay"]
     assert validate(**arguments).keys() == {"val_acc_epoch", "val_loss_epoch"}
     assert all(map(torch.equal, fresh.state_dict().values(), model.state_dict().values()))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warned"),
+    [({"eta_min": 0.1}, True), ({"eta_min": 0.1, "schedule": "constant"}, False), ({}, False)],
+)
+def test_a_lowest_rate_above_the_first_one_is_warned_of(caplog, schedule, warned):
+    data = MaseDataModule(name="jsc-sim", batch_size=512, num_workers=0)
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
+    arguments = lab(model, data, scheduler_args=schedule)
+    arguments["plt_trainer_args"] |= {"fast_dev_run": True}
+    with caplog.at_level("WARNING", "chop"):
+        train(**arguments)
+    sentence = "eta_min = 0.1 is above learning_rate = 0.01, so that the rate stays at 0.01; lower"
+    assert (sentence in caplog.text) == warned
 
 
 def test_the_predecessors_checkpoint_scores_its_72_percent_on_the_genuine_rows(

@@ -321,8 +321,9 @@ def test_only_files_in_the_folder_are_removed(tmp_path, transformed):
     for left in ({"files": ["../mine.txt", str(mine), 3]}, [], {"files": 3}):
         (folder / "transform.json").write_text(json.dumps(left))
         transformed({"passes": {"report_graph": {}}})
-    (folder / "transform.json").write_text("no JSON")
-    transformed({"passes": {"report_graph": {}}})
+    for left in ("no JSON", "[" * 100_000):
+        (folder / "transform.json").write_text(left)
+        transformed({"passes": {"report_graph": {}}})
     assert mine.read_text() == "mine"
 
 

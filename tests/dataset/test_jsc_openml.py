@@ -112,8 +112,17 @@ class TestDownload:
         assert asked == {module.ABOUT: None, facts["url"]: f"md5:{facts['md5_checksum']}"}
         assert (cache / "jsc-openml" / module.FILE).exists()
 
-    def test_an_answer_without_an_address_is_refused(self, openml, cache):
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_an_answer_without_an_address_is_refused(self, openml, cache, monkeypatch, nested):
         openml[1].pop("url")
+        if nested:
+
+            def fetch(url, target, **more):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text("[" * 100_000)
+                return target
+
+            monkeypatch.setattr(module, "download", fetch)
         with pytest.raises(ValueError, match=r"does not say where the data lies.*save it as"):
             get_dataset("jsc-openml", "train")
         assert not list((cache / "jsc-openml").glob("about*"))

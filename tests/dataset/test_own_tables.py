@@ -313,7 +313,7 @@ class TestRefusals:
             ({"x": X, "y": X[:, 0]}, "are no classes"),
             ({"x": X[:, 0], "y": CODES}, "neither a table (N, features) nor pictures"),
             ({"x": X[:0], "y": CODES[:0]}, "has no samples for train"),
-            ({"x": X.astype(str), "y": CODES}, "are no numbers"),
+            ({"x": X.astype(str), "y": CODES}, "are not numbers; convert them"),
             ({"x_train": X, "y_train": CODES, "x_test": X[:, 1:], "y_test": CODES}, "of shapes"),
         ],
     )
@@ -323,7 +323,7 @@ class TestRefusals:
     def test_pickled_objects(self, tmp_path, cache):
         file = tmp_path / "own.npz"
         np.savez(file, x=X, y=np.array([{}] * ROWS, dtype=object))
-        assert "is no npz file of plain arrays; write it with" in self.refused("npz", file)
+        assert "is not an npz file of plain arrays; write it with" in self.refused("npz", file)
         torch.save({"x": torch.ones(3), "y": Exploit()}, tmp_path / "own.pt")
         assert "cannot be read as tensors" in self.refused("tensors", tmp_path / "own.pt")
 

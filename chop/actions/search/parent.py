@@ -38,8 +38,7 @@ def candidates_trained(config: RunConfig) -> dict[str, Any]:
     to train, and so that is done first.
     """
     tables: dict[str, Any] = copy.deepcopy(dict(config.search))
-    strategy = tables.get("strategy")
-    strategy = strategy if isinstance(strategy, dict) else {}
+    strategy = tables["strategy"]
     runners = strategy.get("sw_runner")
     if not isinstance(runners, dict) or not _widens(tables) or "basic_evaluation" not in runners:
         return tables
@@ -66,17 +65,17 @@ def candidates_trained(config: RunConfig) -> dict[str, Any]:
 
 def _widens(tables: dict[str, Any]) -> bool:
     """Whether the space is one of widths."""
-    space = tables.get("search_space") or {}
+    space = tables["search_space"]
     if "redefine" in str(space.get("name")) or "redefine" in (space.get("passes") or {}):
         return True
-    seeds = (space.get("seed") or {}).values() if isinstance(space.get("seed"), dict) else ()
-    names = [(seed.get("config") or seed).get("name") for seed in seeds if isinstance(seed, dict)]
+    seeds = [seed for seed in (space.get("seed") or {}).values() if isinstance(seed, dict)]
+    names = [(seed.get("config") or seed).get("name") for seed in seeds]
     return any(name in WIDENINGS for n in names if isinstance(n, list) for name in n)
 
 
 def _inherits(tables: dict[str, Any]) -> bool:
     """Whether candidates of other widths have the parent's weights."""
-    space = tables.get("search_space") or {}
+    space = tables["search_space"]
     options = [space.get("options"), *(space.get("passes") or {}).values()]
     return any(isinstance(o, dict) and o.get("weights") == "inherit" for o in options)
 
@@ -125,7 +124,7 @@ class _Earlier:
 def _earlier(config: RunConfig, project: Project) -> _Earlier | None:
     """What an earlier run with the same options has trained; other options are refused."""
     from chop.actions.train import latest_run, options_of
-    from chop.training.saving import Progress
+    from chop.training.fields import Progress
 
     names, saved = latest_run(project.training_ckpts)
     if names is None or saved is None:

@@ -210,8 +210,8 @@ def reading(url: str) -> Iterator[None]:
     except DAMAGED as error:
         raise StorageError(
             f"the study in {redacted(url)} is damaged, or was written by another version "
-            f"of MASE or Optuna ({type(error).__name__}: {_reason(error, url)}); restore a copy of it, "
-            f"or name another by --storage"
+            f"of MASE or Optuna ({type(error).__name__}: {_reason(error, url)}); restore a copy of "
+            f"it, or name another by --storage"
         ) from error
 
 

@@ -64,17 +64,19 @@ def search(
     study: str | None = None,
     resume: bool = False,
     engine: str = "local",
+    allow_nonfinite: bool = False,
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search.conduct import conduct
     from chop.actions.search.labs import conduct_by, own_strategy
     from chop.actions.search.place import STUDY, Place
-    from chop.actions.search.settings import settings_of
+    from chop.actions.search.settings import check_tables, settings_of
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     _check_engine(engine)
     tables = _tables(search_config)
+    check_tables(tables)
     own = own_strategy(tables)
     if own is None:
         settings_of(tables)
@@ -88,6 +90,7 @@ def search(
         load_name,
         load_type,
         seed,
+        allow_nonfinite=allow_nonfinite,
     )
     place = Place(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
@@ -121,10 +124,12 @@ def make_problem(
     name: str = "",
     imports: tuple[Path, ...] = (),
     trained: bool = True,  # a notebook hands over a network that it has trained
+    allow_nonfinite: bool = False,
 ) -> Problem:
     """Load the parent, and trace it."""
     from chop.actions.search.problem import Problem
     from chop.actions.transform.source import Source
+    from chop.checkpoints import refuse_nonfinite
     from chop.devices import parse_accelerator
 
     if data_module.train_dataset is None:
@@ -136,6 +141,8 @@ def make_problem(
         raise ValueError(str(error)) from error
     source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
     graph = source.graph_on(device, dict(cf_args or {}))
+    if not allow_nonfinite:
+        refuse_nonfinite(graph.model, load_name)
     return Problem(
         graph, model_info, task, data_module, tables, accelerator, seed, imports, trained
     )
@@ -147,10 +154,11 @@ def run_search(config: RunConfig, project: Project) -> None:
     from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
     from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
     from chop.actions.search.place import check_study
-    from chop.actions.search.settings import settings_of
+    from chop.actions.search.settings import check_tables, settings_of
 
     _check_engine(config.engine)
     _check_storage_given(config, project)
+    check_tables(config.search, f"{config.config}: ")
     tables = candidates_trained(config)
     own = own_strategy(tables)
     if own is None:
@@ -175,6 +183,7 @@ def run_search(config: RunConfig, project: Project) -> None:
             str(config.model),
             config.imports,
             trained=load_name is not None or config.is_pretrained,
+            allow_nonfinite=config.allow_nonfinite,
         )
 
     place = _place(config, project)
@@ -255,7 +264,7 @@ def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None
     from chop.actions.search.search_space.registry import check_name
     from chop.devices import parse_accelerator
 
-    name = tables.get("search_space", {}).get("name")
+    name = tables["search_space"].get("name")
     try:
         parse_accelerator(config.accelerator)
     except RuntimeError as error:

@@ -20,6 +20,7 @@ from chop.registry import unknown
 
 NAMES = ("output_only", "both", "input_only")
 WIDTHS = ("width", "out_features", "out_channels")
+LARGEST = 1_000_000  # times as wide, or channels: more than any layer has
 KEYS = ("name", "channel_multiplier", *WIDTHS, "repeat")
 # what a sampled config of a search has beside the keys of nodes
 IGNORED = ("accelerator",)
@@ -99,9 +100,14 @@ def _number(key: str, config: Mapping[str, Any], which: str) -> float | None:
     if value is None or config.get("name", "both") is None:  # the labs' "not this layer"
         return None
     if isinstance(value, list | tuple):
-        raise PassArgsError(f"{key!r}: {which} is {value!r:.40}; a list of choices is for search")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-        raise PassArgsError(f"{key!r}: {which} is {value!r:.40}; give a number above 0")
+        raise PassArgsError(
+            f"{key!r}: {which} is {value!r:.40}, a list; give one number, as choices are for "
+            f"[search.search_space.seed]"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
+        raise PassArgsError(
+            f"{key!r}: {which} is {value!r:.40}; give a number above 0 and below {LARGEST}"
+        )
     return value
 
 

@@ -248,7 +248,7 @@ class TestRefused:
             (both(channel_multiplier=True), "channel_multiplier is True; give a number above 0"),
             (both(channel_multiplier="2"), "channel_multiplier is '2'; give a number above 0"),
             (both(channel_multiplier=float("nan")), "channel_multiplier is nan"),
-            (both(channel_multiplier=[1, 2]), "a list of choices is for search"),
+            (both(channel_multiplier=[1, 2]), "a list; give one number, as choices are for"),
             (both(width=2.5), "width is 2.5; give a whole number"),
             (both(width=4, channel_multiplier=2), "give one of them"),
             (both(width=4, out_features=4), "has width and out_features; give one of them"),
