@@ -15,11 +15,12 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 
-__all__ = ["Keeps", "Project", "find_project_to_resume"]
+__all__ = ["Keeps", "Project", "check_study", "find_project_to_resume"]
 
 logger = logging.getLogger(__name__)
 
 Keeps = Literal["training", "search"]
+LONGEST_NAME = 200  # bytes, to which endings such as .populations are added
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -56,6 +57,7 @@ class Project:
         project = cls(config.project_dir / (config.project or _derived_name(config)))
         if config.project_dir.resolve() not in project.folder.resolve().parents:
             raise ConfigError(f"--project: {config.project!r} leaves --project-dir; give a name")
+        _check_length("--project", project.name)
         _check_writable(project.folder)
         return project
 
@@ -114,6 +116,23 @@ class Project:
             folder.mkdir(parents=True, exist_ok=True)
         logger.info(said, self.folder)
         return self
+
+
+def check_study(name: str | None) -> None:
+    """Files are named after a study, as folders are after a project."""
+    if name is None:
+        return
+    if not name.isprintable() or name in ("", ".", "..") or set(name) & {"/", "\\"}:
+        raise ConfigError(f"--study: {name!r} leaves the project; give a name without / and \\")
+    _check_length("--study", name)
+
+
+def _check_length(flag: str, name: str) -> None:
+    """Refuse at the start what file systems would refuse later."""
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise ConfigError(
+            f"{flag}: {name[:20]!r}… is longer than {LONGEST_NAME} bytes; shorten the name"
+        )
 
 
 def _owner(checkpoint: str | None) -> Path | None:
