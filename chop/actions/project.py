@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chop.actions.config import ConfigError, RunConfig
+from chop.actions.config import ConfigError, RunConfig, default_project_dir
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 
@@ -40,7 +40,7 @@ class Project:
         if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume goes on with the run's own weights; leave --load out")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
-            return cls(owner)
+            return cls._of_checkpoint(config, owner)
         goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
         earlier = find_project_to_resume(config) if goes_on and config.project is None else None
         project = earlier or cls._named(config)
@@ -50,6 +50,15 @@ class Project:
                 f"start the run without --resume, or name its folder with --project"
             )
         return project
+
+    @classmethod
+    def _of_checkpoint(cls, config: RunConfig, owner: Path) -> Project:
+        """The run that has left the checkpoint, unless another --project-dir was given."""
+        given = config.project_dir != default_project_dir()
+        if given and config.project_dir.resolve() not in owner.resolve().parents:
+            return cls._named(config)
+        _check_writable(owner)
+        return cls(owner)
 
     @classmethod
     def _named(cls, config: RunConfig) -> Project:

@@ -97,3 +97,14 @@ def test_options_are_refused_before_files_of_the_user_are_run(
     refused, action, text, flags, expected
 ):
     assert expected in refused(action, text, *flags)
+
+
+@pytest.mark.parametrize("code", ["", "0", "3", "'done'"])
+def test_a_file_of_the_user_does_not_end_the_program(here, tmp_path, code):
+    (tmp_path / "ends.py").write_text(f"import sys\nsys.exit({code})\n")
+    code, _, said = here("train", "jsc-tiny", "jsc-sim", "--import", tmp_path / "ends.py")
+    assert code == 1
+    assert said.startswith(
+        f"ch: --import: {tmp_path / 'ends.py'}, line 2: it would end the program"
+    )
+    assert len(said.splitlines()) == 1
