@@ -176,6 +176,11 @@ def only_classification(task: str) -> None:
         raise ValueError(f"training and testing know classification (cls), not {task!r}")
 
 
+def check_train(config: RunConfig, project: Project) -> None:
+    """Refuse options that the training loop cannot run with."""
+    options_of(config)
+
+
 def run_train(config: RunConfig, project: Project) -> None:
     """`ch train`."""
     from chop.training.display import model_summary

@@ -101,7 +101,7 @@ def numbered_journals(folder: Path) -> dict[int, Path]:
     return {int(found[1] or 0): file for file, found in named.items() if found}
 
 
-def check_study(place: Place) -> None:
+def check_study_exists(place: Place) -> None:
     """Refuse a study that is not there, before anything takes time."""
     place = latest(place)
     record = Record.found(place.url, place.study, create=False)

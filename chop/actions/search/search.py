@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
-from chop.actions.project import Project
+from chop.actions.project import Project, check_study
 from chop.log import quieter
 from chop.redaction import MARK
 from chop.registry import unknown
@@ -75,6 +75,7 @@ def search(
 
     show_logs_unless_configured()
     _check_engine(engine)
+    check_study(study)
     tables = _tables(search_config)
     check_tables(tables)
     own = own_strategy(tables)
@@ -148,16 +149,30 @@ def make_problem(
     )
 
 
+def check_search(config: RunConfig, project: Project) -> None:
+    """Refuse what is wrong whatever runners and spaces the files of --import may register."""
+    from chop.actions.search.record import check_url
+    from chop.devices import parse_accelerator
+
+    _check_engine(config.engine)
+    check_study(config.study)
+    if config.storage is not None:
+        check_url(config.storage)
+    _check_storage_given(config, project)
+    try:
+        parse_accelerator(config.accelerator)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from error
+
+
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
     from chop.actions.search.conduct import prepared
     from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
     from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
-    from chop.actions.search.place import check_study
+    from chop.actions.search.place import check_study_exists
     from chop.actions.search.settings import check_tables, settings_of
 
-    _check_engine(config.engine)
-    _check_storage_given(config, project)
     check_tables(config.search, f"{config.config}: ")
     tables = candidates_trained(config)
     own = own_strategy(tables)
@@ -165,7 +180,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         settings_of(tables, f"{config.config}: ")
     elif config.apply is not None and searches_itself(own):
         raise ConfigError(f"--apply: {own.__name__} searches by itself, and keeps what it finds")
-    _check_before_training(config, tables)
+    _check_space(tables)
     model, info, data_module = model_and_data(config)
 
     def problem_of(model: nn.Module, load_name: str | None, load_type: str) -> Problem:
@@ -190,7 +205,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     is_trained = not trains_parent(config, project)
     if own is None and not is_trained:  # a file that is wrong costs no training
         if place.continues or config.apply is not None:
-            check_study(place)
+            check_study_exists(place)
         with quieter("chop", logging.ERROR):
             prepared(problem_of(copy.deepcopy(model), None, config.load_type))
     project.create()
@@ -257,23 +272,15 @@ def _check_storage_given(config: RunConfig, project: Project) -> None:
     )
 
 
-def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None:
-    """What can be wrong whatever the network is, before a parent is trained for it."""
+def _check_space(tables: Mapping[str, Any]) -> None:
+    """The name of the space can be wrong whatever the network is, which may have to be trained."""
     from chop.actions.search.problem import wrong_usage
-    from chop.actions.search.record import check_url
     from chop.actions.search.search_space.registry import check_name
-    from chop.devices import parse_accelerator
 
     name = tables["search_space"].get("name")
-    try:
-        parse_accelerator(config.accelerator)
-    except RuntimeError as error:
-        raise ConfigError(str(error)) from error
     if isinstance(name, str):
         with wrong_usage():
             check_name(name)
-    if config.storage is not None:
-        check_url(config.storage)
 
 
 def _apply_or_search(problem: Problem, place: Place, config: RunConfig) -> None:

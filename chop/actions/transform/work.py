@@ -117,12 +117,12 @@ def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any
     else:
         subject, info = run_pass(step.run, result.graph, options)
     seconds = time.perf_counter() - start
-    said = effect(before, Traits.of(subject), info, step.written())
+    said = effect(before, Traits.of(subject), info, list(step.written().values()))
     logger.debug("pass %s took %.3f s: %s", step.label, seconds, said)
     result.rows.append(
         {"Pass": step.label, "Kind": step.run.kind, "Seconds": seconds, "Effect": said}
     )
-    result.files += step.written()
+    result.files += step.written().values()
     return subject
 
 

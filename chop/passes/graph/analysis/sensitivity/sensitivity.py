@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -26,7 +25,7 @@ from chop.passes.graph.analysis.run import input_values, kept_random_state
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
 from chop.passes.graph.analysis.sensitivity.scores import Score
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
-from chop.passes.options import Choice, Problem, check_picture, choices
+from chop.passes.options import Choice, OutputPath, Problem, check_picture, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -47,8 +46,8 @@ def sensitivity_analysis_pass(
     num_batches: Annotated[int, Ge(1)] = 1,
     loss: Callable[..., Any] | None = None,
     rank_by: Measure = "sqnr",
-    file_name: str | Path | None = None,
-    picture: str | Path | None = None,
+    file_name: OutputPath | None = None,
+    picture: OutputPath | None = None,
     silent: bool = False,
 ) -> dict[str, Any]:
     """Rank layers by what is lost if only they are rounded, for each of several formats.
@@ -238,8 +237,8 @@ def _report(
     graph: MaseGraph,
     rank_by: Measure,
     silent: bool,
-    file_name: str | Path | None,
-    picture: str | Path | None,
+    file_name: OutputPath | None,
+    picture: OutputPath | None,
 ) -> None:
     if not silent:
         show_logs_unless_configured()

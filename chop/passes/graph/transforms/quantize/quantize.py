@@ -34,7 +34,7 @@ from chop.passes.graph.transforms.quantize.variants import (
     variant_of,
 )
 from chop.passes.graph.utils import get_parent_name
-from chop.passes.options import Choice, Problem
+from chop.passes.options import Choice, InputPath, Problem
 from chop.passes.select import select
 from chop.registry import UnknownName, unknown
 
@@ -56,7 +56,7 @@ def quantize_transform_pass(
     *,
     by: Literal["type", "name", "regex_name"],
     default: Mapping[str, Any] | None = None,
-    baseline_weight_path: str | Path | None = None,
+    baseline_weight_path: InputPath | None = None,
     load_type: str = "mz",
     **per_key: Any,
 ) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
 from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
+from chop.passes.options import OutputPath
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class _Summarize(GraphPass):
 
 @graph_pass("summarize_quantization", "analysis", needs=("common",), cls=_Summarize)
 def summarize_quantization_analysis_pass(
-    graph: MaseGraph, *, original_graph: MaseGraph, save_dir: str | Path | None = None
+    graph: MaseGraph, *, original_graph: MaseGraph, save_dir: OutputPath | None = None
 ) -> dict[str, Any]:
     """Compare a quantized graph with its original: a histogram in the log, CSV files if asked."""
     folder = Path(save_dir) if save_dir is not None else None
