@@ -23,7 +23,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # what commands import when they need it, besides MASE; pyarrow starts a thread, so it is left out
-MODULES = ("alembic.config", "tensorboard.compat.proto", "torch._dynamo")
+MODULES = (
+    *("alembic.config", "h5py", "numpy.ctypeslib", "safetensors.torch", "torch._dynamo"),
+    *("torch.utils.serialization", "torch.utils.tensorboard", "typer._adapters", "typer.rich_utils"),
+)
 GIB = 1 << 30
 LIMITS = {
     resource.RLIMIT_AS: 8 * GIB,
