@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,12 +17,28 @@ settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None)
 # a shell that runs the tests in the background has its children ignore Ctrl-C
 signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)  # small tensors, and a test process for each core
+# small tensors, and a test process for each core, which hands this on to those that it starts
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `sampled(count)`, mark all cases but that many as slow."""
+    cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if marker := item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0], marker.args[0]].append(item)
+    for (_, count), group in cases.items():
+        kept = {index * len(group) // count for index in range(count)}
+        for index, item in enumerate(group):
+            if index not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
