@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection_finish() -> None:
+    """Keep thousands of tests out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
@@ -59,6 +70,27 @@ def _logger_as_found() -> Iterator[None]:
     yield
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
+
+
+IMPORTS = """
+import json, logging, sys
+import chop.models, chop.passes
+from chop.numerics import FORMATS
+from chop.numerics.fused import fused_mode
+chop.models.get_model_info("vgg7")
+FORMATS["integer"](8, 4)
+handlers = [repr(handler) for handler in logging.getLogger("chop").handlers]
+print(json.dumps({"modules": [*sys.modules], "handlers": handlers, "fused": fused_mode()}))
+"""
+
+
+@pytest.fixture(scope="session")
+def after_imports() -> dict[str, Any]:
+    """What a process has loaded and set up once it knows passes, models and number formats."""
+    code = [sys.executable, "-c", IMPORTS]
+    environment = os.environ | {"MASE_FUSED": "off"}
+    process = subprocess.run(code, env=environment, capture_output=True, text=True, check=True)
+    return dict(json.loads(process.stdout))
 
 
 @pytest.fixture

@@ -174,7 +174,9 @@ def postgres():
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+@pytest.fixture(
+    params=["journal", "sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
+)
 def storage(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("postgres")
