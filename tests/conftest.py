@@ -93,6 +93,17 @@ def after_imports() -> dict[str, Any]:
     return dict(json.loads(process.stdout))
 
 
+@pytest.fixture(scope="session")
+def package() -> Callable[[str], Any]:
+    """`package("pandas")` imports a package of the extra test-all, or skips the test."""
+
+    def imported(name: str) -> Any:
+        distribution = name.partition(".")[0]
+        return pytest.importorskip(name, reason=f"needs {distribution}: run `make test-all`")
+
+    return imported
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden("name.txt", text)` compares with `golden/name.txt` beside the test."""

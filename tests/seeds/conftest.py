@@ -113,7 +113,7 @@ def jsc_tiny() -> nn.Module:
 
 
 @pytest.fixture
-def notebook() -> Callable[..., dict[str, Any]]:
+def notebook(package: Callable[[str], Any]) -> Callable[..., dict[str, Any]]:
     """`notebook(cell, mg=mg)` runs a cell and returns its names.
 
     Every cell finds what the labs import from parts of MASE that are not here yet.
@@ -136,6 +136,8 @@ def notebook() -> Callable[..., dict[str, Any]]:
     }
 
     def run(cell: str, **names: Any) -> dict[str, Any]:
+        if "import pandas" in cell:
+            package("pandas")
         namespace = {"__name__": "__main__", **stand_ins, **names}
         exec(compile(cell, "<seed>", "exec"), namespace)
         return namespace

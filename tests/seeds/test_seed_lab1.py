@@ -49,8 +49,6 @@ def test_the_network_of_lab_4_is_there_under_its_name(shell):
 
 @pytest.mark.parametrize("ending", ["arff", "csv", "parquet"])
 def test_openmls_file_is_read_from_where_the_user_has_it(shell, tmp_path, ending):
-    if ending == "parquet":
-        pytest.importorskip("pyarrow", reason="make test-all installs pyarrow")
     write = getattr(LAYOUTS, f"write_{ending}")
     write(tmp_path / f"jets.{ending}", LAYOUTS.jets())
     said = shell(f"./ch train jsc-tiny jsc-openml --max-epochs 1 --data-path jets.{ending}").stderr

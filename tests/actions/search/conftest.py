@@ -148,8 +148,9 @@ def somebody():
 
 
 @pytest.fixture(scope="session")
-def postgres():
+def postgres(package):
     """The URL of a server on the loopback, without a database of anybody's."""
+    package("psycopg")
     initdb, pg_ctl = postgres_program("initdb"), postgres_program("pg_ctl")
     as_somebody, user = somebody()
     folder = Path(tempfile.mkdtemp(prefix="mase-pg-"))  # whose parents anybody may enter
@@ -174,9 +175,7 @@ def postgres():
     shutil.rmtree(folder)
 
 
-@pytest.fixture(
-    params=["journal", "sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
-)
+@pytest.fixture(params=["journal", "sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def storage(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("postgres")
