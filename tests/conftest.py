@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("dev", max_examples=25, deadline=None)
+settings.register_profile("dev", max_examples=10, deadline=None, derandomize=True)
 settings.register_profile("ci", max_examples=200, deadline=None)
 # a shell that runs the tests in the background has its children ignore Ctrl-C
 signal.signal(signal.SIGINT, signal.default_int_handler)

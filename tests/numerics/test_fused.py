@@ -168,6 +168,7 @@ class TestTracing:
         each = torch.stack([fmt.rounded(sample) for sample in x])
         assert torch.equal(torch.func.vmap(fmt)(x), each)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_compiled_without_a_break(self, fmt):
         x = torch.randn(64, 64)
@@ -182,6 +183,7 @@ class TestTracing:
         compiled = torch.compile(fmt.quantize, dynamic=True, fullgraph=True)
         assert torch.equal(compiled(x), fmt.rounded(x))  # its limits are no symbols of inductor
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_export(self, fmt):
         class Rounded(nn.Module):

@@ -296,7 +296,7 @@ class Searches:
         command += ["--load-type", "pt", "--no-progress", *map(str, flags)]
         if "[search.strategy.sw_runner.odd]" in Path(config).read_text():
             command += ["--import", str(self.folder / "odd.py")]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = dict(os.environ)
         if trials is not None:
             environment["ODD_TRIALS"] = str(trials)
         process = subprocess.Popen(
