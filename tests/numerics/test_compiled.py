@@ -332,6 +332,7 @@ assert begun.wait(600)
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_build_outlives_the_process_that_wanted_it(tmp_path):
     environment = os.environ | {"MASE_CACHE": str(tmp_path), "MASE_FUSED": "auto"}

@@ -49,6 +49,7 @@ def divisors(rng, n):
     return np.where(rng.random(n) < 0.2, few_bits, b)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_quotients_by_a_kept_reciprocal_are_rounded_once(seed):
     rng = np.random.default_rng(seed)
@@ -58,6 +59,7 @@ def test_quotients_by_a_kept_reciprocal_are_rounded_once(seed):
     assert np.array_equal(divided(b, b), np.ones_like(b))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_even_next_to_the_middle_between_two_floats(seed):
     rng = np.random.default_rng(seed)
@@ -69,6 +71,7 @@ def test_even_next_to_the_middle_between_two_floats(seed):
         assert np.array_equal(divided(nearby, b), nearby / b)
 
 
+@pytest.mark.slow
 def test_of_all_mantissas_of_a_divisor():
     b = np.arange(2**23, 2**24, dtype=np.int64).astype(F) * F(2.0**-23)
     for a in (ONE, np.nextafter(ONE, F(0)), F(2 / 3), F(0.1)):

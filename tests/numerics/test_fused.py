@@ -112,19 +112,22 @@ def test_an_unknown_setting_is_refused():
         fused.set_fused("fast")
 
 
+def test_the_environment_decides(after_imports):
+    assert after_imports["fused"] == "off"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "on", "auto"])
-def test_the_environment_decides(mode):
+def test_the_environment_knows_every_mode(mode):
     code = "from chop.numerics.fused import fused_mode; print(fused_mode())"
     run = [sys.executable, "-c", code]
     found = subprocess.run(run, env=os.environ | {"MASE_FUSED": mode}, capture_output=True)
     assert found.stdout.decode().strip() == mode
 
 
-def test_formats_load_neither_triton_nor_a_compiler():
-    code = "import sys; from chop.numerics import FORMATS; FORMATS['integer'](8, 4)\n"
-    code += "print([m for m in ('triton', 'torch._inductor', 'torch._dynamo') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True)
-    assert found.stdout.decode().strip() == "[]"
+def test_formats_load_neither_triton_nor_a_compiler(after_imports):
+    compilers = {"triton", "torch._inductor", "torch._dynamo"}
+    assert compilers.isdisjoint(after_imports["modules"])
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch, caplog):
@@ -165,6 +168,7 @@ class TestTracing:
         each = torch.stack([fmt.rounded(sample) for sample in x])
         assert torch.equal(torch.func.vmap(fmt)(x), each)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_compiled_without_a_break(self, fmt):
         x = torch.randn(64, 64)
@@ -179,6 +183,7 @@ class TestTracing:
         compiled = torch.compile(fmt.quantize, dynamic=True, fullgraph=True)
         assert torch.equal(compiled(x), fmt.rounded(x))  # its limits are no symbols of inductor
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_export(self, fmt):
         class Rounded(nn.Module):

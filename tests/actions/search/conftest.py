@@ -150,8 +150,9 @@ def somebody():
 
 
 @pytest.fixture(scope="session")
-def postgres():
+def postgres(package):
     """The URL of a server on the loopback, without a database of anybody's."""
+    package("psycopg")
     initdb, pg_ctl = postgres_program("initdb"), postgres_program("pg_ctl")
     as_somebody, user = somebody()
     folder = Path(tempfile.mkdtemp(prefix="mase-pg-"))  # whose parents anybody may enter
@@ -178,7 +179,7 @@ def postgres():
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+@pytest.fixture(params=["journal", "sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def storage(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("postgres")
@@ -299,7 +300,7 @@ class Searches:
         command += ["--load-type", "pt", "--no-progress", *map(str, flags)]
         if "[search.strategy.sw_runner.odd]" in Path(config).read_text():
             command += ["--import", str(self.folder / "odd.py")]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = dict(os.environ)
         if trials is not None:
             environment["ODD_TRIALS"] = str(trials)
         process = subprocess.Popen(

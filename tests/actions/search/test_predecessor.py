@@ -211,6 +211,7 @@ def best_of(sampler, number, trials=40):
     return best
 
 
+@pytest.mark.slow
 def test_tpe_beats_random_on_a_planted_problem():
     """In 10 of 12 seeds at least, which chance gives with a probability of 2 %."""
     wins = [best_of("tpe", n) < best_of("random", n) for n in range(12)]

@@ -165,6 +165,7 @@ def all_three(monkeypatch):
     monkeypatch.setattr(module, "_chosen", lambda how, results: [0, 1, 2])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("all_three")
 @pytest.mark.parametrize("patience", [1, 5])
 def test_designs_of_one_family_become_what_each_becomes_alone(

@@ -1,6 +1,7 @@
 """The file of a search, the files that it leaves, and where it keeps its study."""
 
 import copy
+import importlib.util
 import json
 from typing import Any
 
@@ -344,18 +345,26 @@ def test_there_has_to_be_a_search_to_apply(searches):
 
 # --- storages
 
+WITH_PSYCOPG = pytest.mark.skipif(
+    importlib.util.find_spec("psycopg") is None, reason="needs psycopg: run `make test-all`"
+)
+
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgresql://me:secret@127.0.0.1:1/db", "cannot be read or written: connection"),
+        pytest.param(
+            "postgresql://me:secret@127.0.0.1:1/db",
+            "cannot be read or written: connection",
+            marks=WITH_PSYCOPG,
+        ),
         (
             "mysql://me:secret@127.0.0.1:1/db",
             "is no storage for studies; write .*sqlite:///study.db, or postgresql",
         ),
         ("sqlite:////nowhere/at/all/study.db", "unable to open database file"),
         ("delphi://me:secret@there/db", "delphi.* is no storage for studies"),
-        ("postgresql://me:secret@127.0.0.1:port/db", "port"),
+        pytest.param("postgresql://me:secret@127.0.0.1:port/db", "port", marks=WITH_PSYCOPG),
         ("://", "is no storage"),
         ("/dev/null/study", "cannot be read or written"),
         ("postgresql://me:secret/db", "me:[*]{3} is not a valid URL .*int.*'[*]{3}'"),

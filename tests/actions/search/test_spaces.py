@@ -357,6 +357,7 @@ def test_brute_force_visits_each_place_once(choices, seed):
     assert len({repr(chosen) for chosen in asked}) == choices.size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("nodes", [34, 1200, 6000])
 def test_a_space_of_any_size_can_be_searched_and_talked_of(nodes):
     """10^30 designs, more than a float can count, more digits than Python writes."""

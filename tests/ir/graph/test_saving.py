@@ -193,7 +193,7 @@ def test_another_process_needs_chop_and_the_users_file_only(tmp_path):
         "if sys.argv[2] == 'save': MaseGraph(mine.Net(), custom_ops=ops).export(sys.argv[3])\n"
         "else: print(MaseGraph.from_checkpoint(sys.argv[3]).model(torch.ones(2)).tolist())"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
 
     def run(file, what):
         words = [sys.executable, "-c", script, str(file), what, str(tmp_path / "g")]

@@ -10,7 +10,7 @@ from chop.passes.graph.analysis.cost import MacCounter, call_of, cost_of
 
 FEATURES = MaseDatasetInfo(name="rows", num_features=16, num_classes=5)
 IMAGES = MaseDatasetInfo(name="pictures", image_size=(3, 32, 32), num_classes=4)
-BIG = ("deit", "mobilenetv2", "mobilenetv3_large", "resnet34", "resnet50", "resnet101", "wide")
+BIG = ("deit", "mobilenetv2", "mobilenetv3_large", "resnet", "wide")
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if name.startswith(BIG) else name
     for name, spec in MODELS.items()
