@@ -18,9 +18,10 @@ MAY_IMPORT = {
     "user_code": set(),
     "keywords": set(),
     "devices": {"registry"},
+    "testing": set(),
     "numerics": {"registry", "files"},
     "ir": {"registry", "files", "numerics"},
-    "passes": {"registry", "log", "files", "dotted", "charts", "numerics", "ir"},
+    "passes": {"registry", "log", "files", "dotted", "charts", "numerics", "ir", "testing"},
     "dataset": {"registry", "log", "files", "keywords"},
     "models": {"registry", "log", "keywords", "dataset", "checkpoints"},
     "training": {
@@ -71,6 +72,19 @@ def test_imports_point_down():
             if theirs not in MAY_IMPORT[mine] | {mine}:
                 wrong.append(f"{file.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_former_home_of_the_audit_imports_the_testing_room():
+    importers = {
+        str(file.relative_to(ROOT))
+        for file in ROOT.rglob("*.py")
+        if "testing" not in file.parts
+        and any(
+            name.startswith("chop.testing")
+            for name in imported(ast.parse(file.read_text(encoding="utf-8")))
+        )
+    }
+    assert importers == {"passes/graph/analysis/cost/__init__.py"}
 
 
 def test_every_room_has_a_rule():
