@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import chop
@@ -85,6 +86,33 @@ def test_only_the_former_home_of_the_audit_imports_the_testing_room():
         )
     }
     assert importers == {"passes/graph/analysis/cost/__init__.py"}
+
+
+def files_imported(folder: str) -> dict[str, set[str]]:
+    """Return the modules of a folder that each of its modules imports, functions included."""
+    files = {
+        ".".join(("chop", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): file
+        for file in (ROOT / folder).rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for module, file in files.items():
+        names = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                parts = {f"{node.module}.{alias.name}" for alias in node.names}
+                whole = {part for part in parts if part not in files}
+                names |= (parts - whole) | ({node.module} if whole else set())
+        graph[module] = {name for name in names if name in files and name != module}
+    return graph
+
+
+def test_files_of_numerics_do_not_import_each_other_in_a_circle():
+    """Raises CycleError, which names the files."""
+    tuple(TopologicalSorter(files_imported("numerics")).static_order())
 
 
 def test_every_room_has_a_rule():

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
-from chop.numerics.exponents import are_normal, ceil_log2, exp2, nearest_power
+from chop.numerics.exponents import LAYOUTS, are_normal, ceil_log2, exp2, nearest_power
+from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.log import signed_power
 from chop.numerics.own import own
 
@@ -41,6 +42,11 @@ class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
         power = torch.maximum(power, lowest, out=own(power))
         power = torch.minimum(power, highest, out=own(power))
         return signed_power(x, power, zero=self.zero)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        top, highest_bias = 2 ** (self.width - 1) - 1, 2**self.exponent_bias_width - 1
+        arguments = (top, highest_bias, LAYOUTS[torch.float32].carry, self.zero)
+        return RoundingPlan("block_log", arguments, blocks=True)
 
     @property
     def element_bits(self) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.exponents import LAYOUTS, whole_at_most
+from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.own import own
 
 
@@ -67,6 +68,11 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
         low, high = self._edges[x.dtype]
         whole = torch.clamp(whole, low, high, out=out)
         return torch.div(whole, scale, out=out)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        low, high = self._edges[torch.float32]
+        rule = "integer_floor" if self.floor else "integer"
+        return RoundingPlan(rule, (2.0**self.frac_width, low, high, 2.0**-self.frac_width))
 
     @property
     def bits(self) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.exponents import LAYOUTS, are_normal, nearest_power
+from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.own import own
 
 
@@ -55,6 +56,11 @@ class Log(NumberFormat, name="log", suffix="Log"):
         power = nearest_power(inside, all_exponents=not are_normal(lowest, x.dtype))
         power = torch.clamp(power, min=2.0**lowest, out=own(power))
         return signed_power(inside, power, zero=self.zero)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        highest = 2.0 ** min(self.highest, 127)
+        carry = LAYOUTS[torch.float32].carry
+        return RoundingPlan("log", (2.0**-self.exponent_bias, highest, carry, self.zero))
 
     @property
     def bits(self) -> float:

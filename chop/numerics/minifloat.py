@@ -17,6 +17,7 @@ from chop.numerics.exponents import (
     floor_power,
     round_to_step,
 )
+from chop.numerics.fast.plans import RoundingPlan, minifloat_plan
 from chop.numerics.own import own
 
 
@@ -105,6 +106,9 @@ class MinifloatIEEE(
     def round(self, x: Tensor) -> Tensor:
         return round_to_minifloat(x, self.fraction, 1 - self.exponent_bias, self.highest)
 
+    def plan(self, device: torch.device) -> RoundingPlan:
+        return minifloat_plan(self.fraction, 1 - self.exponent_bias, self.highest)
+
     @property
     def largest(self) -> float:
         return (2 - 2.0**-self.fraction) * 2.0**self.highest
@@ -131,6 +135,9 @@ class MinifloatDenorm(_Minifloat, name="minifloat_denorm", suffix="MinifloatDeno
     def round(self, x: Tensor) -> Tensor:
         # the leading one is the first bit of the fraction
         return round_to_minifloat(x, self.fraction - 1, -self.exponent_bias - 1, self.highest - 1)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        return minifloat_plan(self.fraction - 1, -self.exponent_bias - 1, self.highest - 1)
 
     @property
     def largest(self) -> float:
