@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from chop.numerics.fast import mode
 from chop.numerics.fast.cpu import round_on_cpu
 from chop.numerics.fast.cuda import Slices, on_device_of, round_on_cuda, rule_of, runs_kernels
 from chop.numerics.fast.mode import fused_mode, set_fused
@@ -29,10 +30,12 @@ __all__ = [
 
 def rounded(fmt: PlannedFormat, x: Tensor) -> Tensor:
     """Return `fmt.rounded(x)`, computed by the fastest available path."""
-    result = None
-    if fused_mode() != "off" and plain(x):
-        if x.is_cuda:
-            result = round_on_cuda(fmt, x)
-        elif x.device.type == "cpu":
-            result = round_on_cpu(fmt, x)
+    if mode.current == "off" or not plain(x):
+        return fmt.rounded(x)
+    if x.is_cuda:
+        result = round_on_cuda(fmt, x)
+    elif x.device.type == "cpu":
+        result = round_on_cpu(fmt, x)
+    else:
+        result = None
     return fmt.rounded(x) if result is None else result

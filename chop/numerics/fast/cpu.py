@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.compiled import KERNELS
-from chop.numerics.fast.mode import fused_mode
+from chop.numerics.fast import mode
 from chop.numerics.fast.plans import DTYPES, PlannedFormat, RoundingPlan, arranged, most, plan_of
 from chop.numerics.fast.tiling import tiling_of
 from chop.numerics.means import rows_of
@@ -31,7 +31,7 @@ def round_on_cpu(fmt: PlannedFormat, x: Tensor) -> Tensor | None:
     plan = plan_of(fmt, x.device)
     if plan is None:
         return None
-    if KERNELS.ready(x.numel(), wait=fused_mode() == "on"):
+    if KERNELS.ready(x.numel(), wait=mode.current == "on"):
         return _by_library(plan, fmt, x.detach())
     return None if plan.rows else _in_pieces(plan, fmt, x)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.numerics.fast.mode import fused_mode
+from chop.numerics.fast import mode
 from chop.numerics.fast.plans import DTYPES, PlannedFormat, RoundingPlan, arranged, most, plan_of
 from chop.numerics.fast.tiling import (
     TILE,
@@ -54,7 +54,7 @@ def _rule_function(name: str) -> Any:
 
 def runs_kernels(x: Tensor) -> bool:
     """Return whether Triton works for this tensor and is not switched off."""
-    return fused_mode() != "off" and plain(x) and x.is_cuda and _works(x.device) and not _broken
+    return mode.current != "off" and plain(x) and x.is_cuda and _works(x.device) and not _broken
 
 
 @functools.cache

@@ -12,20 +12,20 @@ from typing import Literal, get_args
 
 Mode = Literal["auto", "off", "on"]
 
-_mode: Mode
+current: Mode
 
 
 def set_fused(mode: Mode) -> None:
     """Choose how formats run; overrides MASE_FUSED."""
-    global _mode
+    global current
     if mode not in get_args(Mode):
         raise ValueError(f"MASE_FUSED is one of {', '.join(get_args(Mode))}, not {mode!r}")
-    _mode = mode
+    current = mode
 
 
 def fused_mode() -> Mode:
     """Return the mode that `set_fused` or MASE_FUSED chose."""
-    return _mode
+    return current
 
 
 set_fused(os.environ.get("MASE_FUSED", "auto").lower())  # type: ignore[arg-type]
