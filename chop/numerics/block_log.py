@@ -11,7 +11,7 @@ from chop.numerics.blocks import BlockFormat
 from chop.numerics.exponents import LAYOUTS, are_normal, ceil_log2, exp2, nearest_power
 from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.log import signed_power
-from chop.numerics.own import own
+from chop.numerics.scratch import scratch
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
         bias = (top - ceil_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
         lowest, highest = exp2(-bias, x.dtype), exp2(top - bias, x.dtype)
         power = nearest_power(x, all_exponents=not are_normal(-bias, x.dtype))
-        power = torch.maximum(power, lowest, out=own(power))
-        power = torch.minimum(power, highest, out=own(power))
+        power = torch.maximum(power, lowest, out=scratch(power))
+        power = torch.minimum(power, highest, out=scratch(power))
         return signed_power(x, power, zero=self.zero)
 
     def plan(self, device: torch.device) -> RoundingPlan:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.tiling import block_shape as block_shape
-from chop.numerics.own import plain
+from chop.numerics.scratch import is_plain
 
 
 def batch_rank(rank: int) -> int:
@@ -46,7 +46,7 @@ def tile_amax(tiles: Tensor) -> Tensor:
     """The largest magnitude of each tile, in a shape that broadcasts; NaN does not count."""
     dims = list(range(1, tiles.ndim, 2))
     magnitudes = tiles.abs()
-    if tiles.is_cpu and plain(tiles):  # to look for NaN first is quicker than to replace it
+    if tiles.is_cpu and is_plain(tiles):  # to look for NaN first is quicker than to replace it
         largest = magnitudes.amax(dim=dims, keepdim=True)
         if not largest.isnan().any():
             return largest

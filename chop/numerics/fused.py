@@ -15,7 +15,7 @@ from chop.numerics.fast.cpu import round_on_cpu
 from chop.numerics.fast.cuda import Slices, on_device_of, round_on_cuda, rule_of, runs_kernels
 from chop.numerics.fast.mode import fused_mode, set_fused
 from chop.numerics.fast.plans import PlannedFormat
-from chop.numerics.own import plain
+from chop.numerics.scratch import is_plain
 
 __all__ = [
     "Slices",
@@ -30,7 +30,7 @@ __all__ = [
 
 def rounded(fmt: PlannedFormat, x: Tensor) -> Tensor:
     """Return `fmt.rounded(x)`, computed by the fastest available path."""
-    if mode.current == "off" or not plain(x):
+    if mode.current == "off" or not is_plain(x):
         return fmt.rounded(x)
     if x.is_cuda:
         result = round_on_cuda(fmt, x)

@@ -11,7 +11,7 @@ from torch import Tensor
 from chop.numerics.base import NumberFormat
 from chop.numerics.exponents import LAYOUTS, whole_at_most
 from chop.numerics.fast.plans import RoundingPlan
-from chop.numerics.own import own
+from chop.numerics.scratch import scratch
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     def round(self, x: Tensor) -> Tensor:
         scale = 2.0**self.frac_width
         whole = x * scale
-        out = own(whole)
+        out = scratch(whole)
         if self.floor:
             whole = torch.floor(whole, out=out)
             # a small negative number may have become zero on the way

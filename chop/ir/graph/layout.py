@@ -50,20 +50,20 @@ class Box(NamedTuple):
         return self.left + self.width / 2
 
 
-class Layout(NamedTuple):
+class GraphLayout(NamedTuple):
     boxes: list[Box]
     routes: list[list[Point]]  # of each edge: straight down, or through the gap of two rows
     width: float
     height: float
 
 
-def lay_out(sizes: Sequence[Size], edges: Sequence[Edge]) -> Layout:
+def lay_out(sizes: Sequence[Size], edges: Sequence[Edge]) -> GraphLayout:
     """Place boxes so that edges run down, long paths are straight and nothing overlaps."""
     wrong = [edge for edge in edges if not 0 <= edge[0] < edge[1] < len(sizes)]
     if wrong:
         raise ValueError(f"edges must lead from an earlier box to a later one, not {wrong[:5]}")
     if not sizes:
-        return Layout([], [], 0.0, 0.0)
+        return GraphLayout([], [], 0.0, 0.0)
     graph = _Graph([width for width, _ in sizes], edges)
     middles, lines = _across(graph)
     legs = _legs(graph, edges, middles, lines)
@@ -77,7 +77,9 @@ def lay_out(sizes: Sequence[Size], edges: Sequence[Edge]) -> Layout:
         ends = [((a, bottoms[gap]), (b, tops[gap + 1] - STUB)) for gap, a, b in path]
         first, last = (path[0][1], boxes[u].bottom), (path[-1][2], boxes[v].top)
         routes.append([Point(*at) for at in (first, *chained.from_iterable(ends), last)])
-    return Layout(boxes, routes, max([box.right for box in boxes] + [*lines.values()]), bottoms[-1])
+    return GraphLayout(
+        boxes, routes, max([box.right for box in boxes] + [*lines.values()]), bottoms[-1]
+    )
 
 
 class _Graph:

@@ -25,7 +25,7 @@ from chop.numerics.fast.tiling import (
     whole_tiles,
 )
 from chop.numerics.means import lift, mean_of, rows_of
-from chop.numerics.own import plain
+from chop.numerics.scratch import is_plain
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def _rule_function(name: str) -> Any:
 
 def runs_kernels(x: Tensor) -> bool:
     """Return whether Triton works for this tensor and is not switched off."""
-    return mode.current != "off" and plain(x) and x.is_cuda and _works(x.device) and not _broken
+    return mode.current != "off" and is_plain(x) and x.is_cuda and _works(x.device) and not _broken
 
 
 @functools.cache

@@ -15,10 +15,7 @@ from chop.ir.graph.mase_metadata import Operands, mase
 from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
-from chop.passes.graph.transforms.quantize.config import without_na
-from chop.passes.graph.transforms.quantize.variants import layer_variant
-from chop.passes.graph.transforms.upkeep import (
+from chop.passes.graph.transforms.metadata_sync import (
     bypass,
     calls,
     exchange,
@@ -26,6 +23,9 @@ from chop.passes.graph.transforms.upkeep import (
     own_copy,
     take_results,
 )
+from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
+from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.quantize.variants import layer_variant
 from chop.passes.graph.utils import get_node_by_name
 from chop.passes.options import Choice, Problem, choices
 from chop.registry import UnknownName, unknown

@@ -15,7 +15,7 @@ from chop.ir.graph.mase_metadata import CommonMeta, Operands, TensorMeta, mase
 from chop.ir.operands import bind_operands, described, flatten
 from chop.ir.ops import OPS, OpSpec, identify
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import RunError, Runner, input_name, input_values
+from chop.passes.graph.analysis.run import GraphRunner, RunError, input_name, input_values
 from chop.passes.graph.analysis.utils import first_computing, last_computing, outer_nodes
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def described_parameter(p: Tensor, keep: Callable[[Tensor], Tensor] | None) -> d
     return {key: meta.get(key) for key in keys if key != "value" or keep}
 
 
-class _Annotate(Runner):
+class _Annotate(GraphRunner):
     """Runs the graph node by node and writes down what it sees, before in-place ops change it."""
 
     def __init__(self, graph: MaseGraph, keep_values: bool, on_meta: bool) -> None:

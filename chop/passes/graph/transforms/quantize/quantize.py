@@ -302,7 +302,7 @@ def call_instead(node: fx.Node, function: QuantizedFunction, config: dict[str, A
 def note_quantized(graph: MaseGraph, node: fx.Node, parameters: bool = False) -> None:
     """Bring the metadata of a changed node up to date; a variant may have other `parameters`."""
     # what all transforms share knows of formats from here
-    from chop.passes.graph.transforms.upkeep import note_module
+    from chop.passes.graph.transforms.metadata_sync import note_module
 
     if parameters:
         note_module(graph, node)

@@ -1,4 +1,4 @@
-"""What a change of a graph owes to it: metadata that stays true, and no dead modules."""
+"""Keep metadata true after a change of a graph, and leave no dead modules."""
 
 from __future__ import annotations
 
