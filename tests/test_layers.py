@@ -110,6 +110,22 @@ def files_imported(folder: str) -> dict[str, set[str]]:
     return graph
 
 
+BELOW_IN_PASSES = {  # folder of chop/passes/graph -> folders that it must not import
+    "describe": ("analysis", "transforms", "interface"),
+    "transforms": ("analysis",),
+}
+
+
+def test_transforms_do_not_import_analyses_and_what_both_need_lies_below():
+    wrong = []
+    for folder, above in BELOW_IN_PASSES.items():
+        banned = tuple(f"chop.passes.graph.{name}" for name in above)
+        for file in sorted((ROOT / "passes" / "graph" / folder).rglob("*.py")):
+            names = imported(ast.parse(file.read_text(encoding="utf-8")))
+            wrong += [f"{file.relative_to(ROOT)}: {n}" for n in names if n.startswith(banned)]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_files_of_numerics_do_not_import_each_other_in_a_circle():
     """Raises CycleError, which names the files."""
     tuple(TopologicalSorter(files_imported("numerics")).static_order())

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.analysis.utils import fetch_attr
+from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.transforms.metadata_sync import (
     bypass,
     calls,

@@ -21,7 +21,7 @@ from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.numerics.float import Float
 from chop.passes.graph.analysis.cost.call import NOTHING, Count
 from chop.passes.graph.analysis.cost.cost import batch_size, call_of, guard_bits, warn_of, whole
-from chop.passes.graph.analysis.cost.liveness import lifetimes, named_in_place, peak, shares_memory
+from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
 from chop.passes.graph.analysis.cost.rules import count
 from chop.passes.graph.analysis.cost.tensors import (
     OPERANDS,
@@ -33,7 +33,9 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
 )
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.transforms.quantize.quantize import dtype_of, float_target, operands_of
+from chop.passes.graph.describe.formats import dtype_of, operands_of
+from chop.passes.graph.describe.in_place import named_in_place
+from chop.passes.graph.transforms.quantize.quantize import float_target
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
     has_function,

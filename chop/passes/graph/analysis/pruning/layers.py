@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import OperandStats, SoftwareMeta, StatsTable, mase
 from chop.passes.base import PassArgsError
-from chop.passes.graph.analysis.run import GraphRunner, RunError, input_values
+from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_values
 
 # Told of each call of a layer: its node, the layer, and what it takes in
 Watch = Callable[[fx.Node, nn.Module, Tensor], None]

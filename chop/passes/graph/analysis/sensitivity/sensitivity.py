@@ -22,9 +22,9 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import input_values, kept_random_state
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
+from chop.passes.graph.describe.interpreter import input_values, kept_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
 from chop.passes.options import Choice, Problem, check_picture, choices
 from chop.passes.select import select

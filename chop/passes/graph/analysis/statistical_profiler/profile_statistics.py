@@ -17,8 +17,13 @@ from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.operands import NAMED_OPERANDS, bind_operands, described, flatten
 from chop.ir.ops import identify
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import GraphRunner, RunError, input_values, kept_random_state
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
+from chop.passes.graph.describe.interpreter import (
+    GraphRunner,
+    RunError,
+    input_values,
+    kept_random_state,
+)
 from chop.passes.options import Choice, Problem, choices
 from chop.passes.select import select
 

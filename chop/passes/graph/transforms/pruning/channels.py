@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import fx, nn
@@ -19,6 +17,13 @@ from torch.nn.modules.conv import _ConvNd
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.passes.graph.transforms.pruning.channel_atoms import (
+    Atoms,
+    ChannelAxis,
+    Obstacle,
+    Split,
+    shared_parameters,
+)
 
 # what acts on each element, or on elements at the same place of several tensors
 ELEMENTWISE = frozenset(
@@ -48,69 +53,6 @@ RESHAPES = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "rav
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin"})
 
 
-@dataclass(frozen=True)
-class ChannelAxis:
-    """The dimension of a tensor that holds channels, and the atom of each place along it."""
-
-    dim: int
-    atoms: list[int]
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """The node at which channels cannot be removed, and why."""
-
-    node: fx.Node
-    why: str
-
-
-@dataclass(frozen=True)
-class Split:
-    """A tensor that is cut into parts, and the axis of each of them."""
-
-    dim: int
-    parts: list[ChannelAxis]
-
-    def cuts(self) -> bool:
-        """Whether it is the channels that are divided."""
-        return any(part.dim == self.dim for part in self.parts)
-
-
-class Atoms:
-    """Atoms that are tied to each other are one; a frozen one cannot go."""
-
-    def __init__(self) -> None:
-        self._parent: list[int] = []
-        self._frozen: dict[int, Obstacle] = {}
-
-    def fresh(self, count: int) -> list[int]:
-        start = len(self._parent)
-        self._parent += range(start, start + count)
-        return list(range(start, start + count))
-
-    def root(self, atom: int) -> int:
-        parent = self._parent
-        while parent[atom] != atom:
-            parent[atom] = atom = parent[parent[atom]]
-        return atom
-
-    def tie(self, some: Sequence[int], others: Sequence[int]) -> None:
-        for one, other in zip(some, others, strict=True):
-            a, b = self.root(one), self.root(other)
-            if a == b:
-                continue
-            self._parent[b] = a
-            if b in self._frozen:
-                self._frozen.setdefault(a, self._frozen[b])
-
-    def freeze(self, atoms: Iterable[int], obstacle: Obstacle) -> None:
-        for atom in atoms:
-            self._frozen.setdefault(self.root(atom), obstacle)
-
-    def obstacle(self, atom: int) -> Obstacle | None:
-        return self._frozen.get(self.root(atom))
-
-
 class ChannelGraph:
     """The channels of a graph: those each module gives (`outs`) and takes (`ins`), as atoms."""
 
@@ -123,7 +65,7 @@ class ChannelGraph:
         self.resized: dict[fx.Node, tuple[int, int]] = {}  # view and reshape: argument, dimension
         self.splits: dict[fx.Node, Split] = {}
         self.attributes: dict[str, list[int]] = {}  # tensors with a number for each channel
-        self._shared = _shared_parameters(graph)
+        self._shared = shared_parameters(graph)
         for node in graph.nodes:
             self.axes[node] = self._follow(node)
 
@@ -547,15 +489,3 @@ def _is_tensor(node: fx.Node) -> bool:
 def _shape(node: fx.Node) -> list[int]:
     shape: list[int] = mase(node).common.results.tensor("data_out_0").shape
     return shape
-
-
-def _shared_parameters(graph: MaseGraph) -> set[int]:
-    """Parameters of several modules, and those that functions of the graph read."""
-    modules = set(graph.model.modules())
-    counts = Counter(id(p) for m in modules for p in m._parameters.values() if p is not None)
-    read = set()
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            parent, _, name = str(node.target).rpartition(".")
-            read.add(id(graph.modules[parent]._parameters.get(name)))
-    return {key for key, count in counts.items() if count > 1} | (read - {id(None)})

@@ -12,8 +12,9 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
-from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle, Split
+from chop.passes.graph.describe.common import describe_again
+from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle, Split
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.masks import renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
 from chop.passes.graph.transforms.pruning.plan import PruneRequest
@@ -222,7 +223,7 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         return stay if len(stay) < len(atoms) else None
 
     resize(graph, channels, kept, lambda target, *given: shrunk(*given))
-    describe_anew(graph)
+    describe_again(graph)
     stays = {target: (atoms, kept(atoms)) for target, atoms in channels.outs.items()}
     return {
         target: sorted(set(range(len(atoms))) - set(stay))

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
-from chop.passes.graph.analysis.cost.liveness import writes_in_place
+from chop.passes.graph.describe.in_place import writes_in_place
 from chop.passes.graph.transforms.metadata_sync import finish, outer_names
 from chop.passes.graph.transforms.redefine.layers import can_pass_on, pass_on, reset, silence
 from chop.passes.graph.transforms.redefine.original_widths import Original

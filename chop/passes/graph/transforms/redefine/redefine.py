@@ -13,8 +13,8 @@ from torch import fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
-from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
-from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.describe.common import describe_again
+from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.prune_channels import (
     Places,
@@ -158,7 +158,7 @@ def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -
     resized = _resize(graph, change, weights, seed)
     depth.original.keep(graph)
     if resized or plan.repeats:
-        describe_anew(graph)
+        describe_again(graph)
         _forget_statistics(graph)
     fresh_modules = resized if weights == "fresh" else []
     return _info(graph, change, depth, fresh_modules)

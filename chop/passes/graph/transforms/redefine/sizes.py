@@ -17,7 +17,8 @@ from torch import fx
 
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
+from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 
 Side = tuple[Literal["out", "in"], str]
 

@@ -14,13 +14,14 @@ from chop.ir.graph.tracer import Leaf
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.base import quantize_all
 from chop.numerics.scratch import is_plain
-from chop.numerics.weight_cache import CachesWeights, TrackedWeights, round_or_reuse
+from chop.numerics.weight_cache import TrackedWeights, round_or_reuse
+from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.pruning.masks import masked_class, masked_names
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
-class Quantized(Leaf, CachesWeights):
+class Quantized(Leaf, FormattedLayer):
     """Mixed in before a float layer; knows that operands have formats, never which.
 
     Parameters stay in float and are rounded on the fly, so that training goes through the
@@ -36,7 +37,6 @@ class Quantized(Leaf, CachesWeights):
     _own_ways: ClassVar[bool]  # whether a class rounds otherwise than all do
 
     config: Mapping[str, Any]
-    formats: dict[str, NumberFormat]
     pruning_masks: Any
 
     def __init_subclass__(cls) -> None:
