@@ -123,6 +123,7 @@ PATHS = {
         "vf",
     ],
     "chop.passes.graph.analysis.cost": ["MacCounter", "RULES", "calculate_modules", "rule"],
+    "chop.testing.audit": ["MacCounter"],
     "chop.passes.graph.analysis.flop_estimator.calculator.calc_modules": ["calculate_modules"],
     "chop.passes.graph.analysis.quantization": ["calculate_flops_pass"],
     "chop.nn.modules": ["Identity", "LoRALinear"],

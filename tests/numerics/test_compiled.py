@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chop.numerics import FORMATS, compiled, fused
+from chop.numerics.fast import cpu
+from chop.numerics.fast.plans import plan_of
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, compiled.COMPILERS)), reason="needs a C++ compiler"
@@ -107,13 +109,13 @@ class TestBits:
     def _kernels_only(self, monkeypatch):
         """Whatever has a kernel goes through it."""
         fused.set_fused("on")
-        monkeypatch.setattr(fused, "THREAD", 256)  # so that small tests have threads
+        monkeypatch.setattr(cpu, "THREAD", 256)  # so that small tests have threads
 
     @staticmethod
     def check(fmt, x):
-        plan = fused._plan(fmt, x.device)
-        assert fused.KERNELS.ready(x.numel(), wait=True)
-        found = fused._by_library(plan, fmt, x)
+        plan = plan_of(fmt, x.device)
+        assert cpu.KERNELS.ready(x.numel(), wait=True)
+        found = cpu._by_library(plan, fmt, x)
         assert found is not None
         assert found.stride() == torch.empty_like(x).stride() or plan.kind != "elements"
         assert same_bits(found, fmt.rounded(x))
@@ -179,7 +181,7 @@ class TestBits:
     def test_of_every_sample_also_in_blocks_of_three_dimensions(self):
         fmt = FORMATS["block_fp"](8, 8, 127, (2, 2, 2))
         x = numbers((5, 7, 9), 0)
-        assert fused._by_library(fused._plan(fmt, x.device), fmt, x) is None
+        assert cpu._by_library(plan_of(fmt, x.device), fmt, x) is None
         assert same_bits(fmt(x), fmt.rounded(x))
 
 
@@ -200,7 +202,7 @@ class Slow:
 def kernels(monkeypatch):
     """As in a fresh process."""
     fresh = compiled.Kernels()
-    monkeypatch.setattr(fused, "KERNELS", fresh)
+    monkeypatch.setattr(cpu, "KERNELS", fresh)
     fused.set_fused("auto")
     return fresh
 
@@ -352,7 +354,9 @@ def test_a_number_that_lies_negated_in_memory_is_seen_as_it_is():
 
 
 def test_every_format_with_a_kernel_is_tested_here():
-    assert {FORMATS[name] for name in ELEMENTWISE | BLOCKS} == set(fused._planners())
+    assert {FORMATS[name] for name in ELEMENTWISE | BLOCKS} == {
+        cls for cls in FORMATS.values() if "plan" in vars(cls)
+    }
 
 
 def test_the_source_is_installed_with_the_package():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chop.numerics.fused import _reciprocal
+from chop.numerics.fast.plans import reciprocal
 
 F = np.float32
 ONE = F(1)
@@ -22,7 +22,7 @@ def fma(a, b, c):
 
 
 def divided(a, b):
-    """As `_divided` in chop/numerics/kernels/rounding.py."""
+    """As `_divided` in chop/numerics/kernels/rules.py."""
     inverse = ONE / b
     rest = fma(-inverse, b, ONE) * inverse
     near = fma(a, inverse, a * rest)
@@ -86,7 +86,7 @@ def test_what_is_too_small_for_any_code_stays_so():
 
 def codes_over(full):
     code = np.arange(full + 1, dtype=np.int64).astype(F)
-    inverse, rest = map(F, _reciprocal(full))
+    inverse, rest = map(F, reciprocal(full))
     return code, fma(code, inverse, code * rest)
 
 
@@ -102,6 +102,6 @@ def test_codes_over_the_full_code_are_rounded_once(bits):
 @pytest.mark.parametrize("bits", range(1, 25))
 def test_a_reciprocal_lies_above_its_first_part(bits):
     for full in (2**bits - 1, 2**bits):
-        inverse, rest = _reciprocal(full)
+        inverse, rest = reciprocal(full)
         assert F(inverse) == inverse
         assert rest >= 0  # so that a code of minus zero stays minus zero

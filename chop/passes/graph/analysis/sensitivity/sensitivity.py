@@ -21,9 +21,9 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import input_values, kept_random_state
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
-from chop.passes.graph.analysis.sensitivity.scores import Score
+from chop.passes.graph.analysis.sensitivity.scores import LayerScore
+from chop.passes.graph.describe.interpreter import input_values, kept_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
 from chop.passes.options import Choice, OutputPath, Problem, check_picture, choices
 from chop.passes.select import select
@@ -158,11 +158,11 @@ class _Measured:
         self, graph: MaseGraph, variants: Mapping[str, Rerun], chosen: list[str], loss: Any
     ) -> None:
         self.plain, self.variants, self.loss = Rerun(graph.clone()), variants, loss
-        self.baseline = Score()
-        self.rounded = {name: Score() for name in variants}
+        self.baseline = LayerScore()
+        self.rounded = {name: LayerScore() for name in variants}
         keys = [(node, fmt) for node in chosen for fmt in variants]
-        self.alone: dict[Key, Score] = {key: Score() for key in keys}
-        self.all_but: dict[Key, Score] = {key: Score() for key in keys}
+        self.alone: dict[Key, LayerScore] = {key: LayerScore() for key in keys}
+        self.all_but: dict[Key, LayerScore] = {key: LayerScore() for key in keys}
         self.ran, self.batches, self.classes = 0, 0, False
 
     def add(self, inputs: list[Any], target: Tensor | None) -> None:
@@ -199,7 +199,7 @@ class _Measured:
     def _check(self, inputs: list[Any], output: Any) -> None:
         """What is remembered must be what the model computes."""
         copied = [tree_map_only(Tensor, torch.clone, value) for value in inputs]
-        wanted = Score()
+        wanted = LayerScore()
         wanted.add(output, self.plain.graph.model(*copied), None, None)
         if not wanted.noise <= 1e-9 * wanted.signal:
             raise PassArgsError(

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, fx
 
 from chop.ir.operands import argument_names
-from chop.ir.ops import NAMESPACES, OPS, OpSpec, StandIn
+from chop.ir.ops import NAMESPACES, OPS, OpSpec
 from chop.numerics import FORMATS, NumberFormat
+from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 KEPT = 1000  # configs of one function whose formats are remembered
 UNSIGNED = frozenset({"relu"})  # negative inputs become 0 anyway, so the sign bit buys range
 
 
-class QuantizedFunction(StandIn):
+class QuantizedFunction(FormattedFunction):
     """A function whose operands are rounded first; `config` says into what.
 
     Floating-point tensors are rounded, and so are Python floats, as in `x * 0.3`; integers and

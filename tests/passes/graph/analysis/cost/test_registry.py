@@ -6,7 +6,8 @@ import torch
 from chop.dataset import MaseDatasetInfo
 from chop.models import MODELS, get_model, get_model_info
 from chop.passes import run_pass
-from chop.passes.graph.analysis.cost import MacCounter, call_of, cost_of
+from chop.passes.graph.analysis.cost import call_of, cost_of
+from chop.testing.audit import MacCounter
 
 FEATURES = MaseDatasetInfo(name="rows", num_features=16, num_classes=5)
 IMAGES = MaseDatasetInfo(name="pictures", image_size=(3, 32, 32), num_classes=4)

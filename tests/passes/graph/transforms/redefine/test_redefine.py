@@ -21,7 +21,7 @@ from chop.passes.graph import (
     redefine_transform_pass,
     verify_metadata_analysis_pass,
 )
-from chop.passes.graph.analysis.add_metadata import add_common_metadata
+from chop.passes.graph.describe import common
 from chop.passes.graph.transforms.pruning import masks_of
 
 LABS = {
@@ -433,13 +433,13 @@ class TestAfterwards:
         self, parents, monkeypatch
     ):
         small, _ = redefine_transform_pass(parents("resnet").graph.clone(), conv1=both(width=5))
-        monkeypatch.setattr(add_common_metadata, "LITTLE_WORK", 0)
+        monkeypatch.setattr(common, "LITTLE_WORK", 0)
         large, _ = redefine_transform_pass(parents("resnet").graph.clone(), conv1=both(width=5))
         for one, other in zip(small.nodes, large.nodes, strict=True):
             assert one.meta["mase"].parameters == other.meta["mase"].parameters
 
     def test_a_network_that_asks_for_its_device_is_told_the_true_one(self, make_graph, monkeypatch):
-        monkeypatch.setattr(add_common_metadata, "LITTLE_WORK", 0)
+        monkeypatch.setattr(common, "LITTLE_WORK", 0)
 
         class Net(nn.Module):
             def __init__(self):

@@ -46,7 +46,7 @@ def kept_random_state(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class Runner(fx.Interpreter):
+class GraphRunner(fx.Interpreter):
     """Runs a graph node by node, for what it shows; a node that fails is named.
 
     Subclasses look at nodes in `run_node`. Model, inputs and random state stay as they are: it runs

@@ -1,4 +1,4 @@
-"""What a network was before it was redefined, which all widths are counted from."""
+"""Widths of a network before it was redefined; all factors refer to them."""
 
 from __future__ import annotations
 
