@@ -144,11 +144,12 @@ def _injected(step: Step, source: Source, subject: Any) -> dict[str, Any]:
     """What a file cannot hold, for the options that it leaves out."""
     missing = step.run.options.keys() - step.options.keys()
     found: dict[str, Any] = {}
+    model = model_of(subject)
     if "input_generator" in missing:
-        found["input_generator"] = source.batches(GENERATORS.get(step.name, "train"))
+        found["input_generator"] = source.batches(GENERATORS.get(step.name, "train"), model)
     if "dummy_in" in missing:
-        device = next((p.device for p in model_of(subject).parameters()), "cpu")
-        found["dummy_in"] = source.batch_on(device)
+        device = next((p.device for p in model.parameters()), "cpu")
+        found["dummy_in"] = source.batch_on(device, model)
     if "model_name" in missing:
         found["model_name"] = source.model_name
     return found
