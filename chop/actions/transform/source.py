@@ -42,9 +42,8 @@ class Source:
         graph.meta["made_from"] = graph.meta.get("made_from") or names
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
-        dummy_in = self.batch_on(device, graph.model) | getattr(
-            graph.model, "additional_inputs", {}
-        )
+        more = getattr(graph.model, "additional_inputs", {})
+        dummy_in = self.batch_on(device, graph.model) | more
         # values of a whole batch would make the saved metadata larger than the model
         about = {"dummy_in": dummy_in, "add_value": False}
         steps = ["init_metadata", ("add_common_metadata", about), "add_software_metadata"]
