@@ -88,7 +88,7 @@ def _written_size(size: int | None) -> int | str | None:
 
 def check_same(store: StudyStore, about: Mapping[str, Any], fix: str = NEW_NAME) -> None:
     """Refuse to mix two searches."""
-    before = store.attributes.get("about", {})
+    before = store.about
     differ = [key for key in FIXED if key in before and before[key] != about[key]]
     if differ:
         key, theirs, ours = _difference(differ[0], before[differ[0]], about[differ[0]])

@@ -41,6 +41,9 @@ __all__ = [
 ]
 
 
+LONGEST = 10_000  # values of a key that a list may have
+
+
 class SearchSpaceBase:
     """Subclass with `build_search_space`, `flattened_indexes_to_config` and `rebuild_model`.
 
@@ -119,7 +122,7 @@ class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
         self._problem = _bare_problem(self.model, self.model_info, self.dummy_input)
         self._space = space_of(table, self._problem)
         every = self._space.choices.parameters
-        self.choices_flattened = {p.key: list(p.choice.plain()) for p in every}
+        self.choices_flattened = {p.key: _listed(p) for p in every}
         self.choice_lengths_flattened = {k: len(v) for k, v in self.choices_flattened.items()}
 
     def flattened_indexes_to_config(self, indexes: Mapping[str, int]) -> dict[str, Any]:
@@ -132,6 +135,17 @@ class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
         graph = self._space.build(nodes)
         graph.model.train(not is_eval_mode)
         return graph
+
+
+def _listed(parameter: Parameter) -> list[Any]:
+    """All values of a key, as the labs' hooks have them."""
+    count = parameter.choice.count
+    if count is None or count > LONGEST:
+        raise ValueError(
+            f"{parameter.key} is a range of more than {LONGEST:,} values, and a strategy with the "
+            f"labs' hooks lists them; give a list, or a range with a step"
+        )
+    return [parameter.choice.nth(i) for i in range(count)]
 
 
 def _bare_problem(

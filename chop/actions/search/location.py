@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import re
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
-UNNAMED = re.compile(rf"{STUDY}(?:-(\d+))?")
+UNNAMED = re.compile(rf"{STUDY}(?:-([1-9]\d*))?")
 FILES = ("best.json", "log.json", "search.json", "report.html", "study.pkl")  # of one search
 
 
@@ -30,6 +29,7 @@ class StudyLocation:
     progress: bool = True
     command: str = ""
     ray_address: str | None = None
+    begins: bool = False  # whether the run that is resumed was cut before it had a study
 
     @property
     def url(self) -> str:
@@ -40,11 +40,18 @@ class StudyLocation:
         """The folder of populations whose trials are not stored yet."""
         return self.folder / f"{self.study}.populations"
 
+    @property
+    def continues(self) -> bool:
+        """Whether the study has to exist."""
+        return self.resume and not self.begins
+
 
 def latest(location: StudyLocation) -> StudyLocation:
     """The location of the latest study of the folder, unless the study was named."""
     journals = _journals(location)
-    return dataclasses.replace(location, study=journals[-1].stem) if journals else location
+    if not journals:
+        return location
+    return dataclasses.replace(location, study=journals[max(journals)].stem)
 
 
 def next_free(location: StudyLocation) -> StudyLocation:
@@ -52,19 +59,25 @@ def next_free(location: StudyLocation) -> StudyLocation:
     journals = _journals(location)
     if not journals:
         return location
-    taken = {file.stem for file in journals}
-    free = (f"{STUDY}-{i}" for i in itertools.count(1) if f"{STUDY}-{i}" not in taken)
-    _move_aside(location.folder, journals[-1].stem)
-    return dataclasses.replace(location, study=next(free))
+    newest = max(journals)
+    _move_aside(location.folder, journals[newest].stem)
+    return dataclasses.replace(location, study=f"{STUDY}-{newest + 1}")
 
 
-def _journals(location: StudyLocation) -> list[Path]:
-    """The journals of the folder's unnamed studies, in the order of their numbers."""
+def _journals(location: StudyLocation) -> dict[int, Path]:
+    """The journals of the folder's unnamed studies, by number."""
     if location.storage is not None or location.study != STUDY:
-        return []
-    files = location.folder.glob(f"{STUDY}*.journal")
-    numbered = [(match, file) for file in files if (match := UNNAMED.fullmatch(file.stem))]
-    return [file for match, file in sorted(numbered, key=lambda pair: int(pair[0][1] or 0))]
+        return {}
+    return numbered_journals(location.folder)
+
+
+def numbered_journals(folder: Path) -> dict[int, Path]:
+    """`search.journal` is number 0 of a folder, `search-1.journal` number 1, and so on.
+
+    The latest study has the largest number: clocks are set back, and copies lose file times.
+    """
+    names = {file: UNNAMED.fullmatch(file.stem) for file in folder.glob(f"{STUDY}*.journal")}
+    return {int(match[1] or 0): file for file, match in names.items() if match}
 
 
 def _move_aside(folder: Path, study: str) -> None:

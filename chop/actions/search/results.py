@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import json
@@ -17,6 +16,7 @@ from chop.actions.search.outcome import Outcome
 from chop.actions.search.run.loop import front_of
 from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.strategies.base import Chosen
+from chop.files import whole_file
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -27,6 +27,7 @@ AS_GOOD = 0.01  # of the best value: what counts as equally good
 REMEMBERED = 512  # tables whose text is known while a file is written
 LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
+FULL = "the trials are kept: free some space, and --resume writes the results"
 
 Config = Mapping[str, Any]
 # the table `default` of every design in the labs' files
@@ -145,6 +146,11 @@ class Results:
         self._pickle(folder / "study.pkl")
         self._configs.clear()
 
+    def content(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What search.json holds."""
+        content: dict[str, Any] = json.loads("".join(self._page_json(about)))
+        return content
+
     def _best_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
         for out in self.best:
             yield {
@@ -257,7 +263,7 @@ class Results:
         for trial in self.store.frozen_trials():
             trial.user_attrs["sampled_config"] = self.config(trial.number)
             _add_uncopied(storage, study_id, trial)
-        with _replaced(path) as partial, partial.open("wb") as file:
+        with whole_file(path, advice=FULL) as part, part.open("wb") as file:
             pickle.dump(study, file)
 
 
@@ -269,20 +275,8 @@ def _add_uncopied(storage: BaseStorage, study_id: int, trial: FrozenTrial) -> No
 
 
 def _write(path: Path, parts: Iterable[str]) -> None:
-    with _replaced(path) as partial, partial.open("w", encoding="utf-8") as file:
+    with whole_file(path, advice=FULL) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(parts)
-
-
-@contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
-    """A file to write, which takes the place of `path` when all went well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _short(metrics: Mapping[str, float]) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from chop.actions.options import ConfigError, without_password
+from chop.actions.options import ConfigError
 from chop.actions.search.description import NEW_NAME, check_same, described_search
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
@@ -27,14 +27,16 @@ from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results
 from chop.actions.search.retrain import check_splits, retrain
 from chop.actions.search.run.loop import SearchLoop, TrialFailed
 from chop.actions.search.runners.population_train import forget, forget_recorded
+from chop.actions.search.running import Note, Running
 from chop.actions.search.settings import Settings
 from chop.actions.search.store.errors import StudyInUse
 from chop.actions.search.store.journal import is_being_written
-from chop.actions.search.store.study_store import StudyStore
-from chop.actions.search.store.urls import parse_url
+from chop.actions.search.store.study_store import StudyStore, read_about
+from chop.actions.search.store.urls import absolute_url, parse_url
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
 from chop.devices import parse_accelerator
+from chop.redaction import redacted
 from chop.training.interruption import Interrupted, Interruption
 from chop.training.report import device_name
 from chop.version import __version__
@@ -81,11 +83,12 @@ def run_study(
     described = described_search(problem, settings, worker, about)
     workers = location.workers or settings.n_jobs
     store = _open_study(location, settings, worker, described)
-    with contextlib.closing(store):
+    with contextlib.closing(store), Running(location.folder) as running:
         baseline, seconds = _baseline(worker, problem.trained)
         logger.info("\n%s", plan(worker.space, settings, workers, seconds))
         _warn_of_idle(workers, ready.strategy, settings, worker.group)
-        logger.info("The study is '%s' in %s", location.study, without_password(location.url))
+        logger.info("The study is '%s' in %s", location.study, redacted(location.url))
+        running.write(_note(location, began))
         with _engine(problem, location, settings, worker, workers) as engine:
             stopped = _search(_loop(ready, engine, store, location, visualizer), location)
         results = Results(store, settings.goals, worker.space.config_of)
@@ -94,6 +97,7 @@ def run_study(
         page |= {"workers": workers, "baseline": baseline}
         with _finishing():
             results.write(location.folder, page, _labs_keys(problem))
+            running.remove()
         if settings.retrain is not None and stopped is None:
             folder = location.folder / f"{location.study}.retrained"
             page["test"] = retrain(
@@ -115,7 +119,22 @@ def _chosen(location: StudyLocation) -> StudyLocation:
     kind, path = parse_url(current.url)
     if kind == "journal" and path is not None and path.exists() and is_being_written(path):
         raise StudyInUse(current.url, current.study)
-    return current if location.resume else next_free(location)
+    return current if location.continues else next_free(location)
+
+
+def check_study_exists(location: StudyLocation) -> None:
+    """Refuse a study that does not exist, before anything takes time."""
+    location = latest(location)
+    read_about(location.url, location.study)
+
+
+def _note(location: StudyLocation, began: _Clock) -> Note:
+    """What other processes may know of this search while it runs."""
+    url = absolute_url(location.url)
+    storage = url if redacted(url) == url else None
+    return Note(
+        location.study, storage, location.command, began.started.isoformat(timespec="seconds")
+    )
 
 
 def _open_study(
@@ -123,9 +142,11 @@ def _open_study(
 ) -> StudyStore:
     """The study, which is new, or is resumed and about the same search."""
     directions, choices = settings.goals.directions, worker.space.choices
-    store = StudyStore(location.url, location.study, directions, choices)
+    store = StudyStore(
+        location.url, location.study, directions, choices, create=not location.continues
+    )
     try:
-        if not store.existed:
+        if not store.about:  # new, or its first process was killed at once
             store.set_attribute("about", dict(described))
         elif not location.resume:
             raise ConfigError(
@@ -231,7 +252,7 @@ def _circumstances(location: StudyLocation, began: _Clock, accelerator: str) -> 
         "versions": _versions(),
         "machine": _machine(accelerator),
         "study": location.study,
-        "storage": without_password(location.url),
+        "storage": redacted(location.url),
         "test": None,
     }
 

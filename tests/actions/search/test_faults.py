@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 
-import optuna
 import pytest
 
 from chop.actions.search.goals import Constraint, Goal, Goals
@@ -16,27 +15,13 @@ from chop.actions.search.store.errors import StorageError
 from chop.actions.search.store.study_store import StudyStore
 
 from . import test_predecessor as predecessor
-from .conftest import CHOICES, PATIENCE, InOrder, Killed, optuna_storage, recorded, run_loop
+from .conftest import CHOICES, PATIENCE, InOrder, Killed, recorded, run_loop
 from .runners.conftest import make_scene
 
 TWO = ("maximize", "minimize")
 SLOWLY = "seconds = 0.05"
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-
-
-def finished(url, study):
-    """The attributes of the finished trials in a storage, by number, as Optuna reads them."""
-    storage = optuna_storage(url)
-    try:
-        trials = optuna.load_study(study_name=study, storage=storage).trials
-    except KeyError:  # not made yet
-        return {}
-    finally:
-        if hasattr(storage, "engine"):
-            storage.remove_session()
-            storage.engine.dispose()
-    return {t.number: t.user_attrs for t in trials if t.state.is_finished()}
 
 
 # --- kill -9
@@ -50,12 +35,12 @@ def test_every_finished_trial_survives_kill_9(searches, storage, workers):
     searches.run(config, out="alone")
     flags = ["--storage", storage, "--study", study, "--workers", workers]
     process = searches.start(config, *flags, trials=10)
-    searches.until(lambda: len(finished(storage, study)) >= 6, process)
+    searches.until(lambda: len(searches.finished(storage, study)) >= 6, process)
     searches.kill(process)
-    before = finished(storage, study)
+    before = searches.finished(storage, study)
     said = searches.run(config, *flags, "--resume")
     assert f"{len(before)} trials are done" in said
-    after = finished(storage, study)
+    after = searches.finished(storage, study)
     assert {n: after[n] for n in before} == before
     assert searches.table() == searches.table("alone")
     assert "secret" not in said
@@ -67,7 +52,7 @@ def test_a_second_process_on_a_study_is_refused_and_told_of_ray(searches, storag
     config = searches.config("n_trials = 6", odd=SLOWLY)
     where = ["--storage", storage, "--study", "shared"]
     first = searches.start(config, *where, trials=2)
-    searches.until(lambda: len(finished(storage, "shared")) >= 2, first)
+    searches.until(lambda: len(searches.finished(storage, "shared")) >= 2, first)
     said = searches.run(config, *where, "--resume", out="second", check=2)
     last = said.strip().splitlines()[-1]
     assert "another process is running the study 'shared'" in last
@@ -223,7 +208,7 @@ def test_a_full_disk_is_one_sentence_and_the_search_goes_on_after(searches):
     assert "File too large" in last
     assert "--resume" in last
     assert "Traceback" not in said
-    before = len(finished(str(searches.results() / "search.journal"), "search"))
+    before = len(searches.finished(str(searches.results() / "search.journal"), "search"))
     assert 0 < before < 30
     said = searches.run(config, "--resume")
     assert f"{before} trials are done" in said

@@ -211,6 +211,7 @@ def best_of(sampler, number, trials=40):
     return best
 
 
+@pytest.mark.slow
 def test_tpe_beats_random_on_a_planted_problem():
     """In 10 of 12 seeds at least, which chance gives with a probability of 2 %."""
     wins = [best_of("tpe", n) < best_of("random", n) for n in range(12)]
@@ -252,6 +253,6 @@ def test_applying_designs_of_another_file_is_refused(scene, tmp_path):
 
 def test_applying_what_was_never_searched_leaves_nothing_behind(scene, tmp_path):
     config = SimpleNamespace(apply="best", model="m")
-    with pytest.raises(ValueError, match=r"there is no study in .*; search first"):
+    with pytest.raises(ValueError, match=r"there is no study .search. in .*; correct --storage"):
         apply(problem_of(scene, tables()), StudyLocation(tmp_path), config)
     assert not list(tmp_path.iterdir())

@@ -125,10 +125,10 @@ def test_attributes_of_a_study_are_kept(storage, study):
     with opened(storage, study) as ours:
         assert not ours.existed
         ours.set_attribute("about", {"seed": 3})
-        assert ours.attributes["about"] == {"seed": 3}
+        assert ours.about == {"seed": 3}
     with opened(storage, study) as again:
         assert again.existed
-        assert again.attributes["about"] == {"seed": 3}
+        assert again.about == {"seed": 3}
 
 
 def test_one_process_writes_a_study_while_others_read_it(storage, study):

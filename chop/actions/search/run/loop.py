@@ -114,6 +114,8 @@ class SearchLoop:
     def run(self, interrupted: Callable[[], object] = lambda: None) -> None:
         """Search until there are enough trials, no more designs, no more time, or a signal."""
         until = time.monotonic() + (self.settings.timeout or float("inf"))
+        if len(self._earlier) == self.settings.n_trials == self.progress.done:
+            self._skip_all()
         self._ask_and_tell()
         while not self._finished() and not interrupted():
             late = time.monotonic() >= until
@@ -129,6 +131,18 @@ class SearchLoop:
                 self._handle(event)
             self._ask_and_tell()
             self.show(self.progress)
+
+    def _skip_all(self) -> None:
+        """Skip asking and telling when all trials are done: a sampler takes minutes to replay."""
+        self._next = self._told = self.settings.n_trials
+        for _, trial in sorted(self._earlier.items()):
+            assert trial.outcome is not None
+            self._log_metrics(trial.outcome)
+        self._earlier.clear()
+
+    def _log_metrics(self, outcome: Outcome) -> None:
+        if self.visualizer is not None and outcome.scaled:
+            self.visualizer.log_metrics(metrics=dict(outcome.scaled), step=outcome.number)
 
     def _finished(self) -> bool:
         all_asked = self._exhausted or self._next >= self.settings.n_trials
@@ -190,8 +204,7 @@ class SearchLoop:
         self._told += 1
         if self._told % self._trials.group_size == 0:
             self._trials.drop_group(entry.number)
-        if self.visualizer is not None and outcome.scaled:
-            self.visualizer.log_metrics(metrics=dict(outcome.scaled), step=entry.number)
+        self._log_metrics(outcome)
 
     def _values_for_sampler(
         self, outcome: Outcome

@@ -6,17 +6,18 @@ import contextlib
 import datetime
 import json
 import math
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
-from chop.actions.options import without_password
 from chop.actions.search.store.errors import NOT_ALONE, reason
 from chop.actions.search.store.lock import LockFile
 from chop.actions.search.store.rows import TrialRow, distribution_json
-from chop.actions.search.store.urls import STORAGES
+from chop.actions.search.store.urls import STORAGES, url_for_sqlalchemy
+from chop.redaction import redacted
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
 SYNC_SECONDS = 0.2  # a machine that crashes may lose the trials of this long
+OPTUNA_TABLES = {"studies", "trials", "version_info"}  # of every database with a study
 ADVISORY = 0x4D415345  # the first key of our locks in a PostgreSQL server
 # the tables of Optuna's schema that we fill ourselves: its own insertion of one trial takes a
 # query for each of its parameters, 20 ms for 16 of them
@@ -42,6 +44,8 @@ class DatabaseBackend:
     def __init__(self, url: str, file: Path | None, *, write: bool) -> None:
         from sqlalchemy import MetaData
 
+        if file is not None:
+            _check_is_ours(file)
         self.storage = _rdb_storage(url)
         self.engine = self.storage.engine
         self._file = file
@@ -159,6 +163,23 @@ class DatabaseBackend:
         self.engine.dispose()
 
 
+def _check_is_ours(file: Path) -> None:
+    """Refuse to add a study to the SQLite database of another program."""
+    if not file.exists():
+        return
+    address = f"{file.absolute().as_uri()}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, SQLITE_PATIENCE, uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from error
+    if tables and tables.isdisjoint(OPTUNA_TABLES):
+        raise ConfigError(
+            f"--storage: {file} is the database of another program; name a new file, or the "
+            f"database of a study"
+        )
+
+
 def _rdb_storage(url: str) -> RDBStorage:
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import ArgumentError
@@ -166,18 +187,16 @@ def _rdb_storage(url: str) -> RDBStorage:
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
         arguments["connect_args"] = {"timeout": SQLITE_PATIENCE}
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return RDBStorage(url, engine_kwargs=arguments)
+        return RDBStorage(url_for_sqlalchemy(url), engine_kwargs=arguments)
     except ImportError as error:
         raise ConfigError(
-            f"--storage {without_password(url)}: its driver is not installed; "
+            f"--storage {redacted(url)}: its driver is not installed; "
             f'.venv/bin/pip install -c constraints.txt -e ".[postgres]"'
         ) from error
     except ArgumentError as error:
         raise ConfigError(
-            f"--storage {without_password(url)} is not a supported storage ({reason(error)}); "
+            f"--storage {redacted(url)} is not a supported storage ({reason(error, url)}); "
             f"use {STORAGES}"
         ) from error
 

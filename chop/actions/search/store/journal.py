@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.options import ConfigError
 from chop.actions.search.store.errors import NOT_ALONE
 from chop.actions.search.store.lock import lock_descriptor
 from chop.actions.search.store.rows import TrialRow, distribution_json
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from optuna.storages import JournalStorage
 
-FIRST_BYTES = b'{"op_code":'  # of every line
+FIRST_BYTES = b'{"op_code":0,'  # of the first line, which creates a study
+LONGEST_FIRST = 1 << 16  # bytes: names of studies are short
 # Optuna's journal format: the operations that we write ourselves, as one appended line costs a
 # tenth of JournalStorage.create_new_trial, which reads each line back and keeps it in memory
 CREATE_TRIAL, SET_STATE_VALUES, SET_USER_ATTR = 4, 6, 8
@@ -31,6 +33,7 @@ class JournalBackend:
 
     def __init__(self, path: Path, *, write: bool) -> None:
         self.path = path
+        check_first_line(path)
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if write else os.O_RDONLY
@@ -39,11 +42,9 @@ class JournalBackend:
         self._trials = 0  # in the file, of all its studies: Optuna's next trial id
         self._reserved: dict[int, int] = {}  # trial ids of unfinished trials, by number
         self._synced = 0.0
-        try:
-            check_is_journal(path, os.pread(self._file, len(FIRST_BYTES), 0))
-        except ValueError:
-            os.close(self._file)
-            raise
+        self._locked = write and lock_descriptor(self._file)
+        if self._locked:
+            self._repair_end()
 
     @property
     def storage(self) -> JournalStorage:
@@ -51,27 +52,20 @@ class JournalBackend:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        try:
-            return JournalStorage(JournalFileBackend(str(self.path)))
-        except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
-            raise ValueError(
-                f"{self.path} is a damaged journal, or not the journal of a search; name another "
-                f"file with --storage"
-            ) from error
+        return JournalStorage(JournalFileBackend(str(self.path)))
 
     def lock(self, study_id: int) -> bool:
         """Whether no other process writes this journal."""
-        if not lock_descriptor(self._file):
-            return False
-        self._remove_cut_line()
-        return True
+        return self._locked
 
-    def _remove_cut_line(self) -> None:
+    def _repair_end(self) -> None:
         """Remove a last line that a killed process did not finish."""
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             os.ftruncate(self._file, whole)
+        # Optuna skips a last line that it cannot read, and fails once there is one after it
+        json.loads(content[:whole].rstrip(b"\n").rpartition(b"\n")[2] or b"0")
 
     def begin(self, study_id: int, unfinished: Iterable[tuple[int, int]]) -> None:
         """Prepare to add trials to a study with these unfinished (number, trial id) pairs."""
@@ -159,13 +153,30 @@ def is_being_written(path: Path) -> bool:
         os.close(descriptor)
 
 
-def check_is_journal(path: Path, beginning: bytes) -> None:
-    """Refuse a file that begins like nothing that a search writes."""
-    if beginning != FIRST_BYTES[: len(beginning)]:
-        raise ValueError(
-            f"{path} is not the journal of a search and was left unchanged; name another file "
-            f"with --storage"
+def check_first_line(path: Path) -> None:
+    """Refuse a file that is not a journal, before anything is appended to it.
+
+    A first line without an end was cut by the death of its search; only its beginning is known.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        line = file.readline(LONGEST_FIRST)
+    if line and not (line.startswith(FIRST_BYTES) and _creates_study(line)):
+        raise ConfigError(
+            f"{path} is not the journal of a search, or has lost its beginning; it is left as it "
+            f"is: name a new file, or the journal of a study, with --storage"
         )
+
+
+def _creates_study(line: bytes) -> bool:
+    if not line.endswith(b"\n"):
+        return True
+    try:
+        log = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(log, dict) and "study_name" in log
 
 
 def _refuse_trials(line: bytes) -> None:

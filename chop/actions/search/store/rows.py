@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, Field, ValidationError
+
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.rungs import RungScore
 from chop.actions.search.search_space.choices import Choices
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 OURS = "mase"  # the user attribute for what Optuna has no place for
+LATEST = 1e11  # seconds since 1970: the largest moment that Python's calendar has
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,9 @@ def local_time(moment: datetime.datetime) -> datetime.datetime:
     return moment.astimezone().replace(tzinfo=None)
 
 
-def stored_trial(trial: FrozenTrial, space: Choices) -> StoredTrial:
+def stored_trial(trial: FrozenTrial, space: Choices, objectives: int) -> StoredTrial:
     """A trial of Optuna's as a search uses it."""
-    outcome = read_outcome(trial) if trial.state.is_finished() else None
+    outcome = read_outcome(trial, objectives) if trial.state.is_finished() else None
     return StoredTrial(trial.number, space.decoded(trial.params), trial.system_attrs, outcome)
 
 
@@ -124,8 +127,9 @@ def outcome_attributes(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def read_outcome(trial: FrozenTrial) -> Outcome:
-    """The inverse of `outcome_attributes`, for a finished trial."""
+def read_outcome(trial: FrozenTrial, objectives: int) -> Outcome:
+    """The outcome of a finished trial; a ValueError if a search has not written it."""
+    _check(trial, objectives)
     attributes = trial.user_attrs
     ours = attributes.get(OURS, {})
     began = trial.datetime_start
@@ -147,6 +151,45 @@ def read_outcome(trial: FrozenTrial) -> Outcome:
 
 def _rung_score(score: Mapping[str, Any]) -> RungScore:
     return RungScore(score["metrics"], score["costs"] and tuple(score["costs"]))
+
+
+Metrics = dict[str, float | str | None]
+
+
+class _RungFields(BaseModel):
+    metrics: Metrics
+    costs: list[float] | None
+
+
+class _OurFields(BaseModel):
+    violations: list[float] = []
+    rungs: dict[int, _RungFields] = {}
+    started: float = Field(0.0, ge=0, le=LATEST)
+    seconds: float = Field(0.0, allow_inf_nan=False)
+    worker: str = ""
+    error: str | None = None
+
+
+class _Attributes(BaseModel):
+    """What `outcome_attributes` writes."""
+
+    software_metrics: Metrics = {}
+    hardware_metrics: Metrics = {}
+    scaled_metrics: Metrics = {}
+    mase: _OurFields | None = None
+
+
+def _check(trial: FrozenTrial, objectives: int) -> None:
+    """Refuse attributes of other kinds than ours, and values that do not fit the study."""
+    try:
+        _Attributes.model_validate(trial.user_attrs)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(map(str, first["loc"]))
+        raise ValueError(f"trial {trial.number}, {path}: {first['msg']}") from error
+    count = len(trial.values or ())
+    if count != objectives and (count or trial.state.name == "COMPLETE"):
+        raise ValueError(f"trial {trial.number} has {count} values, not {objectives}")
 
 
 def interned(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -6,16 +6,22 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from chop.actions.options import ConfigError, without_password
+from chop.actions.config import ConfigError
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.search_space.choices import Choices
 from chop.actions.search.store.database import DatabaseBackend
-from chop.actions.search.store.errors import StudyInUse, storage_errors
+from chop.actions.search.store.errors import (
+    MissingStudy,
+    StudyInUse,
+    reading_errors,
+    storage_errors,
+)
 from chop.actions.search.store.journal import JournalBackend
 from chop.actions.search.store.rows import StoredTrial, TrialRow, stored_trial
 from chop.actions.search.store.urls import parse_url
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet
+from chop.redaction import redacted
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -48,8 +54,6 @@ class Backend(Protocol):
 def open_backend(url: str, *, write: bool) -> Backend:
     """The storage at a URL; a path, or `journal:///path`, is a journal file."""
     kind, path = parse_url(url)
-    if not write and path is not None and not path.exists():
-        raise ConfigError(f"there is no study in {path}; search first, or correct --storage")
     if kind == "journal":
         assert path is not None
         return JournalBackend(path, write=write)
@@ -70,31 +74,34 @@ class StudyStore:
         choices: Choices,
         *,
         write: bool = True,
+        create: bool | None = None,
     ) -> None:
+        create = write if create is None else create
         self.url, self.study, self.choices = url, study, choices
         self._directions = directions
         self.outcomes: dict[int, Outcome] = {}
         self._designs: dict[int, tuple[float | None, ...]] = {}
         self._notes: dict[int, Mapping[str, Any]] = {}
-        with storage_errors(url), quiet():
+        _check_exists(url, study, create)
+        with reading_errors(url), quiet():
             self._backend = open_backend(url, write=write)
         try:
-            with storage_errors(url), quiet():
-                self._open_study(write)
+            with reading_errors(url), quiet():
+                self._open_study(write, create)
         except BaseException:
             self.close()
             raise
 
-    def _open_study(self, write: bool) -> None:
+    def _open_study(self, write: bool, create: bool) -> None:
         storage = self._backend.storage
-        self._study_id, self.existed = self._find_or_create(storage, write)
+        self._study_id, self.existed = self._find_or_create(storage, create)
         if write and not self._backend.lock(self._study_id):
             raise StudyInUse(self.url, self.study)
         if write:  # what another process has written until it gave the lock back
             storage = self._backend.storage
         found = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
         if found != list(self._directions):
-            raise ValueError(
+            raise ConfigError(
                 f"the study {self.study!r} in {self.shown} has {len(found)} objectives "
                 f"({', '.join(found)}), unlike this file; name a new study with --study"
             )
@@ -106,18 +113,15 @@ class StudyStore:
             of = storage.get_trial_id_from_study_id_trial_number
             self._backend.begin(self._study_id, ((n, of(self._study_id, n)) for n in unfinished))
 
-    def _find_or_create(self, storage: BaseStorage, write: bool) -> tuple[int, bool]:
+    def _find_or_create(self, storage: BaseStorage, create: bool) -> tuple[int, bool]:
         """The id of the study, and whether it existed."""
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
         with contextlib.suppress(KeyError):
             return storage.get_study_id_from_name(self.study), True
-        if not write:
-            raise ConfigError(
-                f"there is no study {self.study!r} in {self.shown}; name one with --study, or "
-                f"search first"
-            )
+        if not create:
+            raise MissingStudy(self.url, self.study)
         ways = [StudyDirection[direction.upper()] for direction in self._directions]
         try:
             return storage.create_new_study(ways, self.study), False
@@ -126,7 +130,7 @@ class StudyStore:
 
     def _kept(self, trial: FrozenTrial) -> StoredTrial:
         """A trial that was read, which is also kept in memory if it is finished."""
-        stored = stored_trial(trial, self.choices)
+        stored = stored_trial(trial, self.choices, len(self._directions))
         if stored.outcome is not None:
             self._keep(stored.chosen, stored.notes, stored.outcome)
         return stored
@@ -143,12 +147,12 @@ class StudyStore:
     @property
     def shown(self) -> str:
         """Where the study is, without a password."""
-        return str(without_password(self.url))
+        return str(redacted(self.url))
 
     @property
-    def attributes(self) -> Mapping[str, Any]:
-        """What is noted about the search as a whole."""
-        return self._attributes
+    def about(self) -> Mapping[str, Any]:
+        """What the search is about; empty if it was killed before it could note that."""
+        return checked_about(self._attributes, self.url)
 
     def set_attribute(self, key: str, value: Any) -> None:
         """Note something about the search as a whole."""
@@ -214,15 +218,33 @@ class _Designs(Mapping[int, Chosen]):
         return len(self._numbers)
 
 
-def study_exists(url: str, study: str) -> bool:
-    """Whether a storage has a study of that name."""
+def _check_exists(url: str, study: str, create: bool) -> None:
+    """Refuse a file that does not exist, which opening it would create."""
     _, path = parse_url(url)
-    if path is not None and not path.exists():
-        return False
+    if not create and path is not None and not path.exists():
+        raise MissingStudy(url, study)
+
+
+def read_about(url: str, study: str) -> Mapping[str, Any]:
+    """What the search of a study is about, without its trials."""
+    _check_exists(url, study, create=False)
     with (
-        storage_errors(url),
+        reading_errors(url),
         quiet(),
         contextlib.closing(open_backend(url, write=False)) as backend,
     ):
-        names = [summary.study_name for summary in backend.storage.get_all_studies()]
-    return study in names
+        storage = backend.storage
+        try:
+            study_id = storage.get_study_id_from_name(study)
+        except KeyError:
+            raise MissingStudy(url, study) from None
+        return checked_about(storage.get_study_user_attrs(study_id), url)
+
+
+def checked_about(attributes: Mapping[str, Any], url: str) -> Mapping[str, Any]:
+    """The attribute `about` of a study, which has to be a table."""
+    with reading_errors(url):
+        about = attributes.get("about", {})
+        if not isinstance(about, dict):
+            raise TypeError(f"what the study is about is a table, not {type(about).__name__}")
+        return about

@@ -1,0 +1,1 @@
+"""Damaged, odd and hostile inputs for every kind of file that `ch` reads."""

@@ -1,0 +1,51 @@
+"""Command lines: options that do not exist, with odd values, missing ones, or too many."""
+
+from __future__ import annotations
+
+from random import Random
+
+from chop.actions.config import OPTIONS as KNOWN
+
+from .harness import OPTIONS, Sandbox, inputs
+from .mutations import TEXTS
+
+ACTIONS = ("train", "test", "transform", "search", "list", "report", "nonsense")
+# what starts other processes, asks the network, or opens a window has tests of its own
+LEFT_OUT = {"engine", "workers", "num_devices", "num_nodes", "strategy", "compile", "num_workers"}
+LEFT_OUT |= {"project_dir", "is_pretrained", "max_epochs", "max_steps", "batch_size"}
+FLAGS = sorted(
+    flag for name, option in KNOWN.items() if name not in LEFT_OUT for flag in option.flags or ()
+)
+WORDS = (
+    *(text for text in TEXTS if "\x00" not in text and text.isprintable()),
+    *("-1", "0", "1", "1e400", "nan", "inf", "99999999999999999999", "0x10", "1_000", "true"),
+    *("jsc-tiny", "npz", "jsc-s", "cls", "pl", "mz", "32", "bf16", "adam", "sgd", "best", "all"),
+    *("data.npz", "best.ckpt", "graph", "search.toml", "transform.toml", "missing.toml", "."),
+    *("sqlite:///study.db", "sqlite:///:memory:", "sqlite:///", "mysql://u:p@h/d", "data.npz.bak"),
+    *("--", "-", "-x", "--nope", "--nope=1", "-h", "--help", "--version", "--info"),
+)
+SMALL = ("--max-epochs=1", "--max-steps=2", "--batch-size=32")
+
+
+def words(random: Random) -> list[str]:
+    """Return a command line of known and unknown words, not too far from a good one."""
+    action = random.choice(ACTIONS[:4] if random.random() < 0.8 else ACTIONS)
+    argv = [action]
+    if random.random() < 0.8:
+        argv += ["jsc-tiny", "npz", "--data-path=data.npz"]
+    if action in ("transform", "search") and random.random() < 0.8:
+        argv.append(f"--config={action}.toml")
+    if action == "test" and random.random() < 0.8:
+        argv += ["--load=best.ckpt", "--load-type=pl"]
+    for _ in range(random.randint(1, 3)):
+        flag, word = random.choice(FLAGS), random.choice(WORDS)
+        argv += random.choice(([flag, word], [f"{flag}={word}"], [flag], [word]))
+    return argv
+
+
+@inputs("command line")
+def test_a_command_line_is_run_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
+    sandbox.take("data.npz", "best.ckpt", "graph", "search.toml", "transform.toml")
+    argv = words(random)
+    budget = SMALL if argv[0] in ACTIONS[:4] else ()
+    sandbox.check(*argv, *OPTIONS[:1] if argv[0] != "list" else (), *budget)
