@@ -104,7 +104,7 @@ def _class(encode: Encoder, value: type) -> Any:
 
 def _function(encode: Encoder, value: Any) -> Any:
     if encode.lenient:  # metadata is read, never called
-        return {"repr": repr(value)[:200]}
+        return {"repr": str(getattr(value, "__qualname__", value))[:200]}
     return {"function": encode.names.of_function(value)}
 
 

@@ -256,7 +256,7 @@ def _model_attributes(
     for key, value in values.items():
         if not isinstance(value, MODEL_ATTRIBUTES[key]):
             raise ValueError(f"its attribute {key!r} is a {type(value).__name__}")
-        if not all(isinstance(item, kinds.get(key, object)) for item in value):
+        if not all(isinstance(item, kinds[key]) for item in values[key] if key in kinds):
             raise ValueError(f"its attribute {key!r} has an item of another kind")
     return values
 
