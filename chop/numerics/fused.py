@@ -12,7 +12,7 @@ export) is done by the format itself.
 The environment variable MASE_FUSED, or `set_fused`, decides:
 
 - `auto`, the default: as above; nobody waits for the C++ library.
-- `on`: on the CPU the first call waits for the C++ library; a warning says why there is none.
+- `on`: on the CPU the first call waits for the C++ library; it warns if that is not available.
 - `off`: never; formats run as plain torch operations.
 """
 
