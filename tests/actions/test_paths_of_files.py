@@ -20,9 +20,9 @@ def refused(here, tmp_path):
     """The sentence that an action has for a file, which a file of --import is not run for."""
     (tmp_path / "register.py").write_text(MARKS_ITSELF.format(marker=str(tmp_path / "marker")))
 
-    def run(action, text, *flags, name="a.toml"):
-        (tmp_path / name).write_text(HEAD + "imports = ['register.py']\n" + text)
-        words = ("--config", tmp_path / name, "--project-dir", tmp_path / "out", *flags)
+    def run(action, text, *flags):
+        (tmp_path / "a.toml").write_text(HEAD + "imports = ['register.py']\n" + text)
+        words = ("--config", tmp_path / "a.toml", "--project-dir", tmp_path / "out", *flags)
         code, _, said = here(action, *words)
         assert code == 2, said
         assert not (tmp_path / "marker").exists()
@@ -71,6 +71,16 @@ def test_a_study_is_named_like_a_file(tmp_path, refused, study):
     said = refused("search", "[search]\n", "--study", study)
     assert "--study: " in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("storage", ["{away}/s.journal", "sqlite:///{away}/s.db", "../s.journal"])
+def test_a_study_in_a_file_elsewhere_is_named_on_the_command_line(tmp_path, here, refused, storage):
+    url = storage.format(away=tmp_path.parent)
+    said = refused("search", f"storage = '{url}'\n[search]\n")
+    assert f"storage: {url} is outside of the present folder and of the project; name it on" in said
+    code, _, said = here("search", "--config", tmp_path / "a.toml", "--storage", url)
+    assert code == 2
+    assert "search.search_space is missing" in said
 
 
 def test_a_project_that_no_file_system_takes_is_refused_at_once(refused):

@@ -88,9 +88,18 @@ def _parts(url: str) -> tuple[str, Path | None]:
     return scheme, Path(file) if scheme == "sqlite" and file not in ("", ":memory:") else None
 
 
-def check_url(url: str) -> None:
-    """Refuse what is no storage, whatever is in it."""
+def check_url(url: str, inside: Collection[Path] = ()) -> None:
+    """Refuse what is no storage, whatever is in it; a file has to be `inside` one of the folders.
+
+    Without any folders it may be anywhere.
+    """
     scheme, path = _parts(url)
+    folders = [folder.resolve() for folder in inside]
+    if path and folders and not any(path.resolve().is_relative_to(f) for f in folders):
+        raise ConfigError(
+            f"storage: {redacted(url)} is outside of the present folder and of the project; "
+            f"name it on the command line, by --storage"
+        )
     if scheme == "postgresql":
         _for_sqlalchemy(url)
     if path is not None and path.is_dir():

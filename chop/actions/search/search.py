@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +140,7 @@ def make_problem(
     )
 
 
-def check_search(config: RunConfig, project: Project) -> None:
+def check_search(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
     """Refuse what is wrong whatever runners and spaces the files of --import may register."""
     from chop.actions.search.record import check_url
     from chop.devices import parse_accelerator
@@ -148,7 +148,8 @@ def check_search(config: RunConfig, project: Project) -> None:
     _check_engine(config.engine)
     check_study(config.study)
     if config.storage is not None:
-        check_url(config.storage)
+        inside = (Path.cwd(), project.folder) if "storage" in from_file else ()
+        check_url(config.storage, inside)
     _check_storage_given(config, project)
     try:
         parse_accelerator(config.accelerator)
