@@ -97,8 +97,8 @@ def check_url(url: str, inside: Collection[Path] = ()) -> None:
     folders = [folder.resolve() for folder in inside]
     if path and folders and not any(path.resolve().is_relative_to(f) for f in folders):
         raise ConfigError(
-            f"storage: {redacted(url)} is outside of the present folder and of the project; "
-            f"name it on the command line, by --storage"
+            f"storage: {redacted(url)} is outside the current folder and the project; "
+            f"give it on the command line as --storage"
         )
     if scheme == "postgresql":
         _for_sqlalchemy(url)

@@ -216,19 +216,29 @@ def run_search(config: RunConfig, project: Project) -> None:
 
 
 def _check_storage_given(config: RunConfig, project: Project) -> None:
-    """A search that was kept elsewhere is found again only by who knows where, and its password."""
+    """A search that was kept elsewhere is found again only with its URL and its password."""
+    goes_on = config.resume or config.apply is not None
+    if config.storage is not None or not goes_on or any(project.search_ckpts.glob("*.journal")):
+        return
+    study, storage = _noted_study(project.search_ckpts)
+    if storage is None or storage.startswith(str(project.search_ckpts)):
+        return
+    password = " with its password, or with PGPASSWORD set" if MARK in storage else ""
+    raise ConfigError(
+        f"{'--resume' if config.resume else '--apply'}: the study {study!r} of this search is kept "
+        f"in {storage}; name it by --storage and --study{password}"
+    )
+
+
+def _noted_study(folder: Path) -> tuple[str | None, str | None]:
+    """The study of the search in a folder, and its storage without the password."""
     from chop.actions.search.report.record import read_record
 
-    goes_on, file = config.resume or config.apply is not None, project.search_ckpts / "search.json"
-    kept_here = any(project.search_ckpts.glob("*.journal"))
-    if config.storage is not None or not goes_on or kept_here or not file.is_file():
-        return
-    record = read_record(file)
-    password = " with its password, or with PGPASSWORD set" if MARK in str(record.storage) else ""
-    raise ConfigError(
-        f"{'--resume' if config.resume else '--apply'}: the study {record.study!r} of this search "
-        f"is kept in {record.storage}; name it by --storage and --study{password}"
-    )
+    try:
+        record = read_record(folder / "search.json")
+    except (OSError, ValueError):  # the study itself may still be there
+        return None, None
+    return record.study, record.storage
 
 
 def _check_space(tables: Mapping[str, Any]) -> None:
