@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from chop.actions.options import ConfigError
@@ -34,9 +35,18 @@ def parse_url(url: str) -> tuple[str, Path | None]:
     return scheme, Path(file) if scheme == "sqlite" else None
 
 
-def check_url(url: str) -> None:
-    """Refuse a URL that cannot hold a study, without opening it."""
+def check_url(url: str, inside: Collection[Path] = ()) -> None:
+    """Refuse a URL that cannot hold a study, without opening it.
+
+    If `inside` names folders, a file has to be in one of them.
+    """
     kind, path = parse_url(url)
+    folders = [folder.resolve() for folder in inside]
+    if path and folders and not any(path.resolve().is_relative_to(f) for f in folders):
+        raise ConfigError(
+            f"storage: {redacted(url)} is outside the current folder and the project; "
+            f"give it on the command line as --storage"
+        )
     if kind == "postgresql":
         url_for_sqlalchemy(url)
     if path is None:
