@@ -19,7 +19,8 @@ from chop.actions.search.search_space.choices import Choices
 from chop.actions.search.sharing import interned
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
-from chop.redaction import redacted, redacted_text, without_marks
+from chop.actions.search.urls import STORAGES, advice_for, check_inside, for_sqlalchemy, reason_of
+from chop.redaction import redacted
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 OURS = "mase"  # the user attribute with what Optuna has no place for
 KINDS = ("journal", "sqlite", "postgresql")
-STORAGES = "the path of a journal file, sqlite:///study.db, or postgresql://user@host/name"
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
 
 
@@ -94,14 +94,10 @@ def check_url(url: str, inside: Collection[Path] = ()) -> None:
     Without any folders it may be anywhere.
     """
     scheme, path = _parts(url)
-    folders = [folder.resolve() for folder in inside]
-    if path and folders and not any(path.resolve().is_relative_to(f) for f in folders):
-        raise ConfigError(
-            f"storage: {redacted(url)} is outside the current folder and the project; "
-            f"give it on the command line as --storage"
-        )
+    if path is not None and inside:
+        check_inside(path, inside)
     if scheme == "postgresql":
-        _for_sqlalchemy(url)
+        for_sqlalchemy(url)
     if path is not None and path.is_dir():
         raise ConfigError(f"--storage {redacted(url)} is a folder; name a file in it")
     if path is not None and url.startswith("sqlite") and not path.absolute().parent.is_dir():
@@ -120,7 +116,7 @@ def _database(url: str) -> Database:
     if url.startswith("sqlite"):
         arguments["connect_args"] = {"timeout": SQLITE_PATIENCE}
     try:
-        return Database(RDBStorage(_for_sqlalchemy(url), engine_kwargs=arguments))
+        return Database(RDBStorage(for_sqlalchemy(url), engine_kwargs=arguments))
     except ImportError as error:
         raise ConfigError(
             f"--storage {redacted(url)}: its driver is not installed; "
@@ -128,39 +124,8 @@ def _database(url: str) -> Database:
         ) from error
     except ArgumentError as error:
         raise ConfigError(
-            f"--storage {redacted(url)} is no storage ({_reason(error, url)}); write {STORAGES}"
+            f"--storage {redacted(url)} is no storage ({reason_of(error, url)}); write {STORAGES}"
         ) from error
-
-
-def _for_sqlalchemy(url: str) -> str:
-    """The URL with our driver; for a password that was left out, the driver looks elsewhere."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    url = without_marks(url)
-    try:
-        host = make_url(url).host or ""
-    except (ArgumentError, ValueError) as error:
-        raise ConfigError(
-            f"--storage {redacted(url)} is not a valid URL ({_reason(error, url)}); "
-            f"write {STORAGES}"
-        ) from None  # whose text may hold the password
-    if "@" in host:
-        raise ConfigError(f"--storage {redacted(url)}: write an @ in the password as %40")
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
-    return url.replace("{", "{{").replace("}", "}}")  # Optuna takes it for a template
-
-
-def _reason(error: Exception, url: str) -> str:
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return redacted_text(lines[0], url) if lines else type(error).__name__
-
-
-def _advice(reason: str) -> str:
-    if "no password supplied" in reason or "password authentication failed" in reason:
-        return "give the password in --storage, in PGPASSWORD or in ~/.pgpass"
-    return "what it has is kept, and --resume goes on with it"
 
 
 @contextlib.contextmanager
@@ -174,10 +139,9 @@ def _told(url: str) -> Iterator[None]:
     except StorageError:
         raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
-        reason = _reason(error, url)
-        raise StorageError(
-            f"the study in {redacted(url)} cannot be read or written: {reason}; {_advice(reason)}"
-        ) from error
+        reason = reason_of(error, url)
+        said = f"the study in {redacted(url)} cannot be read or written: {reason}"
+        raise StorageError(f"{said}; {advice_for(reason)}") from error
 
 
 class Record:
