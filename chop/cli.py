@@ -30,7 +30,7 @@ from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
 from chop.catalogue import KINDS
 from chop.memory import OutOfMemory, memory_for
-from chop.processes import is_first_process
+from chop.processes import Terminated, is_first_process
 from chop.redaction import redacted_text
 from chop.registry import UnknownName
 from chop.training.interruption import Interrupted
@@ -189,11 +189,15 @@ def _terminated_by_exit_code() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated(TERMINATED)
 
 
 def _fail(error: BaseException, code: int) -> NoReturn:

@@ -13,6 +13,10 @@ SAFE_PATH = "PYTHONSAFEPATH"  # as `python -P`
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
 
 
+class Terminated(SystemExit):
+    """This process was told to end by SIGTERM."""
+
+
 def is_first_process() -> bool:
     """Whether this process, of those that a launcher started, is the one to print and write."""
     return all(os.environ.get(variable, "0") == "0" for variable in RANKS)

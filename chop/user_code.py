@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from chop.processes import Terminated
+
 
 class UserCodeError(ImportError):
     """A user's file that cannot be imported; the message says where and why."""
@@ -44,6 +46,8 @@ def import_user_file(file: str | Path) -> ModuleType:
         raise UserCodeError(f"{_where(error, path)}: {_what(error)}") from error
     except SystemExit as end:
         del sys.modules[name]
+        if isinstance(end, Terminated):
+            raise
         raise UserCodeExited(
             f"{_where(end, path)}: it would end the program ({_what(end)}); a file that registers "
             f"models, data sets or passes must not call exit()"

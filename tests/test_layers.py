@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "charts": set(),
     "plain_tensors": set(),
     "checkpoints": {"files", "plain_tensors", "ir"},
-    "user_code": set(),
+    "user_code": {"processes"},
     "keywords": set(),
     "devices": {"registry"},
     "testing": set(),

@@ -20,6 +20,7 @@ import torch
 from chop.actions import test as score_on_test_split
 from chop.actions import train, validate
 from chop.dataset import MaseDataModule
+from chop.dataset.jsc_sim import _jets
 from chop.models import get_model, get_model_info
 
 RUN = ("train", "jsc-tiny", "jsc-sim", "--batch-size", "256", "--learning-rate", "0.01")
@@ -39,6 +40,7 @@ def equal(a, b) -> bool:
 
 
 def test_a_network_is_trained_and_tested_by_two_commands(ch, tmp_path):
+    _jets.cache_clear()  # whose reading is announced once per process
     done = ch(*RUN, "--max-epochs", "2")
     for line in (
         "Initialising model 'jsc-tiny'...",

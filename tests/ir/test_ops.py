@@ -77,9 +77,10 @@ def test_functions_methods_and_modules_are_recognised_as_their_row():
 
 
 def test_every_row_has_a_type_and_methods_that_exist():
-    for spec in OPS.values():
+    for name, noted in MASE_TYPE_MAP.items():  # other tests add rows of their own
+        spec = OPS[name]
         assert spec.mase_type in MASE_TYPES
-        assert MASE_TYPE_MAP[spec.name] == {"type": spec.mase_type}
+        assert noted == {"type": spec.mase_type}
         assert [name for name in spec.methods if not hasattr(Tensor, name)] == []
 
 

@@ -44,8 +44,8 @@ def check_url(url: str, inside: Collection[Path] = ()) -> None:
     folders = [folder.resolve() for folder in inside]
     if path and folders and not any(path.resolve().is_relative_to(f) for f in folders):
         raise ConfigError(
-            f"storage: {redacted(url)} is outside the current folder and the project; "
-            f"give it on the command line as --storage"
+            f"storage: {str(path)!r} is outside the current folder and the project; give it on "
+            f"the command line as --storage"
         )
     if kind == "postgresql":
         url_for_sqlalchemy(url)
