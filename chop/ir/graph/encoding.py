@@ -180,7 +180,7 @@ class Decoder:
 
     def _tagged(self, tag: str, content: Any) -> Any:
         if tag not in self.kinds:
-            raise ForeignName(f"a value of the kind {tag!r} may not stand here")
+            raise ForeignName(f"a value of the kind {tag!r} is not allowed there")
         if self.kinds is METADATA and tag == "function":  # nothing in metadata can be called
             return str(content)
         return DECODERS[tag](self, content)

@@ -102,9 +102,11 @@ def _check_output(node: fx.Node, root: nn.Module) -> None:
 def _check_constant(node: fx.Node, root: nn.Module) -> None:
     module, last = _owner(node, root)
     if not isinstance(module._parameters.get(last, module._buffers.get(last)), Tensor):
-        raise ForeignName(f"reads {node.target!r:.60}, which is not a parameter or a buffer of it")
+        raise ForeignName(
+            f"it reads {node.target!r:.60}, which is not a parameter or a buffer of it"
+        )
     if node.args or node.kwargs:
-        raise ForeignName(f"reads {node.target!r:.60}, which takes no arguments")
+        raise ForeignName(f"it reads {node.target!r:.60}, which takes no arguments")
 
 
 def _check_layer(node: fx.Node, root: nn.Module) -> None:
@@ -112,7 +114,7 @@ def _check_layer(node: fx.Node, root: nn.Module) -> None:
     layer = module._modules.get(last)
     nested = isinstance(layer, fx.GraphModule)
     if layer is None or nested or type(layer).forward is nn.Module.forward:
-        raise ForeignName(f"calls {node.target!r:.60}, which is not a layer of it")
+        raise ForeignName(f"it calls {node.target!r:.60}, which is not a layer of it")
     own = not type(layer).__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
     _check_arguments([*node.args, *node.kwargs.values()], _is_any if own else _is_word, dicts=own)
 
@@ -121,20 +123,20 @@ def _owner(node: fx.Node, root: nn.Module) -> tuple[nn.Module, str]:
     """Where the target of a node is, found in the tables of modules alone."""
     target = str(node.target)
     if not DOTTED.fullmatch(target):
-        raise ForeignName(f"uses {target!r:.60}, which is not a name")
+        raise ForeignName(f"it uses {target!r:.60}, which is not a name")
     *path, last = target.split(".")
     module: nn.Module | None = root
     for part in path:
         module = module._modules.get(part) if module is not None else None
     if module is None:
-        raise ForeignName(f"uses {target!r:.60}, which is not in the file")
+        raise ForeignName(f"it uses {target!r:.60}, which is not in the file")
     return module, last
 
 
 def _check_method(node: fx.Node, root: nn.Module) -> None:
     name = check_method(str(node.target))
     if not node.args or not isinstance(node.args[0], fx.Node):
-        raise ForeignName(f"calls the method {name!r} of something that is not a node")
+        raise ForeignName(f"it calls the method {name!r} of what is not a node")
     keyed = name in ("get", "__getitem__", "__setitem__", "__contains__")
     rest = [*node.args[1:], *node.kwargs.values()]
     _check_arguments(rest, _is_public_key if keyed else _is_word)
@@ -151,7 +153,9 @@ def _check_function(node: fx.Node, root: nn.Module) -> None:
         _check_arguments([*node.args, *rest], _is_word)
     elif target in PYTHON and node.kwargs:
         given = ", ".join(node.kwargs)
-        raise ForeignName(f"calls {target.__name__} with {given}, which a saved graph may not give")
+        raise ForeignName(
+            f"it calls {target.__name__} with {given}, which a saved graph may not give"
+        )
     elif target in FUNCTIONS or isinstance(target, ATEN):
         _check_arguments(values, TEXTS.get(identify(node).name, _is_word))
     else:
@@ -160,20 +164,22 @@ def _check_function(node: fx.Node, root: nn.Module) -> None:
 
 def _check_config(config: Any) -> None:
     if not isinstance(config, dict):
-        raise ForeignName("calls a quantized function without a config")
+        raise ForeignName("it calls a quantized function without a config")
+    computed: list[fx.Node] = []
+    fx.node.map_arg(config, computed.append)
+    if computed:
+        raise ForeignName("it calls a quantized function with a config that is computed")
     _check_arguments([config], _is_any, dicts=True)
-    if any(isinstance(value, fx.Node) for value in config.values()):
-        raise ForeignName("calls a quantized function with a config that is computed")
 
 
 def _check_attribute(node: fx.Node) -> None:
     source, *names = node.args or (None,)
     name = names[0] if len(names) == 1 and not node.kwargs else None
     if not isinstance(source, fx.Node) or not isinstance(name, str):
-        raise ForeignName("reads an attribute whose name is not a literal text")
+        raise ForeignName("it reads an attribute whose name is not a literal text")
     if name not in ATTRIBUTES and name not in _attributes_of(source):
         raise ForeignName(
-            f"reads the attribute {name!r:.60}; saved graphs may read "
+            f"it reads the attribute {name!r:.60}; saved graphs may read "
             f"{', '.join(sorted(ATTRIBUTES))} of tensors"
         )
 
@@ -202,12 +208,14 @@ def _check_arguments(values: Iterable[Any], is_text: Check, dicts: bool = False)
         elif dicts and isinstance(value, Mapping):
             _check_arguments([*value.keys(), *value.values()], is_text, dicts)
         else:
-            raise ForeignName(f"is given a {type(value).__name__}, which an argument may not be")
+            raise ForeignName(f"it is given a {type(value).__name__}, which an argument may not be")
 
 
 def _check_text(text: str, is_text: Check) -> None:
     if not is_text(text):
-        raise ForeignName(f"is given the text {text!r:.60}, which is not a word that torch takes")
+        raise ForeignName(
+            f"it is given the text {text!r:.60}, which is not a word that torch takes"
+        )
 
 
 def _is_word(text: str) -> bool:

@@ -243,6 +243,14 @@ NODES = {
             "n", "chop.passes.graph.transforms.quantize.quantized_funcs:relu_integer", X, config=X
         )
     ],
+    "a config that is computed inside": [
+        function(
+            "n",
+            "chop.passes.graph.transforms.quantize.quantized_funcs:relu_integer",
+            X,
+            config={"name": "integer", "data_in_width": [X]},
+        )
+    ],
     "a quantized function of a private name": [
         function(
             "n",
@@ -454,12 +462,32 @@ def test_what_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path, reason):
         '[x]\na = { tensor = "x" }\n',
         "[x]\na = " + "1" * 5000 + "\n",
         '[x]\ncommon = "y"\n',
+        "[x]\ncommon = { args = 3 }\n",
+        '[x]\ntensor = "y"\n',
     ],
 )
 def test_metadata_of_any_shape_is_read_or_refused_in_one_sentence(folder, text):
     (folder / "node_meta_param.toml").write_text(text)
     with contextlib.suppress(GraphFileError):
         MaseGraph.from_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("attributes", "patched_custom_layers", ["Linear"]),
+        ("attributes", "patched_op_names", [1]),
+        ("attributes", "additional_inputs", []),
+        ("attributes", "original_architecture", 1),
+        ("custom_ops", "functions", {"dict": [[{"function": "builtins.eval"}, {}]]}),
+        ("custom_ops", "layers", {}),
+        ("cf_args", "x", {"function": "torch.add"}),
+        ("metadata", "common", {"nodes_in": ["x"]}),
+        ("metadata", "common", 1),
+    ],
+)
+def test_settings_of_another_kind_are_refused(folder, part, key, value):
+    refusal(changed(folder, lambda content: content[part].update({key: value})))
 
 
 def test_functions_in_metadata_are_texts(folder):
