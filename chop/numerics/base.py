@@ -39,7 +39,8 @@ class NumberFormat(abc.ABC):
     Fields with a default refine the format and stay out of the published precision.
 
     What every format promises: the result has the shape, dtype and device of `x`; NaN stays NaN;
-    infinities become the largest value of their sign; gradients pass straight through, or, with
+    infinities become the largest value of their sign, except in a format that has infinities
+    itself (float, and fp8 [5, 2] unless it saturates); gradients pass straight through, or, with
     `ste = "clip"`, only where `x` lies within the format's range.
     """
 

@@ -51,6 +51,8 @@ class _Reinterpreted(torch.autograd.Function):
 def reinterpreted(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The same bits as numbers of another type of the same size."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            return torch.view_copy(x, dtype)  # which torch.jit can record, unlike the next
         return x.view(dtype)
     found: Tensor = _Reinterpreted.apply(x, dtype)
     return found

@@ -47,7 +47,7 @@ def mean_magnitude(x: Tensor, among: Tensor | None = None) -> Tensor:
     if not x.numel():
         return a.sum(dims, keepdim=True)
     count: int | Tensor = rows_of(x.shape)[1]
-    up = lift(rows_of(x.shape)[1])
+    up = lift(int(count))  # to torch.jit, a size is a tensor
     if among is not None:
         a = torch.mul(a, among, out=out)
         count = among.sum(dims, keepdim=True).clamp(min=1)

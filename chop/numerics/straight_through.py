@@ -105,6 +105,8 @@ def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None
     through: Tensor
     if is_plain(x):
         (through,) = _Together.apply((rounding,), (limits,), x)
+    elif torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return rounding(x)  # it records operations, and no gradients of ours
     else:
         through = _Functional.apply(x, rounding, limits)
     return through

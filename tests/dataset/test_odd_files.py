@@ -227,6 +227,7 @@ def test_what_no_list_of_options_has_is_refused(here, tmp_path, name, key, advic
     npz(tmp_path / "a.npz", x=X, y=Y)
     (tmp_path / "a.toml").write_text(f"[dataset_args]\n{key} = 'elsewhere'\n")
     flags = ("--data-path", tmp_path / "a.npz") if name == "npz" else ()
+    flags += ("--project-dir", tmp_path / "out")
     code, _, said = here("train", "toy", name, "--config", tmp_path / "a.toml", *flags)
     assert code == 2
     sentence = said.splitlines()[-1]

@@ -162,6 +162,9 @@ class TestFormat:
             assert y.isfinite().all()
         if saturates(fmt) and math.isfinite(fmt.largest):
             assert [y[0], y[2]] == list(fmt.range)
+        if fmt.name == "float" or (fmt.name == "fp8" and fmt.precision[:2] == [5, 2]):
+            has_infinities = not getattr(fmt, "saturate", False)
+            assert y.isinf().tolist() == [has_infinities, False, has_infinities]
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_all_float_dtypes(self, fmt, dtype):

@@ -1,5 +1,7 @@
 """A range is sampled, never listed: `{min = 1, max = 10**18}` takes no longer than `[1, 2]`."""
 
+import json
+
 import pytest
 
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, choice_of
@@ -153,3 +155,42 @@ def test_a_width_that_no_layer_can_have_is_refused_first(here, tmp_path, sampler
     sentence = refused(here, tmp_path, choices, sampler=sampler)
     assert "config.width = " in sentence
     assert sentence.endswith("; give a number above 0 and below 1000000")
+
+
+PRUNE = """
+model = "jsc-tiny"
+dataset = "jsc-sim"
+[search.search_space]
+name = "graph/prune"
+[search.search_space.seed]
+seed = { min = 1, max = 1_000_000_000_000_000_000 }
+weight.sparsity = [0.1, 0.5]
+weight.method = ["random"]
+[search.strategy.sw_runner.basic_evaluation]
+num_samples = 64
+allow_untrained = true
+[search.strategy.metrics]
+accuracy.scale = 1.0
+[search.strategy.setup]
+n_trials = 3
+sampler = "SAMPLER"
+"""
+
+
+def test_a_search_tries_values_of_a_wide_range(here, tmp_path):
+    (tmp_path / "a.toml").write_text(PRUNE.replace("SAMPLER", "tpe"))
+    words = ("search", "--config", tmp_path / "a.toml", "--project-dir", tmp_path / "out")
+    code, _, said = here(*words, "--project", "p", "--no-progress")
+    assert code == 0, said
+    assert "1 to 1000000000000000000" in said
+    log = json.loads((tmp_path / "out/p/software/search_ckpts/log.json").read_text())
+    seeds = [row["user_attrs_sampled_config"]["seed"] for row in log.values()]
+    assert len({seed for seed in seeds if 1 <= seed <= WIDE}) == 3
+
+
+def test_brute_force_is_wrong_usage_of_a_wide_range(here, tmp_path):
+    (tmp_path / "a.toml").write_text(PRUNE.replace("SAMPLER", "grid"))
+    words = ("search", "--config", tmp_path / "a.toml", "--project-dir", tmp_path / "out")
+    code, _, said = here(*words)
+    assert code == 2, said
+    assert "brute force tries every design, and this space has about 10^18" in said.splitlines()[-1]
