@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -119,7 +119,6 @@ def spaces(draw):
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None)
 def test_the_extreme_is_the_extreme_of_all_designs(data, drawn):
     worker = problem(data, drawn.draw(spaces())).worker()
     size = worker.space.choices.size
@@ -135,7 +134,6 @@ def test_the_extreme_is_the_extreme_of_all_designs(data, drawn):
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None)
 def test_what_is_refused_is_what_no_design_meets(data, drawn):
     made = drawn.draw(spaces())
     worker = problem(data, made).worker()
