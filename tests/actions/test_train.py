@@ -48,7 +48,6 @@ def test_a_network_is_trained_and_tested_by_two_commands(ch, tmp_path):
         "Project will be created at",
         "Training model 'jsc-tiny'...",
         "117 trainable parameters",
-        "jsc-sim (simulated)",
         "##### WEIGHT DECAY ##### 0",
         "Training is completed",
     ):
@@ -147,6 +146,7 @@ def test_a_run_that_is_killed_and_resumed_ends_bit_for_bit_as_if_it_had_not_been
     assert steps == list(range(50, 936 + 1, 50))
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_exit_code_says_so(ch, tmp_path, environment):
     code, log = killed(tmp_path, environment, signal.SIGTERM, after=1)
     assert code == 128 + signal.SIGTERM, log

@@ -127,6 +127,7 @@ def test_it_calls_itself_simulated(caplog):
     ]
 
 
+@pytest.mark.slow
 def test_a_network_trained_on_it_knows_genuine_jets(genuine):
     """About 74 % of them, and 70 % of simulated ones; on genuine data alike networks reach 76 %."""
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chop.numerics import FORMATS, compiled, fused
@@ -122,7 +122,6 @@ class TestBits:
         assert same_bits(fmt(x), found)
 
     @pytest.mark.parametrize("name", ELEMENTWISE)
-    @settings(max_examples=40, deadline=None)
     @given(data=st.data())
     def test_of_every_width(self, name, data):
         fmt = data.draw(ELEMENTWISE[name])
@@ -131,7 +130,6 @@ class TestBits:
         self.check(fmt, numbers(shape, data.draw(widths(0, 2**31)), dtype))
 
     @pytest.mark.parametrize("name", BLOCKS)
-    @settings(max_examples=60, deadline=None)
     @given(data=st.data())
     def test_of_every_width_and_block(self, name, data):
         size = st.one_of(widths(1, 40), st.just(-1))
@@ -171,7 +169,6 @@ class TestBits:
             FORMATS["ternary"](2, True, 0.5, None, None),
         ],
     )
-    @settings(max_examples=30, deadline=None)
     @given(data=st.data())
     def test_of_formats_with_means(self, fmt, data):
         shape = data.draw(st.lists(widths(1, 40), min_size=1, max_size=4))

@@ -229,13 +229,14 @@ class TestFormat:
         x = torch.randn(5, 3, 4)
         assert torch.equal(torch.func.vmap(fmt)(x), torch.stack([fmt(part) for part in x]))
 
+    @pytest.mark.sampled(8)
     def test_gradients_of_torch_func_pass(self, fmt):
         fmt = replace(fmt, ste="identity")
         slope = torch.func.grad(lambda x: fmt(x).sum())
         assert torch.equal(slope(few), torch.ones_like(few))
         assert torch.equal(torch.func.vmap(slope)(few[None]), torch.ones(1, *few.shape))
 
-    @pytest.mark.sampled(6)
+    @pytest.mark.sampled(3)
     def test_values_are_the_same_compiled_as_one_graph(self, fmt):
         torch._dynamo.reset()
         compiled = torch.compile(lambda x: fmt(x), fullgraph=True, backend="eager")

@@ -200,6 +200,7 @@ def test_the_flow_can_be_run_again_with_the_same_arguments(run_flow: Any) -> Non
     assert stat["range_quantile"]["count"] == 512
 
 
+@pytest.mark.slow
 def test_reports_are_seen_once_in_a_process_that_never_set_up_logging(tmp_path: Path) -> None:
     root = Path(chop.__file__).parents[1]
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

@@ -139,6 +139,7 @@ def test_the_file_for_jets_runs_as_written(search):
         assert (folder / name).exists()
 
 
+@pytest.mark.slow
 def test_brute_force_trains_every_width_once_and_ends(search):
     _, folder = search(patched(JSC, sampler="brute"), "--max-epochs", 1)
     tried = designs(folder)

@@ -68,7 +68,7 @@ def interrupted_then_resumed(small, folder, step: int, **changes):
     return state(second.model)
 
 
-@settings(max_examples=8)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(step=st.integers(1, 47), optimizer=st.sampled_from(["adam", "adamw", "sgd"]))
 def test_a_run_that_was_interrupted_anywhere_ends_as_if_it_had_not_been(
     small, tmp_path_factory, step, optimizer

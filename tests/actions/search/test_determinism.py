@@ -64,7 +64,7 @@ def alone(tmp_path_factory, case):
     return table
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_workers_gives_the_same_table(tmp_path, case, alone, workers):
     sampler, ways, choices, count, setup = case
     engine = Shuffled(workers, ways, seed=workers)
@@ -72,7 +72,7 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, case, alone, worke
     assert recorded(tmp_path / "n", choices, ways) == alone
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_search_that_was_killed_again_and_again_gives_the_same_table(
     tmp_path, case, alone, workers
 ):

@@ -392,20 +392,20 @@ def test_edges_that_run_upwards_are_refused() -> None:
 def test_large_graphs_draw() -> None:
     deep = fx.Graph()
     x = deep.placeholder("x")
-    for _ in range(2000):
+    for _ in range(1200):  # more than Python may recurse
         x = deep.call_function(torch.relu, (x,))
     deep.output(x)
-    assert len(read(draw_svg(deep)).edges) == 2001
+    assert len(read(draw_svg(deep)).edges) == 1201
 
     wide = fx.Graph()
     x = wide.call_function(torch.relu, (wide.placeholder("x"),))
     mask = wide.get_attr("mask")
-    for _ in range(300):
+    for _ in range(100):
         y = wide.call_function(torch.relu, (wide.call_function(torch.add, (x, mask)),))
         x = wide.call_function(operator.add, (x, y))
     wide.output(x)
     picture = read(draw_svg(wide))
-    assert len(picture.edges) == 300 * 5 + 2
+    assert len(picture.edges) == 100 * 5 + 2
     assert len({picture.boxes[node.name].middle for node in wide.nodes if node is not mask}) == 1
 
 

@@ -181,6 +181,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_another_process_needs_chop_and_the_users_file_only(tmp_path):
     (tmp_path / "mine.py").write_text(USER)
     (tmp_path / "elsewhere").mkdir()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -112,7 +112,6 @@ def by_the_passes(graph):
 
 
 @given(st.data())
-@settings(max_examples=25)
 def test_costs_of_a_fresh_graph_are_those_of_the_passes(branches, runners, data):
     graph = branches.clone()
     names = ["first", "norm", "twice", "twice_1", "relu", "relu_1", "add", "mul", "last"]
@@ -150,7 +149,6 @@ def prepared(branches):
 
 
 @given(st.data())
-@settings(max_examples=25)
 def test_a_prepared_model_that_is_only_configured_anew_costs_as_much_as_a_fresh_one(
     branches, prepared, runners, data
 ):
@@ -167,7 +165,6 @@ def test_a_prepared_model_that_is_only_configured_anew_costs_as_much_as_a_fresh_
 
 
 @given(st.data())
-@settings(max_examples=25)
 def test_a_model_whose_layers_are_swapped_for_other_forms_costs_as_much_as_a_fresh_one(
     branches, swapped, runners, data
 ):
@@ -280,6 +277,7 @@ def test_only_a_few_networks_are_kept_alive():
     assert len(_LEDGERS) == KEPT
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["vit_tiny_patch4_32", "mobilenetv3_small", "resnet18", "vgg7"])
 def test_a_network_of_ours_costs_what_the_passes_say_also_after_its_layers_were_swapped(
     runners, name

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from torch import Tensor
@@ -199,7 +199,6 @@ def data(draw: st.DrawFn) -> Tensor:
     ],
     ids=str,
 )
-@settings(max_examples=15, deadline=None)
 @given(x=data(), cut=st.integers(0, 5))
 def test_batches_and_samples_and_the_formula_agree(
     name: str, options: dict[str, Any], dims: Any, x: Tensor, cut: int
@@ -218,7 +217,6 @@ def test_batches_and_samples_and_the_formula_agree(
     assert_close(by_sample, wanted, tolerance)
 
 
-@settings(max_examples=25, deadline=None)
 @given(x=data(), cut=st.integers(0, 5), new_dim=st.booleans())
 def test_a_recorded_batch_is_its_recorded_samples(x: Tensor, cut: int, new_dim: bool) -> None:
     by_batch, by_sample = (
@@ -234,7 +232,6 @@ def test_a_recorded_batch_is_its_recorded_samples(x: Tensor, cut: int, new_dim: 
 
 
 @pytest.mark.parametrize("dims", ["all", None, [1]], ids=str)
-@settings(max_examples=25, deadline=None)
 @given(
     x=arrays(np.float64, (7, 2, 3), elements=st.floats(-1, 1)),
     mean=st.sampled_from([0.0, 1e3, -1e6]),

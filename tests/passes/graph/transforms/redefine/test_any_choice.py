@@ -13,7 +13,8 @@ from chop.passes.graph import (
 
 NETS = ["jsc", "vgg", "resnet", "concat", "plain"]
 DRAWN = settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 FREE = {
     "jsc": ["seq_blocks_2", "seq_blocks_4"],

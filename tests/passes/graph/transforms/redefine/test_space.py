@@ -38,7 +38,8 @@ def test_blocks(parents):
 
 @pytest.mark.parametrize("name", ["jsc", "vgg", "resnet", "concat", "plain"])
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_any_choice_of_widths_and_depths_is_a_network(parents, name, data):
@@ -57,7 +58,8 @@ def test_any_choice_of_widths_and_depths_is_a_network(parents, name, data):
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_a_deeper_and_wider_heir_equals_its_parent(parents, data):
