@@ -44,9 +44,13 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-OPTIONS = ("--project-dir=out", "--project=fuzz", "--cpu=0", "--accelerator=cpu", "--no-progress")
 OWN = ("cache", "tmp", "work/out")  # folders in which a command may make files
 USAGE = "╭─ Error "  # how Typer says what is wrong with a command line
+# what Python says to programmers, and advice of torch that would have code run
+RAW = re.compile(
+    r"object (has no attribute|is not )|unhashable type|indices must be|invalid literal for|"
+    r"not supported between|positional argument|weights_only"
+)
 
 
 def inputs(kind: str) -> pytest.MarkDecorator:
@@ -109,6 +113,8 @@ class Ending:
             found.append("it printed a traceback")
         elif self.status in (1, 2) and not says_why(self.stderr):
             found.append("it did not say why in a sentence")
+        elif self.status in (1, 2) and RAW.search(self.stderr):
+            found.append("it said why in the words of Python or torch")
         return found
 
     @property

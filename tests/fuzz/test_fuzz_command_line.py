@@ -6,7 +6,8 @@ from random import Random
 
 from chop.actions.config import OPTIONS as KNOWN
 
-from .harness import OPTIONS, Sandbox, inputs
+from .commands import OPTIONS
+from .harness import Sandbox, inputs
 from .mutations import TEXTS
 
 ACTIONS = ("train", "test", "transform", "search", "list", "report", "nonsense")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from .corpus import TRAIN
+from .commands import TRAIN
 from .harness import Sandbox, inputs
 from .mutations import ODD, changed, changed_lines, changed_numbers, damaged, foreign
 from .pickles import hostile_file

@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
-from .harness import OPTIONS, Sandbox, inputs
+from .commands import SEARCH
+from .harness import Sandbox, inputs
 from .mutations import ODD, changed, changed_json, changed_lines, damaged, foreign
 
-SEARCH = ("search", "--config=search.toml", *OPTIONS)
 RECORDS = Path("software") / "search_ckpts"
 JOURNAL_START = b'{"op_code":'
 
