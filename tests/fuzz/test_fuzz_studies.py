@@ -11,9 +11,19 @@ from random import Random
 from .commands import SEARCH
 from .harness import Sandbox, inputs
 from .mutations import ODD, changed, changed_json, changed_lines, damaged, foreign
+from .pickles import hostile_file
 
 RECORDS = Path("software") / "search_ckpts"
 JOURNAL_START = b'{"op_code":'
+
+
+def take_search(sandbox: Sandbox, random: Random, name: str) -> Path:
+    """Copy a finished search, with a study.pkl that would run code; return its folder of records."""
+    sandbox.take("data.npz", "best.ckpt", "search.toml")
+    sandbox.take_project(name)
+    records = sandbox.project / RECORDS
+    (records / "study.pkl").write_bytes(hostile_file(random, sandbox.marker))
+    return records
 
 
 def odd_journal(random: Random, journal: bytes) -> bytes:
@@ -37,9 +47,7 @@ def odd_journal(random: Random, journal: bytes) -> bytes:
 
 @inputs("journal")
 def test_a_journal_is_read_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
-    sandbox.take("data.npz", "best.ckpt", "search.toml")
-    sandbox.take_project("searched")
-    own = sandbox.project / RECORDS / "search.journal"
+    own = take_search(sandbox, random, "searched") / "search.journal"
     content = odd_journal(random, own.read_bytes())
     how = random.choice((("--resume",), ("--resume",), ("--apply=best",), ()))
     if random.random() < 0.6 and how:
@@ -82,8 +90,8 @@ def odd_database(random: Random, file: Path) -> None:
 
 @inputs("sqlite")
 def test_a_database_is_read_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
-    sandbox.take("data.npz", "best.ckpt", "search.toml", "study.db")
-    sandbox.take_project("in_database")
+    take_search(sandbox, random, "in_database")
+    sandbox.take("study.db")
     file = sandbox.work / "study.db"
     odd_database(random, file)
     how = random.choice(("--resume", "--resume", "--apply=best"))
@@ -97,9 +105,7 @@ def test_a_database_is_read_or_refused(sandbox: Sandbox, random: Random, index: 
 def test_records_of_a_search_are_read_or_refused(
     sandbox: Sandbox, random: Random, index: int
 ) -> None:
-    sandbox.take("data.npz", "best.ckpt", "search.toml")
-    sandbox.take_project("searched")
-    records = sandbox.project / RECORDS
+    records = take_search(sandbox, random, "searched")
     if random.random() < 0.7:
         file = records / "search.json"
         file.write_bytes(changed_json(random, file.read_text()))
