@@ -46,10 +46,11 @@ ENVIRONMENT = {
 }
 OWN = ("cache", "tmp", "work/out")  # folders in which a command may make files
 USAGE = "╭─ Error "  # how Typer says what is wrong with a command line
-# what Python says to programmers, and advice of torch that would have code run
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # which a terminal obeys
+# what Python says to programmers, and advice of torch by which code would be run
 RAW = re.compile(
-    r"object (has no attribute|is not )|unhashable type|indices must be|invalid literal for|"
-    r"not supported between|positional argument|weights_only"
+    r"(?m)^ch: ('\w+' object|unhashable type|\w+ indices must be|invalid literal for|Expecting|"
+    r"\[Errno|'[\w-]+' codec)|weights_only"
 )
 
 
@@ -109,6 +110,8 @@ class Ending:
         found += [f"it tried {line}" for line in self.violations.splitlines()]
         if self.status not in (0, 1, 2):
             found.append(f"it ended with {self.status}")
+        if CONTROL.search(self.stdout + self.stderr):
+            found.append("it printed control characters")
         if "Traceback (most recent call last)" in self.stdout + self.stderr:
             found.append("it printed a traceback")
         elif self.status in (1, 2) and not says_why(self.stderr):

@@ -57,7 +57,7 @@ def write_odd(random: Random, sandbox: Sandbox, name: str) -> None:
             place = random.randrange(len(lines))
             lines[place] = changed_numbers(random, lines[place], CELLS)
         lines = changed_lines(random, lines) if random.random() < 0.5 else lines
-        file.write_text("\n".join(lines), errors="surrogatepass")
+        file.write_text("\n".join(lines), errors="surrogateescape")
     else:
         write_damaged(random, sandbox, name)
 

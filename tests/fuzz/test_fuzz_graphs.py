@@ -34,7 +34,7 @@ def write_odd_metadata(random: Random, sandbox: Sandbox) -> None:
         place = random.choice([n for n, line in enumerate(lines) if " = " in line])
         lines[place] = f"{lines[place].partition(' = ')[0]} = {random.choice(TOML_VALUES)}"
     lines = changed_lines(random, lines) if random.random() < 0.3 else lines
-    file.write_text("\n".join(lines), errors="surrogatepass")
+    file.write_text("\n".join(lines), errors="surrogateescape")
 
 
 def write_hostile(random: Random, sandbox: Sandbox) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 
@@ -18,7 +18,7 @@ JOURNAL_START = b'{"op_code":'
 
 
 def take_search(sandbox: Sandbox, random: Random, name: str) -> Path:
-    """Copy a finished search, with a study.pkl that would run code; return its folder of records."""
+    """Copy a finished search with a study.pkl that would run code; return its records."""
     sandbox.take("data.npz", "best.ckpt", "search.toml")
     sandbox.take_project(name)
     records = sandbox.project / RECORDS
@@ -35,14 +35,14 @@ def odd_journal(random: Random, journal: bytes) -> bytes:
         return damaged(random, journal)
     lines = journal.decode().splitlines()
     if way == 2:
-        return "\n".join(changed_lines(random, lines)).encode(errors="surrogatepass") + b"\n"
+        return "\n".join(changed_lines(random, lines)).encode(errors="surrogateescape") + b"\n"
     place = random.randrange(len(lines))
     if way == 3:
         operation = json.loads(lines[place]) | {"op_code": random.choice((*range(12), *ODD))}
         lines[place] = json.dumps(operation)
     else:
-        lines[place] = changed_json(random, lines[place]).decode(errors="surrogatepass")
-    return "\n".join(lines).encode(errors="surrogatepass") + b"\n"
+        lines[place] = changed_json(random, lines[place]).decode(errors="surrogateescape")
+    return "\n".join(lines).encode(errors="surrogateescape") + b"\n"
 
 
 @inputs("journal")
@@ -70,7 +70,7 @@ def odd_database(random: Random, file: Path) -> None:
     if way == 1:
         file.write_bytes(foreign(random))
         return
-    with closing(sqlite3.connect(file)) as database, database:
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as database, database:
         tables = [
             row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
         ]

@@ -79,7 +79,7 @@ def mutated(random: Random, text: str, home: Path) -> bytes:
         return damaged(random, text.encode())
     lines = text.splitlines()
     if way == 1:
-        return "\n".join(changed_lines(random, lines)).encode(errors="surrogatepass")
+        return "\n".join(changed_lines(random, lines)).encode(errors="surrogateescape")
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         pairs = [n for n, line in enumerate(lines) if PAIR.fullmatch(line)]
         place = random.choice(pairs)

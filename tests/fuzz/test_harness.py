@@ -33,7 +33,7 @@ def test_a_broken_promise_is_noticed(sandbox: Sandbox, noticed: str) -> None:
 
 
 def test_the_words_of_an_exception_are_no_sentence() -> None:
-    said = Ending(1, "", "ch: data.npz is damaged: 'int' object is not iterable", "", ())
+    said = Ending(1, "", "ch: 'int' object has no attribute 'items'", "", ())
     assert said.problems == ["it said why in the words of Python or torch"]
 
 
