@@ -1,19 +1,20 @@
 # Every target sets up .venv by itself, once: see scripts/bootstrap.py.
 PYTHON ?= python3
 RUN = $(PYTHON) scripts/bootstrap.py --extra dev
+TEST = -m pytest -n auto --dist worksteal
 ARGS =
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow lint format bench clean
+.PHONY: help test test-all lint format bench clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):  ## /\1\t/p' Makefile | expand -t 12
 
-test:  ## run the tests, one process a core; ARGS="-k quant" adds arguments of pytest
-	$(RUN) -m pytest -n auto $(ARGS)
+test:  ## run the quick tests, one process per core; ARGS="-k quant" adds arguments of pytest
+	$(RUN) $(TEST) $(ARGS)
 
-test-slow:  ## run the tests marked slow; pytest's exit code 5 says that there are none
-	$(RUN) -m pytest -n auto -m "slow and not gpu and not network and not rtl" $(ARGS) || test $$? -eq 5
+test-all:  ## run every test of a machine without a GPU, network or Verilator; takes half an hour
+	HYPOTHESIS_PROFILE=ci $(RUN) --extra test-all $(TEST) -m "not gpu and not network and not rtl" $(ARGS)
 
 lint:  ## check format, style and types
 	$(RUN) -m ruff format --check . ch

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.ir import MaseGraph
-from chop.numerics import FORMATS, at_rest
+from chop.numerics import FORMATS, frozen_weights
 from chop.passes import Pipeline
 from chop.passes.graph.transforms import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op
@@ -140,7 +140,7 @@ def evaluate(model: nn.Module, x: Tensor) -> Callable[[], Any]:
 def evaluate_at_rest(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     """As every evaluation of ours does: parameters are rounded before the first batch."""
     rest = contextlib.ExitStack()
-    rest.enter_context(at_rest(model))
+    rest.enter_context(frozen_weights(model))
     run = evaluate(model, x)
 
     def rested(_: object = rest) -> None:  # the rest lasts as long as this function does

@@ -24,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from tabulate import tabulate
 
-from chop.actions.search.conduct import Place, conduct
+from chop.actions.search.conduct import conduct
+from chop.actions.search.place import Place
 from chop.actions.search.problem import Problem
 from chop.actions.search.report.page import write_report
 from chop.actions.search.search import make_problem

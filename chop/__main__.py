@@ -1,10 +1,16 @@
 """`python -m chop`: the command line, with a way back from a damaged `.venv`."""
 
 import os
-import re
 import sys
-from importlib import metadata
-from pathlib import Path
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# `python -m` puts the present folder first, whose random.py is not Python's
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] == os.getcwd() != ROOT:
+    del sys.path[0]
+
+import re  # noqa: E402
+from importlib import metadata  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 
 def main() -> None:

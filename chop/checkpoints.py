@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from chop.files import replaced_folder, restore_folder
+from chop.files import replaced_folder, restore_folder, write_safetensors
+from chop.plain_tensors import why_not_plain
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -33,11 +33,13 @@ def read_torch_file(file: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
-            f"{file} is damaged or no checkpoint, or reading it would run code from it; save a "
+            f"{file} is damaged or not a checkpoint, or reading it would run code from it; save a "
             f"state_dict with torch.save(model.state_dict(), …) and use --load-type pt"
         ) from error
-    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{file} is damaged or no checkpoint: {_reason(error)}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # bytes that are no pickle make torch fail in any way
+        raise ValueError(f"{file} is damaged or not a checkpoint: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -66,14 +68,19 @@ def _pl(file: Path) -> State:
     state = content.get("state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
         raise ValueError(f"{file} has no state_dict, so it is no Lightning checkpoint; try pt")
-    began = content.get("hyper_parameters", {})
+    began = content.get("hyper_parameters")
+    began = began if isinstance(began, Mapping) else {}  # other programs may keep anything there
     if began.get("load_type") == "mz" and began.get("load_name"):
         logger.warning(
             "%s is of a network that was transformed: what its layers round and mask is not in it; "
             "the folder transformed_ckpt beside it has that (--load-type mz)",
             file,
         )
-    mine = {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
+    mine = {
+        key.removeprefix("model."): value
+        for key, value in state.items()
+        if isinstance(key, str) and key.startswith("model.")
+    }
     if not mine:
         raise ValueError(f"{file} has no weights that begin with 'model.'; try --load-type pt")
     return _tensors(mine, file)
@@ -98,13 +105,31 @@ def _hf(folder: Path) -> State:
     if single.exists():
         return _safetensors(single)
     if index.exists():
-        import json
-
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return {k: v for name in sorted(names) for k, v in _safetensors(folder / name).items()}
+        names = _files_of(index)
+        return {k: v for name in names for k, v in _safetensors(folder / name).items()}
     if binary.exists():
         return _pt(binary)
     raise FileNotFoundError(f"{folder} holds none of {', '.join(HF_FILES)}")
+
+
+def _files_of(index: Path) -> list[str]:
+    """The files beside an index that hold the weights."""
+    import json
+
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{index} is not valid JSON ({error}); download it again") from error
+    except RecursionError as error:
+        raise ValueError(f"{index} is nested too deeply; download it again") from error
+    files = content.get("weight_map") if isinstance(content, Mapping) else None
+    names = list(files.values()) if isinstance(files, Mapping) else []
+    if not names or not all(isinstance(n, str) and n == Path(n).name for n in names):
+        raise ValueError(
+            f"{index} needs a table weight_map that says for each weight which file beside it has "
+            f"it; download it again"
+        )
+    return sorted(set(names))
 
 
 def _safetensors(file: Path) -> State:
@@ -114,7 +139,7 @@ def _safetensors(file: Path) -> State:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged or no safetensors file: {error}") from error
+        raise ValueError(f"{file} is damaged or not a safetensors file: {error}") from error
 
 
 def _tensors(content: Any, file: Path) -> State:
@@ -122,7 +147,10 @@ def _tensors(content: Any, file: Path) -> State:
         raise ValueError(f"{file} holds no state_dict, but a {type(content).__name__}")
     wrong = [k for k, v in content.items() if not isinstance(v, Tensor)]
     if wrong:
-        raise ValueError(f"{file} holds no state_dict: {wrong[0]!r} is no tensor")
+        raise ValueError(f"{file} holds no state_dict: {wrong[0]!r} is not a tensor")
+    odd = [key for key in content if not isinstance(key, str)]
+    if odd:
+        raise ValueError(f"{file} holds no state_dict, whose keys are text, unlike {odd[0]!r:.80}")
     return content
 
 
@@ -190,17 +218,24 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
 
 def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
     """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
-    from safetensors.torch import save_file
-
     state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
     with replaced_folder(folder, ["state_dict.safetensors"]) as part:
-        save_file(state, part / "state_dict.safetensors")
+        write_safetensors(state, part / "state_dict.safetensors")
     return Path(folder)
 
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:
     """Put `state` into `model`; what does not fit is named before anything is changed."""
+    check_fits(model, state, source)
+    model.load_state_dict(dict(state))
+
+
+def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
+    """Refuse weights of other names, shapes or kinds than those of `model`."""
     own = model.state_dict()
+    for key, tensor in state.items():
+        if (problem := _problem_of(tensor, own.get(key))) is not None:
+            raise ValueError(f"{source}: {key} {problem}; save the weights as plain tensors")
     problems = []
     for title, keys in (
         ("missing", own.keys() - state.keys()),
@@ -220,7 +255,39 @@ def fill(model: nn.Module, state: State, source: Path | str) -> None:
             f"{source} does not fit the model: {'; '.join(problems)}; "
             f"is it the checkpoint of another model or data set?"
         )
-    model.load_state_dict(dict(state))
+
+
+def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
+    """Refuse parameters that are nan or infinite, and buffers that are nan.
+
+    An infinite buffer may well be meant, as in a mask of attention.
+    """
+    wrong = {name: ~torch.isfinite(p) for name, p in model.named_parameters()}
+    wrong |= {name: torch.isnan(buffer) for name, buffer in model.named_buffers()}
+    for name, values in wrong.items():
+        if (count := int(values.sum())) > 0:
+            values_are = "value that is" if count == 1 else "values that are"
+            raise ValueError(
+                f"{source or 'the model'}: {name} has {count:,} {values_are} nan or infinite; "
+                f"train it again with a lower --learning-rate, or go on with --allow-nonfinite"
+            )
+
+
+def _problem_of(tensor: Tensor, own: Tensor | None) -> str | None:
+    """Why a tensor cannot become a parameter, whatever its shape; `own` is what is there now."""
+    if (reason := why_not_plain(tensor)) is not None:
+        return reason
+    if own is not None and _kind(tensor) != _kind(own):
+        theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, own))
+        return f"is {theirs}, and the model's is {ours}"
+    return None
+
+
+def _kind(tensor: Tensor) -> str:
+    """Kinds of numbers of which one cannot stand for the other."""
+    if tensor.dtype is torch.bool:
+        return "bool"
+    return "complex" if tensor.is_complex() else "real"
 
 
 def _some(names: Any, most: int = 4) -> str:

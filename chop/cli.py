@@ -29,7 +29,9 @@ from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
 from chop.catalogue import KINDS
+from chop.memory import OutOfMemory, memory_for
 from chop.processes import is_first_process
+from chop.redaction import redacted_text
 from chop.registry import UnknownName
 from chop.training.interruption import Interrupted
 from chop.version import __version__
@@ -171,11 +173,11 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command; what went wrong as it may is one sentence and an exit code."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        with _terminated_by_exit_code():
+        with _terminated_by_exit_code(), memory_for("go on"):
             app(args=with_info_kinds(words), prog_name="ch", standalone_mode=True)
     except (ConfigError, UnknownName) as error:
         _fail(error, 2)
-    except (ValueError, OSError, ImportError, ArithmeticError) as error:
+    except (ValueError, OSError, ImportError, ArithmeticError, OutOfMemory) as error:
         _fail(error, 1)
     except Interrupted as stop:
         _fail(stop, stop.exit_code)
@@ -197,7 +199,7 @@ def _terminated_by_exit_code() -> Iterator[None]:
 def _fail(error: BaseException, code: int) -> NoReturn:
     """Say why on stderr; where, for those who debug."""
     logger.debug("the error was raised here", exc_info=error)
-    print(f"ch: {error}", file=sys.stderr)
+    print(f"ch: {redacted_text(str(error))}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -1,27 +1,28 @@
-"""Files that users name, and the folder for what can be made again."""
+"""Files that are written whole or not at all, JSON that is read again, and the cache folder."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import json
 import os
+import platform
 import re
+import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SWAP_SECONDS = 60  # a folder that was moved aside for longer than this will not be moved back
-_swapping: set[Path] = set()  # what this process has moved aside just now
-
-
-def write_text(file: str | Path, text: str) -> Path:
-    """Write a file, and the folders above it; a folder cannot be written."""
-    path = Path(file)
-    if path.is_dir():
-        raise IsADirectoryError(f"{str(file)!r} is a folder; name a file in it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+ABANDONED_SECONDS = 24 * 60 * 60  # no write takes that long, on whatever machine it was begun
+UNTOUCHED = "what was there before is untouched"
+_in_use: set[Path] = set()  # the parts that this process is writing, and what it has moved aside
 
 
 def cache_folder() -> Path:
@@ -29,6 +30,111 @@ def cache_folder() -> Path:
     own = os.environ.get("MASE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(own).expanduser() if own else Path(shared) / "mase"
+
+
+# --- files
+
+
+def write_whole(
+    file: str | Path, content: str | bytes | memoryview, *, advice: str = UNTOUCHED
+) -> Path:
+    """Write a file whole or not at all, and the folders above it."""
+    with whole_file(file, advice=advice) as part:
+        part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    return Path(file)
+
+
+@contextlib.contextmanager
+def whole_file(file: str | Path, *, advice: str = UNTOUCHED) -> Iterator[Path]:
+    """A path to write at; what is written there takes the place of `file` when all went well.
+
+    An error or a kill leaves what was there before. A link stays a link to what is replaced; a
+    device or a pipe is written directly.
+    """
+    target = Path(os.path.realpath(file))
+    if target.is_dir():
+        raise IsADirectoryError(f"{str(file)!r} is a folder; name a file in it")
+    if Path(file).exists() and not Path(file).is_file():
+        with naming(file, advice):
+            yield Path(file)
+        return
+    with naming(file, advice), part_folder(target) as folder:
+        part = folder / target.name
+        yield part
+        _sync(part)
+        os.replace(part, target)
+
+
+@contextlib.contextmanager
+def naming(file: str | Path, advice: str = UNTOUCHED) -> Iterator[None]:
+    """Make an error of the operating system one sentence that names the file being written."""
+    try:
+        yield
+    except OSError as error:
+        reason = str(error.strerror or error)
+        named = OSError(f"cannot write {file}: {reason}; {advice}")
+        named.strerror = reason  # for a folder that this file is a part of
+        raise named from error
+
+
+def write_safetensors(
+    tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write tensors with the permissions of any other file; a full disk is an OSError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    file.touch()
+    mode = file.stat().st_mode
+    try:
+        save_file(dict(tensors), file, metadata=metadata)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise ValueError(f"{file} cannot hold these tensors: {error}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
+    file.chmod(mode)  # safetensors lets the owner alone read it
+
+
+def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
+    """The object in a JSON file; one that is damaged is named, with what to do about it."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _damaged(file, _where(error), advice) from error
+    except UnicodeDecodeError as error:
+        raise _damaged(file, f"byte {error.start} is not UTF-8 text", advice) from error
+    except RecursionError as error:
+        raise _damaged(file, "it is nested too deeply", advice) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise _damaged(file, str(error), advice) from error
+    if not isinstance(content, dict):
+        kind = type(content).__name__
+        raise _damaged(file, f"its content is of type {kind}, not an object", advice)
+    return content
+
+
+def _where(error: json.JSONDecodeError) -> str:
+    """Where a text stops being JSON, and whether it is because the rest is missing."""
+    if not error.doc.strip():
+        return "it is empty"
+    place = f"line {error.lineno}, column {error.colno}"
+    if not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated string"):
+        return f"it is cut off at {place}"
+    return f"{error.msg} at {place}"
+
+
+def _damaged(file: str | Path, reason: str, advice: str) -> ValueError:
+    return ValueError(f"{file} is damaged ({reason}); {advice}")
+
+
+def _sync(file: Path) -> None:
+    with open(file, "rb+") as written:
+        os.fsync(written.fileno())
+
+
+# --- folders
 
 
 @contextlib.contextmanager
@@ -40,54 +146,127 @@ def replaced_folder(folder: str | Path, files: Iterable[str]) -> Iterator[Path]:
     """
     target = Path(folder).expanduser().absolute()
     restore_folder(target)
-    for left in _abandoned(target, "part") + _abandoned(target, "old"):
-        shutil.rmtree(left, ignore_errors=True)
     _check_replaceable(target, set(files))
-    part, old = (target.with_name(f".{target.name}.{os.getpid()}.{x}") for x in ("part", "old"))
-    try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+    with naming(target), part_folder(target) as private:
+        for left in _abandoned(target, "old"):
+            shutil.rmtree(left, ignore_errors=True)
+        part = private / target.name
+        part.mkdir()
         yield part
         for file in part.iterdir():
-            with open(file, "rb+") as written:
-                os.fsync(written.fileno())
-        _swap(part, target, old)
-    except OSError as error:
-        raise OSError(
-            f"cannot write {target}: {error.strerror or error}; what was there before is untouched"
-        ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+            _sync(file)
+        _swap(part, target, private.with_suffix(".old"))
 
 
 def restore_folder(folder: str | Path) -> None:
-    """Bring back what was in `folder`, if who was replacing it was killed at the wrong moment."""
+    """Bring back what was in `folder`, if the process that was replacing it was killed."""
     target = Path(folder).expanduser().absolute()
     if target.exists():
         return
     for old in _abandoned(target, "old")[-1:]:
-        with contextlib.suppress(OSError):  # somebody else was faster
+        with contextlib.suppress(OSError):  # another process was faster
             os.rename(old, target)
 
 
-def _abandoned(target: Path, kind: str) -> list[Path]:
-    """Folders beside `target` whose process has come to its end, the newest last."""
-    name = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\.{kind}")
-    beside = target.parent.iterdir() if target.parent.is_dir() else ()
-    numbers = {path: found[1] for path in beside if (found := name.fullmatch(path.name))}
-    return sorted((p for p, n in numbers.items() if _is_abandoned(p, int(n))), key=_moved_at)
+def _swap(part: Path, target: Path, old: Path) -> None:
+    if not target.exists():
+        os.rename(part, target)
+        return
+    _in_use.add(old)
+    try:
+        os.rename(target, old)
+        try:
+            os.rename(part, target)
+        except OSError:
+            os.rename(old, target)
+            raise
+        os.rename(old, part)  # half of it must not be taken for the whole, should we be killed
+    finally:
+        _in_use.discard(old)
 
 
-def _is_abandoned(path: Path, process: int) -> bool:
-    if path in _swapping:
-        return False
-    if not _is_running(process):
-        return True
-    # numbers of processes are used again; writing may take its time, but swapping does not
-    return path.suffix == ".old" and time.time() - _moved_at(path) > SWAP_SECONDS
+def _check_replaceable(target: Path, files: set[str]) -> None:
+    if target.exists() and not target.is_dir():
+        raise FileExistsError(f"{target} is a file; name a folder")
+    others = (
+        sorted(p.name for p in target.iterdir() if p.name not in files) if target.exists() else []
+    )
+    if others:
+        raise FileExistsError(
+            f"{target} holds other files ({others[0]!r}), which would be lost; name another folder"
+        )
 
 
-def _moved_at(path: Path) -> float:
+# --- parts: what is not complete yet lies beside its target, in a folder of its own
+
+
+@contextlib.contextmanager
+def part_folder(target: Path) -> Iterator[Path]:
+    """A folder beside `target` that only this user can enter; it is gone afterwards.
+
+    What killed processes have left of the same target is removed.
+    """
+    name = f".{_stem(target)}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    part = target.with_name(name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _in_use.add(part)
+    try:
+        part.mkdir(mode=0o700)
+        for left in _abandoned(target, "part", part.stat().st_mtime):
+            shutil.rmtree(left, ignore_errors=True)
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        _in_use.discard(part)
+
+
+class _Writer(NamedTuple):
+    """The process that has left something beside a target."""
+
+    machine: str
+    process: int
+
+    def is_gone(self, age: float, longest: float) -> bool:
+        """Whether it has ended; of one on another machine only the age of its part tells."""
+        if age > longest:
+            return True
+        return self.machine == _machine() and not _is_running(self.process)
+
+
+def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
+    """What processes that have ended left beside `target`, the newest last.
+
+    `now` is by the clock of the file server, if it is known.
+    """
+    pattern = re.compile(
+        rf"\.{re.escape(_stem(target))}\.([0-9a-f]{{8}})\.(\d+)\.[0-9a-f]{{8}}\.{kind}"
+    )
+    longest = SWAP_SECONDS if kind == "old" else ABANDONED_SECONDS
+    left = {}
+    for name in os.listdir(target.parent) if target.parent.is_dir() else ():
+        found, path = pattern.fullmatch(name), target.with_name(name)
+        if found is None or path in _in_use:
+            continue
+        changed = _changed_at(path)
+        age = (time.time() if now is None else now) - changed
+        if _Writer(found[1], int(found[2])).is_gone(age, longest):
+            left[path] = changed
+    return sorted(left, key=left.__getitem__)
+
+
+def _stem(target: Path) -> str:
+    return target.name[:40]  # names of files have at most 255 bytes
+
+
+@functools.cache
+def _machine() -> str:
+    """A name of what numbers the processes: this machine, or the container on it."""
+    namespace = "/proc/self/ns/pid"
+    numbering = os.readlink(namespace) if os.path.lexists(namespace) else ""
+    return hashlib.sha256(f"{platform.node()} {numbering}".encode()).hexdigest()[:8]
+
+
+def _changed_at(path: Path) -> float:
     with contextlib.suppress(FileNotFoundError):  # just now moved back
         return path.stat().st_ctime
     return time.time()
@@ -104,33 +283,3 @@ def _is_running(process: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _swap(part: Path, target: Path, old: Path) -> None:
-    if not target.exists():
-        os.rename(part, target)
-        return
-    _swapping.add(old)
-    try:
-        os.rename(target, old)
-        try:
-            os.rename(part, target)
-        except OSError:
-            os.rename(old, target)
-            raise
-        os.rename(old, part)  # half of it must not be taken for the whole, should we be killed
-    finally:
-        _swapping.discard(old)
-    shutil.rmtree(part, ignore_errors=True)
-
-
-def _check_replaceable(target: Path, files: set[str]) -> None:
-    if target.exists() and not target.is_dir():
-        raise FileExistsError(f"{target} is a file; name a folder")
-    others = (
-        sorted(p.name for p in target.iterdir() if p.name not in files) if target.exists() else []
-    )
-    if others:
-        raise FileExistsError(
-            f"{target} holds other files ({others[0]!r}), which would be lost; name another folder"
-        )

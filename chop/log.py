@@ -1,4 +1,7 @@
-"""The `chop` logger: silent until somebody asks, then `LEVEL    message` on stderr."""
+"""The `chop` logger: silent until somebody asks, then `LEVEL    message` on stderr.
+
+Messages, and the errors that are logged with them, are shown without passwords.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+
+from chop.redaction import redacted_text
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 HANDLER = "chop-stderr"
@@ -16,7 +21,7 @@ root_logger = logging.getLogger("chop")
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        level, message = f"{record.levelname:8}", super().format(record)
+        level, message = f"{record.levelname:8}", redacted_text(super().format(record))
         if not sys.stderr.isatty():
             return f"{level} {message}"
         return f"\033[{COLOURS.get(record.levelname, '0')}m{level}\033[0m \033[34m{message}\033[0m"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 
+SAFE_PATH = "PYTHONSAFEPATH"  # as `python -P`
 # each launcher counts processes in a variable of its own
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
 
@@ -22,6 +25,27 @@ def note_joined() -> None:
     """Remember that this process has computed together with others."""
     global _joined
     _joined = True
+
+
+def import_path() -> list[str]:
+    """The folders that this process imports from, for one that imports from the same."""
+    return [os.path.abspath(folder) for folder in sys.path]
+
+
+@contextlib.contextmanager
+def same_import_path() -> Iterator[None]:
+    """Meanwhile a process that is started like this one imports from the present folder only if
+    this one does: `python -m` would put it first.
+    """
+    by_module = getattr(sys.modules["__main__"], "__spec__", None) is not None
+    before = os.environ.get(SAFE_PATH)
+    if by_module and os.getcwd() not in import_path():
+        os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE_PATH, None)
+        os.environ.update({} if before is None else {SAFE_PATH: before})
 
 
 def end_process(code: int) -> None:

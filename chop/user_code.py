@@ -16,6 +16,10 @@ class UserCodeError(ImportError):
     """A user's file that cannot be imported; the message says where and why."""
 
 
+class UserCodeExited(UserCodeError):
+    """A user's file that ends the program instead of registering something."""
+
+
 def import_user_file(file: str | Path) -> ModuleType:
     """Import a Python file by its path, once; it may import its neighbours by name."""
     path = Path(file).expanduser().resolve()
@@ -38,6 +42,12 @@ def import_user_file(file: str | Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise UserCodeError(f"{_where(error, path)}: {_what(error)}") from error
+    except SystemExit as end:
+        del sys.modules[name]
+        raise UserCodeExited(
+            f"{_where(end, path)}: it would end the program ({_what(end)}); a file that registers "
+            f"models, data sets or passes must not call exit()"
+        ) from end
     return module
 
 
@@ -50,7 +60,7 @@ def _importable(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def _where(error: Exception, path: Path) -> str:
+def _where(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -58,6 +68,6 @@ def _where(error: Exception, path: Path) -> str:
     return f"{path}, line {lines[-1]}" if lines else str(path)
 
 
-def _what(error: Exception) -> str:
+def _what(error: BaseException) -> str:
     said = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -59,10 +59,13 @@ if "-e" in sys.argv:
         (site / "corelib").mkdir(exist_ok=True)
         (site / "corelib" / "__init__.py").touch()
         distribution("corelib")
-    if "[dev]" in sys.argv[-1]:
-        distribution("devlib")
+    needs = 'Requires-Dist: corelib>=1\\n'
+    for extra, library in (("dev", "devlib"), ("test-all", "testlib")):
+        needs += 'Requires-Dist: ' + library + '; extra == "' + extra + '"\\n'
+        if extra in sys.argv[-1].strip(".[]").split(","):
+            distribution(library)
     (site / "mase.pth").write_text(str(project))
-    distribution("mase", 'Requires-Dist: corelib>=1\\nRequires-Dist: devlib; extra == "dev"\\n')
+    distribution("mase", needs)
 """
 
 PYTHON = f"""#!{sys.executable}
@@ -160,9 +163,8 @@ def ended(process):
 FULL_SETUP = ["builder", "--no-build-isolation -e ."]
 
 
-@pytest.fixture
-def project(tmp_path):
-    root = tmp_path / "a clone"
+def made_project(root, outside):
+    """A clone in miniature at `root`, which nothing has been called in yet."""
     shutil.copytree(
         CLONE / "scripts", root / "scripts", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -174,14 +176,31 @@ def project(tmp_path):
     (root / "chop/cli.py").write_text(COMMAND_LINE)
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "constraints.txt").write_text("corelib==1\n")
-    return Project(root, tmp_path / "outside")
+    return Project(root, outside)
 
 
 @pytest.fixture
-def ready(project):
-    """A project whose `.venv` is set up."""
+def project(tmp_path):
+    return made_project(tmp_path / "a clone", tmp_path / "outside")
+
+
+@pytest.fixture(scope="module")
+def set_up_once(tmp_path_factory):
+    """A project whose `.venv` is set up, and a copy of it."""
+    folder = tmp_path_factory.mktemp("ready")
+    project = made_project(folder / "clones" / "a clone", folder / "outside")
     project.ch()
     project.pip_calls()
+    shutil.copytree(folder / "clones", folder / "copy", symlinks=True)
+    return project, folder
+
+
+@pytest.fixture
+def ready(set_up_once):
+    """A project whose `.venv` is set up, in the place where that was done."""
+    project, folder = set_up_once
+    shutil.rmtree(folder / "clones")
+    shutil.copytree(folder / "copy", folder / "clones", symlinks=True)
     return project
 
 
@@ -282,6 +301,19 @@ def test_an_extra_is_added_without_starting_over(ready):
     assert (ready.venv / "still here").exists()
 
 
+def test_extras_stay_installed_for_those_who_ask_for_fewer(ready):
+    make_test = bootstrap(ready, "--extra", "dev", "-m", "chop")
+    make_test_all = bootstrap(ready, "--extra", "dev", "--extra", "test-all", "-m", "chop")
+    ready.ch(command=make_test)
+    ready.pip_calls()
+    ready.ch(command=make_test_all)
+    assert ready.pip_calls() == ["builder", "--no-build-isolation -e .[dev,test-all]"]
+    for command in (make_test, make_test_all, make_test):
+        ready.ch(command=command)
+    assert ready.pip_calls() == []
+
+
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("file", ["constraints.txt", "pyproject.toml"])
 def test_changed_pins_are_installed(ready, file):
     with (ready.root / file).open("a") as handle:
@@ -340,6 +372,7 @@ def test_killed_set_up_is_finished_by_the_next_call(project):
     assert project.pip_calls() == FULL_SETUP
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_set_up_takes_pip_with_it(project, number):
     project.hold_pip()
@@ -371,6 +404,7 @@ def test_dangling_interpreter_is_replaced(ready):
     assert "setting up .venv" in stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("names", ["corelib", "corelib*", "mase*"])
 def test_lost_package_is_brought_back(ready, names):
     for lost in ready.venv.glob(f"lib/*/site-packages/{names}"):
@@ -534,6 +568,7 @@ def test_old_python_hands_over_to_a_newer_one_on_the_path(project, tmp_path):
     assert said["prefix"] == str(tmp_path / "env")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("named", ["maker", "{outside}/bin/maker"])
 def test_old_python_hands_over_to_the_one_that_is_named(project, tmp_path, named):
     outside = tmp_path / "outside"

@@ -1,4 +1,4 @@
-"""`ch` as users type it: real processes, exit codes, one-sentence errors."""
+"""`ch` as users type it: exit codes, one-sentence errors, and what only a process can show."""
 
 import importlib
 import json
@@ -18,38 +18,37 @@ from chop.catalogue import KINDS
 from chop.version import __version__
 
 
-def ch(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "chop", *args], capture_output=True, text=True)
-
-
 def test_version_is_one_line():
-    run = ch("--version")
+    run = subprocess.run(
+        [sys.executable, "-m", "chop", "--version"], capture_output=True, text=True
+    )
     assert (run.returncode, run.stdout) == (0, f"mase {__version__}\n")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["list", "--help"]])
-def test_help_teaches_and_succeeds(args):
-    run = ch(*args)
-    assert run.returncode == 0
-    assert "list" in run.stdout
+def test_help_teaches_and_succeeds(here, args):
+    code, out, _ = here(*args)
+    assert code == 0
+    assert "list" in out
 
 
-def test_list_counts_every_kind():
-    run = ch("list", "--json")
-    counts = {row["kind"]: row["count"] for row in json.loads(run.stdout)}
+def test_list_counts_every_kind(here):
+    _, out, _ = here("list", "--json")
+    counts = {row["kind"]: row["count"] for row in json.loads(out)}
     assert counts.keys() == KINDS.keys()
     assert counts["ops"] > 300
     assert counts["passes"] >= 15
 
 
-def test_a_kind_is_listed_as_a_table_with_every_name():
-    run = ch("list", "passes")
-    assert run.returncode == 0
+def test_a_kind_is_listed_as_a_table_with_every_name(here):
+    code, out, _ = here("list", "passes")
+    assert code == 0
     for row in KINDS["passes"].rows():
-        assert row["name"] in run.stdout
-    assert "    by: Literal['type', 'name', 'regex_name']" in run.stdout
+        assert row["name"] in out
+    assert "    by: Literal['type', 'name', 'regex_name']" in out
 
 
+@pytest.mark.slow
 def test_a_pipe_that_closes_early_is_no_error_message():
     run = subprocess.run(
         f"{sys.executable} -m chop list ops | head -1", shell=True, capture_output=True, text=True
@@ -77,17 +76,17 @@ def test_every_row_says_what_it_is():
         (["list", "--jsn"], "No such option: --jsn"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_names_the_fix(args, message):
-    run = ch(*args)
-    assert run.returncode == 2
-    assert message in run.stderr
-    assert run.stdout == ""
-    assert "Traceback" not in run.stderr
+def test_wrong_usage_exits_with_2_and_names_the_fix(here, args, message):
+    code, out, err = here(*args)
+    assert code == 2
+    assert message in err
+    assert out == ""
+    assert "Traceback" not in err
 
 
-def test_no_command_shows_the_help():
-    run = ch()
-    assert "Usage: ch" in run.stdout + run.stderr
+def test_no_command_shows_the_help(here):
+    _, out, err = here()
+    assert "Usage: ch" in out + err
 
 
 # ------------------------------------------------------------------ actions, in this process
@@ -162,7 +161,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--load", "gone"], "ch: --load: there is no file or folder "),
         ([*TOY, "--config", "run.yaml"], "ch: expected .toml configuration file, got run.yaml"),
         ([*TOY, "--config", "gone.toml"], "ch: --config: there is no file 'gone.toml'"),
-        ([*TOY, "--config", "bad.toml"], "ch: bad.toml: this is no TOML: "),
+        ([*TOY, "--config", "bad.toml"], "ch: bad.toml: this is not valid TOML: "),
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
         ([*TOY, "--resume"], "ch: --resume: no training checkpoint in "),
@@ -319,6 +318,7 @@ def test_info_alone_means_all():
 # ------------------------------------------------------------------ real processes
 
 
+@pytest.mark.slow
 def test_a_new_action_is_a_function_and_a_line(tmp_path):
     """As an action would be added: a file with a function, a line in the table."""
     (tmp_path / "my_action.py").write_text(

@@ -13,11 +13,27 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_CODE = [page for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))]
 
 
+def code_of(page):
+    """All Python of a page, in its order."""
+    return "\n".join(PYTHON.findall(page.read_text(encoding="utf-8")))
+
+
+def test_the_python_of_every_page_can_be_parsed():
+    for page in WITH_CODE:
+        compile(code_of(page), page, "exec")
+
+
+def test_the_python_of_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code_of(ROOT / "README.md"), "README.md", "exec"), {"__name__": "readme"})
+    assert "LinearInteger" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
-    code = "\n".join(PYTHON.findall(page.read_text(encoding="utf-8")))
     script = tmp_path / "page.py"
-    script.write_text(code, encoding="utf-8")
+    script.write_text(code_of(page), encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True
     )
@@ -58,6 +74,7 @@ SMALL = {  # so that nobody waits for minutes
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_in_an_empty_folder(example, tmp_path):
     run = subprocess.run(
@@ -69,5 +86,7 @@ def test_an_example_runs_in_an_empty_folder(example, tmp_path):
     assert run.returncode == 0, run.stderr
 
 
-def test_there_is_an_example():
+def test_every_example_can_be_parsed():
     assert EXAMPLES
+    for example in EXAMPLES:
+        compile(example.read_text(encoding="utf-8"), example, "exec")

@@ -1,6 +1,5 @@
 """The tutorials of the labs: their commands run in order, and say what the pages show."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -41,7 +40,6 @@ def test_every_example_that_a_page_runs_is_there():
 def test_the_commands_of_the_pages_say_what_the_pages_show(tmp_path):
     """Examples have a test of their own; networks are trained for an epoch."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     said = set()
     for page, kind, text in blocks():
         if kind == "text":
@@ -57,7 +55,6 @@ def test_the_commands_of_the_pages_say_what_the_pages_show(tmp_path):
             done = subprocess.run(
                 [sys.executable, "-m", "chop", *words],
                 cwd=tmp_path,
-                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=300,

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import chop
@@ -9,23 +10,39 @@ import chop
 MAY_IMPORT = {
     "registry": set(),
     "dotted": {"registry"},
-    "log": set(),
+    "redaction": set(),
+    "log": {"redaction"},
     "files": set(),
+    "memory": set(),
+    "libraries": {"files"},
     "version": set(),
     "processes": set(),
     "charts": set(),
-    "checkpoints": {"files", "ir"},
+    "plain_tensors": set(),
+    "checkpoints": {"files", "plain_tensors", "ir"},
     "user_code": set(),
     "keywords": set(),
     "devices": {"registry"},
-    "numerics": {"registry", "files"},
+    "testing": set(),
+    "numerics": {"registry", "libraries"},
     "ir": {"registry", "files", "numerics"},
-    "passes": {"registry", "log", "files", "dotted", "charts", "numerics", "ir"},
-    "dataset": {"registry", "log", "files", "keywords"},
+    "passes": {
+        "registry",
+        "log",
+        "files",
+        "memory",
+        "dotted",
+        "charts",
+        "numerics",
+        "ir",
+        "testing",
+    },
+    "dataset": {"registry", "log", "files", "memory", "keywords", "plain_tensors"},
     "models": {"registry", "log", "keywords", "dataset", "checkpoints"},
     "training": {
         "registry",
         "files",
+        "memory",
         "processes",
         "charts",
         "checkpoints",
@@ -71,6 +88,62 @@ def test_imports_point_down():
             if theirs not in MAY_IMPORT[mine] | {mine}:
                 wrong.append(f"{file.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_former_home_of_the_audit_imports_the_testing_room():
+    importers = {
+        str(file.relative_to(ROOT))
+        for file in ROOT.rglob("*.py")
+        if "testing" not in file.parts
+        and any(
+            name.startswith("chop.testing")
+            for name in imported(ast.parse(file.read_text(encoding="utf-8")))
+        )
+    }
+    assert importers == {"passes/graph/analysis/cost/__init__.py"}
+
+
+def files_imported(folder: str) -> dict[str, set[str]]:
+    """Return the modules of a folder that each of its modules imports, functions included."""
+    files = {
+        ".".join(("chop", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): file
+        for file in (ROOT / folder).rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for module, file in files.items():
+        names = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                parts = {f"{node.module}.{alias.name}" for alias in node.names}
+                whole = {part for part in parts if part not in files}
+                names |= (parts - whole) | ({node.module} if whole else set())
+        graph[module] = {name for name in names if name in files and name != module}
+    return graph
+
+
+BELOW_IN_PASSES = {  # folder of chop/passes/graph -> folders that it must not import
+    "describe": ("analysis", "transforms", "interface"),
+    "transforms": ("analysis",),
+}
+
+
+def test_transforms_do_not_import_analyses_and_what_both_need_lies_below():
+    wrong = []
+    for folder, above in BELOW_IN_PASSES.items():
+        banned = tuple(f"chop.passes.graph.{name}" for name in above)
+        for file in sorted((ROOT / "passes" / "graph" / folder).rglob("*.py")):
+            names = imported(ast.parse(file.read_text(encoding="utf-8")))
+            wrong += [f"{file.relative_to(ROOT)}: {n}" for n in names if n.startswith(banned)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_of_numerics_do_not_import_each_other_in_a_circle():
+    """Raises CycleError, which names the files."""
+    tuple(TopologicalSorter(files_imported("numerics")).static_order())
 
 
 def test_every_room_has_a_rule():

@@ -1,7 +1,6 @@
 """The `chop` logger."""
 
 import logging
-import subprocess
 import sys
 
 import pytest
@@ -10,10 +9,20 @@ from chop.log import HANDLER, quieter, root_logger, show_logs
 from chop.tools.logger import get_logger, set_logging_verbosity
 
 
-def test_importing_chop_touches_no_logging():
-    code = "import chop.passes, logging; print(logging.getLogger('chop').handlers)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+@pytest.fixture
+def fresh(monkeypatch):
+    """Logging as a process finds it that has just started."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(root_logger, "handlers", [])
+    level = logging.root.level
+    logging.root.setLevel("WARNING")
+    root_logger.setLevel("NOTSET")
+    yield
+    logging.root.setLevel(level)
+
+
+def test_importing_chop_touches_no_logging(after_imports):
+    assert after_imports["handlers"] == []
 
 
 def test_messages_appear_once_however_often_the_level_is_set(capsys):
@@ -76,10 +85,10 @@ Pipeline([*steps, "report_node_type"])(MaseGraph(nn.Sequential(nn.ReLU())))
         ("logging.getLogger('chop').setLevel('WARNING'); logging.basicConfig()", 0),
     ],
 )
-def test_a_report_is_seen_once_unless_somebody_decided_against_it(setup, times):
-    code = REPORT.format(setup=setup)
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stderr.count("Node name") == times
+@pytest.mark.usefixtures("fresh")
+def test_a_report_is_seen_once_unless_the_user_decided_against_it(capsys, setup, times):
+    exec(REPORT.format(setup=setup), {})
+    assert capsys.readouterr().err.count("Node name") == times
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", False), ("debug", True)])

@@ -39,30 +39,48 @@ class Action:
     requirements: tuple[Requirement, ...] = ()
     beside_checkpoint: bool = False  # what it makes belongs to the run whose checkpoint it loads
     keeps: Keeps = "training"  # what --resume goes on with
+    checked_by: str | None = None  # "module:function", called before files of --import are run
+
+    def check(self, config: RunConfig, project: Project) -> None:
+        """Refuse what is wrong whatever the files of --import may register."""
+        if self.checked_by is not None:
+            _function(self.checked_by)(config, project)
 
     def run(self, config: RunConfig, project: Project) -> None:
         """Do it."""
-        module, _, name = self.function.partition(":")
-        function = getattr(importlib.import_module(module), name)
-        cast(Callable[[RunConfig, Project], None], function)(config, project)
+        _function(self.function)(config, project)
+
+
+def _function(name: str) -> Callable[[RunConfig, Project], None]:
+    module, _, function = name.partition(":")
+    return cast(
+        Callable[[RunConfig, Project], None], getattr(importlib.import_module(module), function)
+    )
 
 
 ACTIONS: dict[str, Action] = {
     action.name: action
     for action in (
-        Action("train", "Train a model on a data set.", "chop.actions.train:run_train"),
+        Action(
+            "train",
+            "Train a model on a data set.",
+            "chop.actions.train:run_train",
+            checked_by="chop.actions.train:check_train",
+        ),
         Action(
             "test",
             "Test a trained model on the test split of a data set.",
             "chop.actions.test:run_test",
             requirements=(needs_checkpoint,),
             beside_checkpoint=True,
+            checked_by="chop.actions.train:check_train",
         ),
         Action(
             "transform",
             "Run the passes of a TOML file over a model: analyse, quantise, save.",
             "chop.actions.transform:run_transform",
             requirements=(needs_config,),
+            checked_by="chop.actions.transform:check_transform",
         ),
         Action(
             "search",
@@ -70,6 +88,7 @@ ACTIONS: dict[str, Action] = {
             "chop.actions.search.search:run_search",
             requirements=(needs_config,),
             keeps="search",
+            checked_by="chop.actions.search.search:check_search",
         ),
     )
 }

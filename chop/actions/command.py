@@ -13,10 +13,12 @@ from typer.core import TyperCommand, TyperGroup
 from chop.actions.config import OPTIONS, Group
 from chop.actions.info import KINDS
 from chop.actions.options import Option
+from chop.redaction import redacted_text
 
 __all__ = ["ActionCommand", "ActionGroup", "command_function", "info_option", "with_info_kinds"]
 
 
+UsageError: Any = typer.BadParameter.__base__  # click's, or the copy of click in newer typers
 NOT_GIVEN: tuple[Any, ...] = (None, False, [])
 
 
@@ -43,6 +45,14 @@ class _HelpLast:
 
 class ActionCommand(_HelpLast, TyperCommand):
     """The command of an action."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As always, but what is refused is quoted without passwords."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            error.message = redacted_text(error.message)
+            raise
 
 
 class ActionGroup(_HelpLast, TyperGroup):

@@ -223,6 +223,14 @@ class RunConfig:
             exists=True,
         ),
     ] = ()
+    allow_nonfinite: Annotated[
+        bool,
+        General(
+            "Go on although some weights are nan or infinite.",
+            row="when set",
+            only=("test", "search"),
+        ),
+    ] = False
     legacy_val: Annotated[
         bool,
         General(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from chop.actions.options import without_password
+from chop.redaction import redacted
 
 CALLED = "MASE_COMMAND"  # set by `./ch` of a clone, which is on nobody's path
 
@@ -17,4 +17,4 @@ def called() -> str:
 
 def command(*words: object) -> str:
     """A line of a shell that calls us with these words; passwords in URLs are left out."""
-    return shlex.join([called(), *(without_password(str(word)) for word in words)])
+    return shlex.join([called(), *(redacted(str(word)) for word in words)])

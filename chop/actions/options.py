@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal
 
+from chop.redaction import redacted
 from chop.registry import nearest
 
 Row = Literal["always", "when set", "never"]
@@ -23,11 +23,6 @@ KINDS: dict[Any, tuple[str, str]] = {
     Path: ("PATH", "path"),
     tuple: ("FILE", "paths"),
 }
-
-
-def without_password(text: Any) -> Any:
-    """A URL as it may be shown and kept; anything else as it is."""
-    return re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", text) if isinstance(text, str) else text
 
 
 class ConfigError(ValueError):
@@ -149,7 +144,7 @@ class Option:
         law = message.removeprefix("Input ").partition(", unable")[0]
         near = nearest(value, self.choices)
         hint = f"; did you mean {near!r}?" if near else ""
-        return f"{law}, not {value!r}{hint}"
+        return f"{law}, not {redacted(value)!r}{hint}"
 
     @functools.cached_property
     def _adapter(self) -> Any:

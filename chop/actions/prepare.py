@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.memory import memory_for
 from chop.tools.config_load import load_config
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ def _warn_of_others(config: RunConfig) -> None:
 def data_module_for(config: RunConfig) -> MaseDataModule:
     """The data set that the options name, not loaded yet."""
     from chop.dataset import MaseDataModule
+    from chop.dataset.base import DATASETS
 
     options: dict[str, Any] = dict(config.dataset_args)
+    DATASETS[str(config.dataset)].refuse_offered(options)
     if config.legacy_val:
         options["legacy_val"] = True
     return MaseDataModule(
@@ -76,12 +79,13 @@ def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, Mase
 
     name = str(config.model)
     quant_config = load_config(config.quant_config) if config.quant_config else None
-    model = get_model(
-        name,
-        task=config.task,
-        dataset_info=info,
-        pretrained=config.is_pretrained,
-        quant_config=quant_config,
-        **config.model_args,
-    )
+    with memory_for(f"build the model {name!r}", "choose a smaller one or smaller model_args"):
+        model = get_model(
+            name,
+            task=config.task,
+            dataset_info=info,
+            pretrained=config.is_pretrained,
+            quant_config=quant_config,
+            **config.model_args,
+        )
     return model, get_model_info(name)

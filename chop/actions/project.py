@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chop.actions.config import ConfigError, RunConfig
+from chop.actions.config import ConfigError, RunConfig, default_project_dir
+from chop.actions.search.running import FILE as RUNNING
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 
-__all__ = ["Keeps", "Project", "find_project_to_resume"]
+__all__ = ["Keeps", "Project", "check_study", "find_project_to_resume"]
 
 logger = logging.getLogger(__name__)
 
 Keeps = Literal["training", "search"]
+LONGEST_NAME = 200  # bytes, to which endings such as .populations are added
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -39,7 +41,7 @@ class Project:
         if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume goes on with the run's own weights; leave --load out")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
-            return cls(owner)
+            return cls._of_checkpoint(config, owner)
         goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
         earlier = find_project_to_resume(config) if goes_on and config.project is None else None
         project = earlier or cls._named(config)
@@ -51,11 +53,21 @@ class Project:
         return project
 
     @classmethod
+    def _of_checkpoint(cls, config: RunConfig, owner: Path) -> Project:
+        """The run that has left the checkpoint, unless another --project-dir was given."""
+        given = config.project_dir != default_project_dir()
+        if given and config.project_dir.resolve() not in owner.resolve().parents:
+            return cls._named(config)
+        _check_writable(owner)
+        return cls(owner)
+
+    @classmethod
     def _named(cls, config: RunConfig) -> Project:
         """The folder of the name that was given or follows from the options."""
         project = cls(config.project_dir / (config.project or _derived_name(config)))
         if config.project_dir.resolve() not in project.folder.resolve().parents:
             raise ConfigError(f"--project: {config.project!r} leaves --project-dir; give a name")
+        _check_length("--project", project.name)
         _check_writable(project.folder)
         return project
 
@@ -97,10 +109,8 @@ class Project:
     @property
     def has_search(self) -> bool:
         """Whether a search has left something here."""
-        return (
-            any(self.search_ckpts.glob("*.journal"))
-            or (self.search_ckpts / "search.json").is_file()
-        )
+        files = (self.search_ckpts / name for name in ("search.json", RUNNING))
+        return any(self.search_ckpts.glob("*.journal")) or any(file.is_file() for file in files)
 
     @property
     def can_be_resumed(self) -> bool:
@@ -114,6 +124,23 @@ class Project:
             folder.mkdir(parents=True, exist_ok=True)
         logger.info(said, self.folder)
         return self
+
+
+def check_study(name: str | None) -> None:
+    """Files are named after a study, as folders are after a project."""
+    if name is None:
+        return
+    if not name.isprintable() or name in ("", ".", "..") or set(name) & {"/", "\\"}:
+        raise ConfigError(f"--study: {name!r} leaves the project; give a name without / and \\")
+    _check_length("--study", name)
+
+
+def _check_length(flag: str, name: str) -> None:
+    """Refuse at the start what file systems would refuse later."""
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise ConfigError(
+            f"{flag}: {name[:20]!r}… is longer than {LONGEST_NAME} bytes; shorten the name"
+        )
 
 
 def _owner(checkpoint: str | None) -> Path | None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
-from chop.actions.options import Option, without_password
+from chop.actions.options import Option
 from chop.files import restore_folder
+from chop.redaction import redacted
 from chop.registry import nearest
 
 __all__ = ["Resolved", "resolve"]
@@ -31,13 +32,8 @@ class Resolved:
 
         given = self.flags.keys() | (self.file or {}).keys()
         shown = [name for name, option in OPTIONS.items() if option.has_row(name in given)]
-        file = None if self.file is None else _harmless(self.file)
-        flags, config = _harmless(self.flags), _harmless(vars(self.config))
-        return option_table(shown, _defaults(), file, flags, config)
-
-
-def _harmless(values: Mapping[str, Any]) -> Values:
-    return {name: without_password(value) for name, value in values.items()}
+        file, flags = redacted(self.file), redacted(self.flags)
+        return option_table(shown, _defaults(), file, flags, redacted(vars(self.config)))
 
 
 def resolve(flags: Mapping[str, Any]) -> Resolved:

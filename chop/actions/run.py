@@ -55,6 +55,7 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     for require in action.requirements:
         require(config)
     project = Project.of(config, beside_checkpoint=action.beside_checkpoint, keeps=action.keeps)
+    action.check(config, project)
     import_files(config.imports)
     _check_names(config)
     named = replace(config, project=config.project or project.name)
@@ -63,11 +64,13 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
 
 def import_files(files: Sequence[Path]) -> None:
     """Run the user's files, which register models, data sets and passes."""
-    from chop.user_code import UserCodeError, import_user_file
+    from chop.user_code import UserCodeError, UserCodeExited, import_user_file
 
     try:
         for file in files:
             import_user_file(file)
+    except UserCodeExited as error:
+        raise ImportError(f"--import: {error}") from error
     except UserCodeError as error:
         raise ConfigError(f"--import: {error}") from error
 

@@ -13,7 +13,8 @@ from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.train import only_classification, options_of
-from chop.files import write_text
+from chop.files import write_whole
+from chop.memory import memory_for
 from chop.processes import is_first_process
 
 if TYPE_CHECKING:
@@ -41,11 +42,20 @@ def test(
     visualizer: Any = None,
     load_name: str | None = None,
     load_type: str | None = None,
+    allow_nonfinite: bool = False,
 ) -> dict[str, float]:
     """Score `model` on the test split as the labs call it; the metrics are logged and returned."""
     only_classification(task)
     return _score(
-        "test", model, data_module, plt_trainer_args, save_path, visualizer, load_name, load_type
+        "test",
+        model,
+        data_module,
+        plt_trainer_args,
+        save_path,
+        visualizer,
+        load_name,
+        load_type,
+        allow_nonfinite,
     )
 
 
@@ -64,6 +74,7 @@ def validate(
     visualizer: Any = None,
     load_name: str | None = None,
     load_type: str | None = None,
+    allow_nonfinite: bool = False,
 ) -> dict[str, float]:
     """Score `model` on the validation split; otherwise like `test`."""
     only_classification(task)
@@ -76,6 +87,7 @@ def validate(
         visualizer,
         load_name,
         load_type,
+        allow_nonfinite,
     )
 
 
@@ -91,14 +103,17 @@ def _score(
     visualizer: Any,
     load_name: str | None,
     load_type: str | None,
+    allow_nonfinite: bool,
 ) -> dict[str, float]:
-    from chop.checkpoints import load_model
+    from chop.checkpoints import load_model, refuse_nonfinite
     from chop.log import show_logs_unless_configured
     from chop.training.options import TrainOptions
 
     show_logs_unless_configured()
     if load_name is not None:
         model = load_model(load_name, load_type or "mz", model)
+    if not allow_nonfinite:
+        refuse_nonfinite(model, load_name)
     options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
     score = scored(model, data_module, split, options)
     metrics = {
@@ -114,7 +129,7 @@ def _score(
 def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
     """The score of `model` on one split of the data module."""
     from chop.training.check import check_fit, float_type
-    from chop.training.devices import take_place
+    from chop.training.devices import take_place, together
     from chop.training.evaluate import evaluate
     from chop.training.feed import Feed
     from chop.training.steps import Mixed
@@ -137,15 +152,16 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
         num_workers=data_module.num_workers,
         collate=getattr(data_module, "collate_fn", None),
     )
-    check_fit(model, feed, learning=False)
-    score = evaluate(
-        model,
-        feed.every(),
-        mixed=Mixed(options.precision, place.device),
-        reduce=place.total,
-        limit=1 if options.fast_dev_run else None,
-    )
-    place.leave()
+    with memory_for(f"score batches of {data_module.batch_size}"), together("run it again"):
+        check_fit(model, feed, learning=False)
+        score = evaluate(
+            model,
+            feed.every(),
+            mixed=Mixed(options.precision, place.device),
+            reduce=place.total,
+            limit=1 if options.fast_dev_run else None,
+        )
+        place.leave()
     return score
 
 
@@ -182,7 +198,7 @@ def _report(
         "metrics": metrics,
         "class_accuracy": dict(zip(names, score.class_accuracy, strict=False)),
     }
-    write_text(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
+    write_whole(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
 
 
 def _unused(folder: Path, stem: str) -> Path:
@@ -219,5 +235,6 @@ def run_test(config: RunConfig, project: Project) -> None:
         save_path=project.software / "checkpoints",
         load_name=config.load_name,
         load_type=config.load_type,
+        allow_nonfinite=config.allow_nonfinite,
     )
     logger.info("Testing is completed")

@@ -13,7 +13,9 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.memory import memory_for
 from chop.processes import is_first_process
+from chop.redaction import redacted
 
 if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
     from torch import nn
@@ -25,6 +27,7 @@ if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --hel
     from chop.training.scalars import Visualizer
 
 logger = logging.getLogger(__name__)
+LOST = "start the run again with --resume, which goes on from its last checkpoint"
 
 
 def train(
@@ -101,6 +104,7 @@ def fit(
     With `graph`, whose model this is, the trained graph is saved beside the checkpoints.
     """
     from chop.checkpoints import load_model
+    from chop.training.devices import together
     from chop.training.loop import Training
 
     if data_module.train_dataset is None:
@@ -111,34 +115,50 @@ def fit(
             load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
-    training = Training(
-        model,
-        data_module,
-        options,
-        names=names,
-        visualizers=visualizers,
-        hyper_parameters=hyper_parameters or dataclasses.asdict(options),
-    )
-    if resume is not None:
-        training.resume_from(resume)
-    fitted = training.fit()
+    _warn_of_lowest_rate(options)
+    with memory_for(f"train with batches of {data_module.batch_size}"), together(LOST):
+        training = Training(
+            model,
+            data_module,
+            options,
+            names=names,
+            visualizers=visualizers,
+            hyper_parameters=hyper_parameters or dataclasses.asdict(options),
+        )
+        if resume is not None:
+            training.resume_from(resume)
+        fitted = training.fit()
     if graph is not None and names is not None and fitted.place.leads:
         with best_weights(model, names):
             folder = graph.export(trained_graph(names))
         logger.info("Saved mase graph to %s", folder)
-    fitted.place.leave()
+    with together(LOST):
+        fitted.place.leave()
     return fitted
+
+
+def _warn_of_lowest_rate(options: TrainOptions) -> None:
+    """A schedule can only fall."""
+    first, lowest = options.learning_rate, options.eta_min
+    if options.schedule != "constant" and lowest > first:
+        logger.warning(
+            "eta_min = %g is above learning_rate = %g, so that the rate stays at %g; lower "
+            "--eta-min, or use --schedule constant",
+            *(lowest, first, first),
+        )
 
 
 @contextlib.contextmanager
 def best_weights(model: nn.Module, names: Names) -> Iterator[None]:
     """Meanwhile the model has the weights of its best epoch, if they were saved."""
+    from chop.checkpoints import fill
     from chop.training.saving import PREFIX, read_run
 
     last = {key: value.clone() for key, value in model.state_dict().items()}
     if names.best.exists():
         saved = read_run(names.best)["state_dict"]
-        model.load_state_dict({key.removeprefix(PREFIX): value for key, value in saved.items()})
+        best = {key.removeprefix(PREFIX): value for key, value in saved.items()}
+        fill(model, best, names.best)
     try:
         yield
     finally:
@@ -154,6 +174,11 @@ def only_classification(task: str) -> None:
     """The loop learns classes; it would do so whatever the task is called."""
     if task not in ("cls", "classification"):
         raise ValueError(f"training and testing know classification (cls), not {task!r}")
+
+
+def check_train(config: RunConfig, project: Project) -> None:
+    """Refuse options that the training loop cannot run with."""
+    options_of(config)
 
 
 def run_train(config: RunConfig, project: Project) -> None:
@@ -179,7 +204,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     logger.info("%s", model_summary(model, str(config.model)))
     logger.info("%s", sizes(data_module))
     curves = open_curves(config, project, names, saved)
-    try:
+    with _closed_after_errors(curves):
         fitted = fit(
             model,
             data_module,
@@ -192,9 +217,8 @@ def run_train(config: RunConfig, project: Project) -> None:
             hyper_parameters=plain(config),
             graph=graph,
         )
-    finally:
-        for each in curves:
-            each.finalize("success")
+    for each in curves:
+        each.finalize("success")
     if not fitted.steps:
         logger.info(
             "This run is complete, after %d epochs: raise --max-epochs to go on",
@@ -211,6 +235,18 @@ def run_train(config: RunConfig, project: Project) -> None:
     logger.info("Training is completed")
 
 
+@contextlib.contextmanager
+def _closed_after_errors(curves: Sequence[Any]) -> Iterator[None]:
+    """Close the curves after an error, which counts more than those of closing."""
+    try:
+        yield
+    except BaseException:
+        for each in curves:
+            with contextlib.suppress(OSError):
+                each.finalize("failed")
+        raise
+
+
 def sizes(data_module: Any) -> str:
     """How many samples there are to learn from, and to validate on."""
     validation = data_module.val_dataset
@@ -219,6 +255,14 @@ def sizes(data_module: Any) -> str:
 
 
 def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
+    """As `latest_run`, for a run that goes on with it."""
+    names, saved = latest_run(folder)
+    if names is not None and saved is not None:
+        say_resumed(names, saved)
+    return names, saved
+
+
+def latest_run(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
     """The latest run in `folder` and its latest state; nothing of both if there is none."""
     from chop.training.names import Names
     from chop.training.saving import read_run
@@ -226,15 +270,18 @@ def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
     names = Names.latest(folder)
     if names is None:
         return None, None
-    file = names.last if names.last.exists() else names.best
+    file = names.latest_state
     try:
-        saved = read_run(file)
+        return names, read_run(file)
     except ValueError as error:
         if file == names.best or not names.best.exists():
             raise
         raise ValueError(f"{error}; remove it to go on from {names.best.name}") from error
-    logger.info("Resumed from %s at step %s", file, f"{saved['global_step']:,}")
-    return names, saved
+
+
+def say_resumed(names: Names, saved: Mapping[str, Any]) -> None:
+    """Where a run goes on from."""
+    logger.info("Resumed from %s at step %s", names.latest_state, f"{saved['global_step']:,}")
 
 
 def report(
@@ -293,17 +340,18 @@ def open_curves(
         at = ResumedAt(saved["global_step"], saved["mase"]["progress"]["step_in_epoch"] == 0)
     file = Names(project.software, names.version)("metrics", "csv")
     curves: list[Any] = [CsvCurves(file, resumed_at=at)]
-    if config.report_to == "wandb":
-        curves.append(WandbCurves(project.software, project.name))
-    else:
-        folder, rate = project.software / "tensorboard", RATE_TAGS[config.training_optimizer]
-        curves.append(TensorBoardCurves(folder, resumed_at=at, rate=rate))
-    curves[-1].log_hyperparams(plain(config))
+    with _closed_after_errors(curves):
+        if config.report_to == "wandb":
+            curves.append(WandbCurves(project.software, project.name))
+        else:
+            folder, rate = project.software / "tensorboard", RATE_TAGS[config.training_optimizer]
+            curves.append(TensorBoardCurves(folder, resumed_at=at, rate=rate))
+        curves[-1].log_hyperparams(plain(config))
     return curves
 
 
 def plain(config: RunConfig) -> dict[str, Any]:
-    """The options as values that any file can hold."""
+    """The options as values that any file can hold, without passwords."""
     tables = {"passes", "search", "transform", "cf_args"}
     values = {k: v for k, v in dataclasses.asdict(config).items() if k not in tables}
     return {k: _plain(v) for k, v in values.items()}
@@ -314,4 +362,4 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    return value if isinstance(value, bool | int | float | None) else redacted(str(value))

@@ -16,7 +16,11 @@ from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
-OFFERED = {"cache", "renew"}  # passed to every data set that has them, and to no other
+# passed to every data set that has them, and to no other; what a user does instead of naming them
+OFFERED = {
+    "cache": "$MASE_CACHE names the folder of prepared data",
+    "renew": "--disable-dataset-cache prepares the data anew",
+}
 Load = Callable[..., "Dataset[Any]"]
 Describe = Callable[..., "MaseDatasetInfo"]
 L = TypeVar("L", bound=Load)
@@ -88,12 +92,20 @@ class DatasetSpec:
         """The options that `load` has; one that it has not is refused, unless ours to offer."""
         owner, known = f"data set {self.info.name!r}", inspect.signature(self.load).parameters
         given = {k: v for k, v in options.items() if v is not None}
-        surplus = sorted(given.keys() - known.keys() - OFFERED)
+        surplus = sorted(given.keys() - known.keys() - OFFERED.keys())
         if surplus[:1] == ["path"]:
             raise ValueError(f"{owner} needs no file, so there is nothing for --data-path to name")
         if surplus:
-            raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED))
+            raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED.keys()))
         return checked(owner, self.load, {k: v for k, v in given.items() if k in known})
+
+    def refuse_offered(self, options: Mapping[str, Any]) -> None:
+        """Refuse what is ours to offer, and not for a file to set."""
+        for name in options:
+            if name in OFFERED:
+                raise ValueError(
+                    f"data set {self.info.name!r} has no option {name!r}; {OFFERED[name]}"
+                )
 
     def info_for(self, options: Mapping[str, Any]) -> MaseDatasetInfo:
         """What the set is about under `options`; describing never prepares anew."""

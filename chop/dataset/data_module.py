@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from chop.dataset.base import DATASETS, SPLITS, MaseDatasetInfo, Split, get_dataset
 from chop.dataset.tensors import TensorLoader, TensorSplit
+from chop.memory import memory_for
 
 # what each stage of a run reads
 STAGES: dict[str | None, tuple[Split, ...]] = {
@@ -50,7 +52,8 @@ class MaseDataModule:
         if not load_from_cache_file:
             self.options["renew"] = True
         self.spec = DATASETS[name]
-        self.dataset_info: MaseDatasetInfo = self.spec.info_for(self.options)
+        with self._memory():
+            self.dataset_info: MaseDatasetInfo = self.spec.info_for(self.options)
         self._splits: dict[str, Dataset[Any]] = {}
 
     @property
@@ -89,9 +92,14 @@ class MaseDataModule:
                 self._splits[split] = self._load(split)
 
     def _load(self, split: Split) -> Dataset[Any]:
-        data: Dataset[Any] = get_dataset(self.name, split, **self.options)
+        with self._memory():
+            data: Dataset[Any] = get_dataset(self.name, split, **self.options)
         self.options.pop("renew", None)  # once is enough
         return data
+
+    def _memory(self) -> AbstractContextManager[None]:
+        given = self.options.get("path")
+        return memory_for(f"load the data set {given or self.name}", "use one with fewer samples")
 
     def train_dataloader(self) -> Any:
         return self._loader("train", shuffle=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from chop.dataset.sources import own_file
 from chop.dataset.tabular import Table
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_arff, read_csv
+from chop.files import read_json
 
 ABOUT = "https://www.openml.org/api/v1/json/data/42468"
 FILE = "hls4ml_lhc_jets_hlf.arff"
@@ -50,9 +50,9 @@ def _downloaded(folder: Path) -> Path:
     with instead("jsc-sim, simulated jets, needs no download"):
         about = download(ABOUT, folder / "about.json")
     try:
-        facts = json.loads(about.read_text(encoding="utf-8"))["data_set_description"]
+        facts = read_json(about, advice="try again later")["data_set_description"]
         url, md5 = facts["url"], facts["md5_checksum"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{ABOUT} does not say where the data lies; try again later, or download the ARFF file "
             f"of OpenML's data set 42468 and save it as {target}"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from chop.dataset.base import Split
 from chop.dataset.tensors import Prepare, TensorSplit, fingerprint
+from chop.files import whole_file, write_safetensors
 
 logger = logging.getLogger(__name__)
 
@@ -122,25 +123,12 @@ def _seal(file: Path, recipe: dict[str, str]) -> None:
 
 def _write(file: Path, data: Prepared, recipe: dict[str, str]) -> None:
     """Write `file` whole or not at all, and seal it."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     facts = {name: getattr(data, name) for name in ("rows", "features", "classes")}
     facts["fingerprints"] = data.computed_fingerprints()
     header = recipe | {"facts": json.dumps(facts)}
-    new = file.with_suffix(f".{os.getpid()}.new")
-    try:
-        with writable(file.parent):
-            try:
-                save_file({"x": data.x, "y": data.y}, new, metadata=header)
-            except SafetensorError as error:
-                raise OSError(str(error)) from error
-            with new.open("rb+") as written:
-                os.fsync(written.fileno())
-            _seal(new, recipe)
-            new.replace(file)
-    finally:
-        new.unlink(missing_ok=True)
+    with writable(file.parent), whole_file(file) as part:
+        write_safetensors({"x": data.x, "y": data.y}, part, metadata=header)
+        _seal(part, recipe)
 
 
 def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
@@ -164,7 +152,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
                 classes=tuple(facts["classes"]),
                 fingerprints=facts["fingerprints"],
             )
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         logger.warning("%s is damaged (%s) and will be made anew", file, error)
         return None
     return data if _sound(file, data, recipe) else None

@@ -126,6 +126,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """Codes 0, 1, … and names of classes: the distinct labels in their order."""
+    _check_labelled(labels, file)
     names, codes = np.unique(_as_numbers(labels), return_inverse=True)
     if names.dtype.kind == "f" and (odd := names[(names != names.round()) | np.isinf(names)]).size:
         raise ValueError(
@@ -133,6 +134,16 @@ def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
         )
     whole = names.astype(np.int64) if names.dtype.kind == "f" else names
     return codes.astype(np.int64), tuple(str(name) for name in whole)
+
+
+def _check_labelled(labels: np.ndarray, file: Path) -> None:
+    if labels.dtype.kind not in "US":
+        return
+    empty = np.strings.str_len(np.strings.strip(labels)) == 0
+    if empty.any():
+        raise ValueError(
+            f"{file}: sample {int(empty.argmax())} has no label; give it one, or remove the sample"
+        )
 
 
 def _as_numbers(labels: np.ndarray) -> np.ndarray:

@@ -104,7 +104,10 @@ def _read(text: _Text, lines: TextIO) -> Table:
     for start, block in _blocks(lines):
         records = _parsed(text, block, text.line + start, np.dtype(kinds))
         xs.append(np.column_stack([records[f"f{i}"] for i in features]))
-        codes.append(_numbered(text, records[f"f{label}"], words))
+        labels = np.strings.strip(records[f"f{label}"], " '\"")
+        if (labels == "").any():
+            raise ValueError(_blame(text, block, text.line + start))
+        codes.append(_numbered(text, labels, words))
     if not words:
         raise ValueError(f"{text.file} has no rows; fetch or write it again")
     ranks, classes = coded(np.array(list(words)), text.file)
@@ -114,7 +117,6 @@ def _read(text: _Text, lines: TextIO) -> Table:
 
 def _numbered(text: _Text, labels: np.ndarray, words: dict[str, int]) -> np.ndarray:
     """Numbers for labels: those that `words` has, and new ones for new words."""
-    labels = np.strings.strip(labels, " '\"")
     longest = np.strings.str_len(labels).max(initial=1)
     if longest == LONGEST_LABEL:
         raise ValueError(
@@ -162,6 +164,8 @@ def _blame(text: _Text, block: list[str], line: int) -> str | None:
                 f"or was cut: fetch or write it again"
             )
         for name, cell in zip(text.names, cells, strict=True):
+            if name == text.label and not cell.strip(" '\""):
+                return f"{where}: no label in column {name!r}; fill it in, or remove the row"
             if name != text.label and not _is_number(cell):
                 return (
                     f"{where}: {cell!r} in column {name!r} is no number; fill in, encode or remove "

@@ -47,7 +47,7 @@ ANY_KEYWORD = Param("**", keyword_only=True)
 
 
 @dataclass(frozen=True)
-class Call:
+class CallSignature:
     """One way to call a target: what its arguments are called."""
 
     params: tuple[Param, ...]
@@ -92,16 +92,16 @@ def _is(kind: str, value: Any) -> bool:
     return isinstance(value, SCHEMA_TYPES.get(kind, object))
 
 
-def _of_names(names: Sequence[str]) -> Call:
+def _of_names(names: Sequence[str]) -> CallSignature:
     """A call whose positional arguments have these names; keywords bring their own."""
     params = []
     for written in names:
         name, _, keyword = written.removeprefix("*").partition("=")
         params.append(Param(name, repeated=written.startswith("*"), keyword=keyword))
-    return Call((*params, ANY_KEYWORD))
+    return CallSignature((*params, ANY_KEYWORD))
 
 
-def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[Call]:
+def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[CallSignature]:
     try:
         params = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -111,7 +111,7 @@ def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[Call]
         inspect.Parameter.VAR_KEYWORD,
     }:
         return []  # (*args, **kwargs) says nothing
-    return [Call(tuple(_of_parameter(p) for p in params[skip_first:]))]
+    return [CallSignature(tuple(_of_parameter(p) for p in params[skip_first:]))]
 
 
 def _of_parameter(p: inspect.Parameter) -> Param:
@@ -120,14 +120,14 @@ def _of_parameter(p: inspect.Parameter) -> Param:
     return Param(p.name, keyword_only=p.kind is p.KEYWORD_ONLY, repeated=p.kind is p.VAR_POSITIONAL)
 
 
-def _of_schemas(name: str, method: bool = False) -> list[Call]:
+def _of_schemas(name: str, method: bool = False) -> list[CallSignature]:
     calls = []
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
         arguments = schema.arguments
         if method:  # torch.where(condition, x, y), but x.where(condition, y)
             arguments = sorted(arguments, key=lambda a: a.name != "self")
         named = [("input" if a.name == "self" else a.name, a) for a in arguments]
-        calls.append(Call(tuple(Param(n, str(a.type), a.kwarg_only) for n, a in named)))
+        calls.append(CallSignature(tuple(Param(n, str(a.type), a.kwarg_only) for n, a in named)))
     return calls
 
 
@@ -138,7 +138,7 @@ def _dispatched(fn: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[Call]:
+def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[CallSignature]:
     if names:
         return [_of_names(names)]
     if op == "call_method":
@@ -151,11 +151,13 @@ def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[Call]:
 
 
 @lru_cache(maxsize=4096)
-def _module_calls(forward: Callable[..., Any]) -> list[Call]:
+def _module_calls(forward: Callable[..., Any]) -> list[CallSignature]:
     return _of_function(forward, skip_first=True)
 
 
-def _bind(calls: list[Call], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _bind(
+    calls: list[CallSignature], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     """By the overload whose types fit, else by the first that takes so many arguments."""
     positional = {f"arg_{i}": value for i, value in enumerate(args)}
     candidates = [(call, bound) for call in calls if (bound := call.bind(args, kwargs)) is not None]

@@ -44,6 +44,10 @@ class OpSpec:
     methods: tuple[str, ...] = ()
     params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ; dim_0=dim0
     quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
+    given: tuple[Callable[..., Any], ...] = ()  # functions that were not looked up by a name
+    # whether it takes and gives tensors and plain values and touches nothing else, files above all;
+    # a graph that was loaded from a file may call pure ops only
+    pure: bool = True
 
     @property
     def origin(self) -> list[tuple[str, str]]:
@@ -86,12 +90,13 @@ def define(
     functions: tuple[Callable[..., Any], ...] = (),
     params: str = "",
     quantized: str = "",
+    pure: bool = True,
 ) -> OpSpec:
     """Add a row. `names` are the spellings of its functions and methods, by default the op's own.
 
     A name stands for the functions of `NAMESPACES` and the Tensor method that are called so, and
     for their in-place forms, unless such a form is an op itself. An op of your own gives its
-    `modules` and `functions` themselves.
+    `modules` and `functions` themselves. Saved graphs may call them, unless it is not `pure`.
     """
     spellings = (name if names is None else names).split()
     inplace = (f"{spelling}_" for spelling in spellings if not spelling.endswith("_"))
@@ -107,6 +112,8 @@ def define(
         methods,
         tuple(params.split()),
         tuple(quantized.split()),
+        functions,
+        pure,
     )
     again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
     claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
@@ -516,7 +523,7 @@ _define_all(
     "t contiguous where long type_as stack bool int squeeze unsqueeze gemm cast shape gather slice "
     "index_select detach chunk unbind narrow select view_as expand_as reshape_as broadcast_to "
     "repeat_interleave roll rot90 fliplr flipud tril triu diag diagonal diag_embed item tolist "
-    "clone float half double bfloat16 short char byte cpu cuda numpy ravel scatter scatter_add "
+    "clone float half double bfloat16 short char byte cpu cuda ravel scatter scatter_add "
     "scatter_reduce index_add index_copy index_fill index_put index masked_select masked_scatter "
     "take take_along_dim hstack vstack dstack column_stack split_with_sizes tensor_split hsplit "
     "vsplit is_floating_point is_complex is_contiguous is_nonzero isnan isinf isfinite isin fill "
@@ -525,4 +532,9 @@ _define_all(
     "imag alias lift_fresh_copy as_strided stride get_device adjoint select_scatter slice_scatter",
 )
 define("movedim", "implicit_func", names="movedim moveaxis")
+define("numpy", "implicit_func", pure=False)  # arrays have methods that write files
 define("df_split", "builtin_func", names="")
+
+# what chop.ir.pure reads: rows that come later are the user's
+TABLE = tuple(OPS.values())
+PURE_SPELLINGS = frozenset(spelling for spelling, op in _BY_NAME.items() if op.pure)

@@ -43,6 +43,11 @@ class Record(dict[str, Any]):
             if isinstance(hint, type) and issubclass(hint, Record):
                 cls._kinds[name] = hint
 
+    @classmethod
+    def fields(cls) -> dict[str, type[Record]]:
+        """The keys under which another record stands, with its class."""
+        return {key: kind for key, kind in cls._kinds.items() if key != "*"}
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self.update(*args, **kwargs)

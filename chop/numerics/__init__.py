@@ -9,7 +9,7 @@ from chop.numerics.base import (
     from_dtype,
     from_precision,
 )
-from chop.numerics.kept import at_rest
+from chop.numerics.weight_cache import at_rest, frozen_weights
 
 __all__ = [
     "FORMATS",
@@ -20,4 +20,5 @@ __all__ = [
     "from_config",
     "from_dtype",
     "from_precision",
+    "frozen_weights",
 ]

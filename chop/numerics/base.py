@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics import fused
+from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.straight_through import Limits, all_straight_through, straight_through
 from chop.registry import Registry, UnknownName
 
@@ -66,6 +67,13 @@ class NumberFormat(abc.ABC):
     @abc.abstractmethod
     def round(self, x: Tensor) -> Tensor:
         """The nearest representable values of `x`, which is float32 or float64; no gradient."""
+
+    def plan(self, device: torch.device) -> RoundingPlan | None:
+        """Return the kernel that rounds like `round`, or None to run `round` itself.
+
+        Subclasses do not inherit it: one that rounds differently would get a wrong kernel.
+        """
+        return None
 
     @property
     def deterministic(self) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
+from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.means import mean_magnitude
 
 
@@ -71,6 +72,13 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
     def deterministic(self) -> bool:
         return not self.stochastic
 
+    def plan(self, device: torch.device) -> RoundingPlan | None:
+        if self.stochastic:
+            return None
+        if self.bipolar and not self.scaled:
+            return RoundingPlan("bipolar", ())
+        return RoundingPlan("on_off", (1.0, True, False, self.bipolar), rows=True)
+
     @property
     def bits(self) -> float:
         return 1
@@ -126,6 +134,11 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
         parts = range(self.levels, 0, -1)
         total = sum(parts)
         return torch.stack(residual_signs(x * total, parts)).sum(0) / total
+
+    def plan(self, device: torch.device) -> RoundingPlan | None:
+        if not self.residual_sign:
+            return None
+        return RoundingPlan("residual", (self.levels, self.levels * (self.levels + 1) / 2))
 
     @property
     def bits(self) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
 from chop.numerics.exponents import LAYOUTS, floor_log2, round_to_step, scale_by
+from chop.numerics.fast.plans import RoundingPlan
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,12 @@ class BlockFP(BlockFormat, name="block_fp", suffix="BlockFP"):
         carried = scale_by(largest, mantissa - exponent).round() > limit
         exponent = (exponent + carried.to(exponent.dtype)).clamp(low, high)
         return round_to_step(x, exponent - mantissa, -limit, limit)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        mantissa = self.width - 1
+        low, high = -self.exponent_bias, 2**self.exponent_width - 1 - self.exponent_bias
+        arguments = (mantissa, low, min(high, 128), 2**mantissa - 1)
+        return RoundingPlan("block_fp", arguments, blocks=True)
 
     @property
     def element_bits(self) -> int:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
-from chop.numerics.exponents import are_normal, ceil_log2, exp2, nearest_power
+from chop.numerics.exponents import LAYOUTS, are_normal, ceil_log2, exp2, nearest_power
+from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.log import signed_power
-from chop.numerics.own import own
+from chop.numerics.scratch import scratch
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,14 @@ class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
         bias = (top - ceil_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
         lowest, highest = exp2(-bias, x.dtype), exp2(top - bias, x.dtype)
         power = nearest_power(x, all_exponents=not are_normal(-bias, x.dtype))
-        power = torch.maximum(power, lowest, out=own(power))
-        power = torch.minimum(power, highest, out=own(power))
+        power = torch.maximum(power, lowest, out=scratch(power))
+        power = torch.minimum(power, highest, out=scratch(power))
         return signed_power(x, power, zero=self.zero)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        top, highest_bias = 2 ** (self.width - 1) - 1, 2**self.exponent_bias_width - 1
+        arguments = (top, highest_bias, LAYOUTS[torch.float32].carry, self.zero)
+        return RoundingPlan("block_log", arguments, blocks=True)
 
     @property
     def element_bits(self) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
 from chop.numerics.exponents import floor_log2
+from chop.numerics.fast.plans import RoundingPlan, block_float_plan
 from chop.numerics.minifloat import round_to_minifloat
 
 
@@ -31,6 +33,12 @@ class BlockMinifloat(BlockFormat, name="block_minifloat", suffix="BlockMinifloat
         top = 2**self.exponent_width - 1
         bias = (top - floor_log2(largest)).clamp(0, 2**self.exponent_bias_width - 1)
         return round_to_minifloat(x, fraction, 1 - bias, top - bias)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        fraction = self.width - self.exponent_width - 1
+        top = 2**self.exponent_width - 1
+        low = top - (2**self.exponent_bias_width - 1)
+        return block_float_plan(2 - 2.0 ** -min(fraction, 23), low, top, top - 1, fraction)
 
     @property
     def element_bits(self) -> int:

@@ -13,22 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
-from chop.numerics.own import plain
-
-
-def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0) -> list[int]:
-    """How many elements a block takes in each dimension of a tensor.
-
-    Sizes are right-aligned; -1 is the whole dimension. Without a size, the last two dimensions are
-    taken whole, and those before them, such as the filters of a convolution or the batch of a
-    matrix product, stay apart. Blocks never span the first `batch_dims` dimensions.
-    """
-    given = [1] * (len(shape) - max(2, len(sizes))) + [-1] * (2 - len(sizes)) + list(sizes)
-    given = given[len(given) - len(shape) :]
-    return [
-        1 if i < batch_dims else dim if size == -1 else min(size, dim)
-        for i, (size, dim) in enumerate(zip(given, shape, strict=True))
-    ]
+from chop.numerics.fast.tiling import block_shape as block_shape
+from chop.numerics.scratch import is_plain
 
 
 def batch_rank(rank: int) -> int:
@@ -60,7 +46,7 @@ def tile_amax(tiles: Tensor) -> Tensor:
     """The largest magnitude of each tile, in a shape that broadcasts; NaN does not count."""
     dims = list(range(1, tiles.ndim, 2))
     magnitudes = tiles.abs()
-    if tiles.is_cpu and plain(tiles):  # to look for NaN first is quicker than to replace it
+    if tiles.is_cpu and is_plain(tiles):  # to look for NaN first is quicker than to replace it
         largest = magnitudes.amax(dim=dims, keepdim=True)
         if not largest.isnan().any():
             return largest

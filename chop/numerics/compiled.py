@@ -1,8 +1,8 @@
 """The C++ kernels of `kernels/rounding.cpp`: built once per machine, in the background, and kept.
 
 One library serves all formats and widths. Building takes a C++ compiler a few seconds; until it is
-there, or where there is no compiler, formats run as plain torch operations. Nobody waits for it,
-unless told to by MASE_FUSED=on.
+there, or where there is no compiler, formats run as plain torch operations. Only MASE_FUSED=on
+waits for it, and warns if there is none.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
-from chop.files import cache_folder
+from chop.libraries import load_library
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,6 @@ COMPILERS = ("c++", "g++", "clang++")
 # exact: no contraction, no fast math; what is assumed is that nobody looks at floating-point traps
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 FLAGS = ("-O3", "-march=native", "-std=c++17", *EXACT, "-shared", "-fPIC", "-pthread")
-# a build goes on, and ends well, when the process that wanted it does not live that long
-SCRIPT = 'part=$1; shift; "$@" -o "$part" && mv "$part" "$0" || { rm -f "$part"; exit 1; }'
 PAYS = 2**22  # numbers rounded by plain operations: a process that does this will do more
 
 _TENSOR, _COUNT, _ARGUMENTS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
@@ -49,6 +47,8 @@ class Kernels:
         self.library: ctypes.CDLL | None = None
         self._seen = 0
         self._builder: threading.Thread | None = None
+        self._missing: str | None = None  # why there is no library
+        self._is_awaited = False
 
     def ready(self, numel: int, *, wait: bool) -> bool:
         """Whether kernels can be called; builds them when so many numbers have been rounded that
@@ -60,17 +60,31 @@ class Kernels:
         return self.library is not None
 
     def _build(self, wait: bool) -> None:
+        self._is_awaited = self._is_awaited or wait
         if self._builder is None:
             self._builder = threading.Thread(target=self._load, daemon=True)
             self._builder.start()
         if wait:
             self._builder.join()
+            self._warn()
 
     def _load(self) -> None:
         try:
-            self.library = ctypes.CDLL(str(build()))
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            logger.debug("no C++ kernels (%s): formats run as plain torch operations", error)
+            self.library = load()
+        except (OSError, RuntimeError) as error:
+            self._missing = str(error)
+            if not self._is_awaited:
+                logger.debug("no C++ kernels (%s): formats run as plain torch operations", error)
+
+    def _warn(self) -> None:
+        """Say once why there is no library."""
+        if self._missing is not None:
+            logger.warning(
+                "there are no C++ kernels, which MASE_FUSED=on waits for (%s): formats run as "
+                "plain torch operations, which take longer",
+                self._missing,
+            )
+            self._missing = None
 
     def rule(self, name: str, kind: str) -> Any:
         """The function that rounds by that rule; only where kernels are ready."""
@@ -83,19 +97,17 @@ class Kernels:
 KERNELS = Kernels()
 
 
-def build() -> Path:
+def load() -> ctypes.CDLL:
     """The library for this machine, compiled if it is not in the cache yet."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), *COMPILERS))), None)
     if compiler is None:
-        raise FileNotFoundError("no C++ compiler")
-    library = cache_folder() / f"rounding-{_fingerprint(compiler)}.so"
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        part = f"{library}.{os.getpid()}"  # others may build it at the same time
-        command = ["sh", "-c", SCRIPT, str(library), part, compiler, *FLAGS, str(SOURCE)]
-        quiet = subprocess.DEVNULL
-        subprocess.run(command, check=True, stdout=quiet, stderr=quiet, start_new_session=True)
-    return library
+        raise FileNotFoundError(
+            "no C++ compiler was found; install g++ or clang++, or name one in CXX"
+        )
+    rules = re.findall(r"^(?:ELEMENTS|ROWS|BLOCKS)\((\w+)\)", SOURCE.read_text(), re.MULTILINE)
+    symbols = [f"round_{rule}" for rule in rules]
+    command = [compiler, *FLAGS, str(SOURCE)]
+    return load_library(f"rounding-{_fingerprint(compiler)}", command, symbols)
 
 
 def _fingerprint(compiler: str) -> str:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from chop.numerics.own import own, plain
+from chop.numerics.scratch import is_plain, scratch
 
 
-class Layout(NamedTuple):
+class FloatLayout(NamedTuple):
     """Where the exponent lies in a float of IEEE 754; `bias` is also the highest exponent."""
 
     integer: torch.dtype
@@ -27,8 +27,8 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = {
-    torch.float32: Layout(torch.int32, 23, 127, float.fromhex("0x1.6a09e6p-1")),
-    torch.float64: Layout(torch.int64, 52, 1023, float.fromhex("0x1.6a09e667f3bccp-1")),
+    torch.float32: FloatLayout(torch.int32, 23, 127, float.fromhex("0x1.6a09e6p-1")),
+    torch.float64: FloatLayout(torch.int64, 52, 1023, float.fromhex("0x1.6a09e667f3bccp-1")),
 }
 
 
@@ -80,7 +80,7 @@ def are_normal(exponent: int | Tensor, dtype: torch.dtype) -> bool:
     least = 1 - LAYOUTS[dtype].bias
     if isinstance(exponent, int):
         return exponent >= least
-    return exponent.is_cpu and plain(exponent) and bool((exponent >= least).all())
+    return exponent.is_cpu and is_plain(exponent) and bool((exponent >= least).all())
 
 
 def floor_power(x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def nearest_power(x: Tensor, *, all_exponents: bool = True) -> Tensor:
         return torch.where(subnormal, power / lift, power)
     exponent_bits = (2 * layout.bias + 1) << layout.mantissa
     bits = reinterpreted(x, layout.integer) & (exponent_bits | (2**layout.mantissa - 1))
-    out = own(bits)
+    out = scratch(bits)
     bits = torch.add(bits, layout.carry, out=out)
     return reinterpreted(torch.bitwise_and(bits, exponent_bits, out=out), x.dtype)
 

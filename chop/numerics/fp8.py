@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
+from chop.numerics.fast.plans import RoundingPlan
 
 DTYPES = {(4, 3): torch.float8_e4m3fn, (5, 2): torch.float8_e5m2}
 FRACTIONS = dict(DTYPES.keys())  # by the width of the exponent
@@ -48,6 +50,17 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
 
     def rounded(self, x: Tensor) -> Tensor:
         return self.round(x)
+
+    def plan(self, device: torch.device) -> RoundingPlan | None:
+        lowest = {4: -6, 5: -14}[self.exponent_width]
+        if self.saturate:
+            return RoundingPlan("minifloat", (self.largest, math.inf, 0.0, lowest, self.frac_width))
+        # what lies beyond the largest value differs between versions of torch
+        beyond = torch.tensor([1e6, 1e30, math.inf], device=device).to(self.dtype).float().tolist()
+        if any(str(value) != str(beyond[0]) for value in beyond):
+            return None
+        arguments = (2.0**20, self.largest, beyond[0], lowest, self.frac_width)
+        return RoundingPlan("minifloat", arguments, infinite=True)
 
     @property
     def bits(self) -> float:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.exponents import LAYOUTS, whole_at_most
-from chop.numerics.own import own
+from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.scratch import scratch
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     def round(self, x: Tensor) -> Tensor:
         scale = 2.0**self.frac_width
         whole = x * scale
-        out = own(whole)
+        out = scratch(whole)
         if self.floor:
             whole = torch.floor(whole, out=out)
             # a small negative number may have become zero on the way
@@ -67,6 +68,11 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
         low, high = self._edges[x.dtype]
         whole = torch.clamp(whole, low, high, out=out)
         return torch.div(whole, scale, out=out)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        low, high = self._edges[torch.float32]
+        rule = "integer_floor" if self.floor else "integer"
+        return RoundingPlan(rule, (2.0**self.frac_width, low, high, 2.0**-self.frac_width))
 
     @property
     def bits(self) -> float:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.exponents import LAYOUTS, are_normal, nearest_power
-from chop.numerics.own import own
+from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.scratch import scratch
 
 
 def signed_power(x: Tensor, power: Tensor, *, zero: bool) -> Tensor:
@@ -18,11 +19,11 @@ def signed_power(x: Tensor, power: Tensor, *, zero: bool) -> Tensor:
     By arithmetic, as choosing with torch.where takes a CPU ten times as long.
     """
     if zero:
-        power, signs = torch.mul(power, x.sign().abs(), out=own(power)), x
+        power, signs = torch.mul(power, x.sign().abs(), out=scratch(power)), x
     else:
         signs = x + 0.0  # which makes of -0 a number without sign
-    rounded = torch.copysign(power, signs, out=own(power))
-    return torch.add(rounded, x, alpha=0.0, out=own(rounded))  # NaN times nothing is NaN
+    rounded = torch.copysign(power, signs, out=scratch(power))
+    return torch.add(rounded, x, alpha=0.0, out=scratch(rounded))  # NaN times nothing is NaN
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,13 @@ class Log(NumberFormat, name="log", suffix="Log"):
         lowest, highest = -self.exponent_bias, min(self.highest, LAYOUTS[x.dtype].bias)
         inside = x.clamp(-(2.0**highest), 2.0**highest)
         power = nearest_power(inside, all_exponents=not are_normal(lowest, x.dtype))
-        power = torch.clamp(power, min=2.0**lowest, out=own(power))
+        power = torch.clamp(power, min=2.0**lowest, out=scratch(power))
         return signed_power(inside, power, zero=self.zero)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        highest = 2.0 ** min(self.highest, 127)
+        carry = LAYOUTS[torch.float32].carry
+        return RoundingPlan("log", (2.0**-self.exponent_bias, highest, carry, self.zero))
 
     @property
     def bits(self) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.exponents import LAYOUTS, exp2, floor_log2
-from chop.numerics.own import own
+from chop.numerics.scratch import scratch
 
 SUM_BITS = 60  # of a magnitude below 4, times as many as there are: a sum below 2^62
 WIDE = {"mps": torch.float32}  # elsewhere there is float64
@@ -41,7 +41,7 @@ def mean_magnitude(x: Tensor, among: Tensor | None = None) -> Tensor:
     `among` says which ones count. NaN counts as zero, infinity as the largest number.
     """
     a = x.abs()
-    out = own(a)
+    out = scratch(a)
     a = torch.nan_to_num(a, nan=0.0, posinf=torch.finfo(x.dtype).max, out=out)
     dims = list(range(1 if x.ndim > 1 else 0, x.ndim))
     if not x.numel():

@@ -17,7 +17,8 @@ from chop.numerics.exponents import (
     floor_power,
     round_to_step,
 )
-from chop.numerics.own import own
+from chop.numerics.fast.plans import RoundingPlan, minifloat_plan
+from chop.numerics.scratch import scratch
 
 
 def round_to_minifloat(
@@ -38,12 +39,12 @@ def round_to_minifloat(
     if isinstance(highest, Tensor):
         limits = largest * exp2(highest, x.dtype)
         inside = torch.maximum(x, -limits)  # a clamp by tensors takes a CPU many times as long
-        inside = torch.minimum(inside, limits, out=own(inside))
+        inside = torch.minimum(inside, limits, out=scratch(inside))
     else:
         limit = largest * 2.0 ** min(highest, layout.bias)
         inside = x.clamp(-limit, limit)
     if are_normal(lowest, x.dtype):  # then all subnormal numbers have the smallest step
-        step, out = _steps(inside, fraction, lowest), own(inside)
+        step, out = _steps(inside, fraction, lowest), scratch(inside)
         whole = torch.div(inside, step, out=out)
         whole = torch.round(whole, out=out)
         return torch.mul(whole, step, out=out)
@@ -54,12 +55,12 @@ def round_to_minifloat(
 def _steps(x: Tensor, fraction: int, lowest: int | Tensor) -> Tensor:
     """By how much the numbers near each of `x` differ; at least by the smallest number there is."""
     power = floor_power(x)
-    step = torch.mul(power, 2.0**-fraction, out=own(power))
+    step = torch.mul(power, 2.0**-fraction, out=scratch(power))
     if isinstance(lowest, Tensor):
-        return torch.maximum(step, exp2(lowest - fraction, x.dtype), out=own(step))
+        return torch.maximum(step, exp2(lowest - fraction, x.dtype), out=scratch(step))
     layout = LAYOUTS[x.dtype]
     smallest = 2.0 ** max(lowest - fraction, 1 - layout.bias - layout.mantissa)
-    return torch.clamp(step, min=smallest, out=own(step))
+    return torch.clamp(step, min=smallest, out=scratch(step))
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,9 @@ class MinifloatIEEE(
     def round(self, x: Tensor) -> Tensor:
         return round_to_minifloat(x, self.fraction, 1 - self.exponent_bias, self.highest)
 
+    def plan(self, device: torch.device) -> RoundingPlan:
+        return minifloat_plan(self.fraction, 1 - self.exponent_bias, self.highest)
+
     @property
     def largest(self) -> float:
         return (2 - 2.0**-self.fraction) * 2.0**self.highest
@@ -131,6 +135,9 @@ class MinifloatDenorm(_Minifloat, name="minifloat_denorm", suffix="MinifloatDeno
     def round(self, x: Tensor) -> Tensor:
         # the leading one is the first bit of the fraction
         return round_to_minifloat(x, self.fraction - 1, -self.exponent_bias - 1, self.highest - 1)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        return minifloat_plan(self.fraction - 1, -self.exponent_bias - 1, self.highest - 1)
 
     @property
     def largest(self) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from chop.numerics.blocks import BlockFormat
 from chop.numerics.exponents import ceil_log2, floor_log2, round_to_step
+from chop.numerics.fast.plans import RoundingPlan, block_float_plan
 from chop.numerics.minifloat import round_to_minifloat
 
 SCALE_BITS = 8
@@ -61,6 +63,12 @@ class MXInt(_MX, name="mxint", suffix="MXInt"):
         low = -high if self.ocp else -high - 1
         return round_to_step(x, exponent.clamp(LOWEST_SCALE, HIGHEST_SCALE) - fraction, low, high)
 
+    def plan(self, device: torch.device) -> RoundingPlan:
+        high = 2 ** (self.width - 1) - 1
+        low = high if self.ocp else high + 1
+        arguments = (self.width - 1 - self.ocp, high, low, self.ocp)
+        return RoundingPlan("mxint", arguments, blocks=True)
+
     @property
     def element_bits(self) -> int:
         return self.width
@@ -101,6 +109,11 @@ class MXFP(_MX, name="mxfp", suffix="MXFP"):
         lowest, top, significand = self.element
         scale = (floor_log2(largest) - top).clamp(LOWEST_SCALE, HIGHEST_SCALE)
         return round_to_minifloat(x, self.frac_width, lowest + scale, top + scale, significand)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        lowest, top, significand = self.element
+        low, high = top + LOWEST_SCALE, top + HIGHEST_SCALE
+        return block_float_plan(significand, low, high, top - lowest, self.frac_width)
 
     @property
     def element_bits(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chop.numerics.base import NumberFormat
+from chop.numerics.fast.plans import RoundingPlan, reciprocal
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
         # by a tensor: a GPU divides by a number as it multiplies by its reciprocal
         rounded: Tensor = codes / torch.full_like(largest, full) * largest
         return rounded
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        full, low, high = self.codes
+        return RoundingPlan("scale_integer", (full, low, high, *reciprocal(full)), blocks=True)
 
     @property
     def bits(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.numerics.own import plain
+from chop.numerics.scratch import is_plain
 
 Limits = tuple[float, float]
 Rounding = Callable[[Tensor], Tensor]
@@ -103,7 +103,7 @@ def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None
         return rounding(x)
     limits = _real(limits)
     through: Tensor
-    if plain(x):
+    if is_plain(x):
         (through,) = _Together.apply((rounding,), (limits,), x)
     else:
         through = _Functional.apply(x, rounding, limits)
@@ -114,7 +114,7 @@ def all_straight_through(given: Sequence[tuple[Tensor, Rounding, Limits | None]]
     """`straight_through` for each; those with gradients, if plain, share a node of the graph."""
     if not torch.is_grad_enabled():
         return [rounding(x) for x, rounding, _ in given]
-    together = [plain(x) and x.requires_grad for x, *_ in given]
+    together = [is_plain(x) and x.requires_grad for x, *_ in given]
     chosen = [each for each, joins in zip(given, together, strict=True) if joins]
     if len(chosen) < 2:
         return [straight_through(*each) for each in given]

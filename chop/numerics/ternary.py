@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.binary import scale_bits
+from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.means import mean_magnitude
 
 
@@ -66,6 +67,13 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
         if self.scaling_factor:
             ternary = ternary * mean_magnitude(x, beyond)
         return torch.where(x.isnan(), x, ternary)
+
+    def plan(self, device: torch.device) -> RoundingPlan:
+        border = self.fixed_border
+        if border is not None and not self.scaling_factor:
+            return RoundingPlan("ternary", (border,))
+        share = 0.75 if border is None else border
+        return RoundingPlan("row_ternary", (share, border is None, self.scaling_factor), rows=True)
 
     @property
     def bits(self) -> float:

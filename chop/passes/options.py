@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from torch import nn
 
@@ -15,8 +16,27 @@ from chop.ir.ops import OPS
 from chop.passes.select import By, compiled
 from chop.registry import unknown
 
+
+class PathUse(Enum):
+    """What a pass does with the file or folder that an option names."""
+
+    READ = "read"
+    WRITTEN = "written"
+
+
+InputPath = Annotated[str | Path, PathUse.READ]
+# `ch transform` puts it into the folder of the run, and refuses what leads out of there
+OutputPath = Annotated[str | Path, PathUse.WRITTEN]
+
 STACK = "nn_module_stack"  # where fx's tracer notes inside which modules a node was made
 PICTURES = (".svg",)
+
+
+def path_use(hint: Any) -> PathUse | None:
+    """How an option of this type uses a path: `OutputPath | None` writes."""
+    marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, PathUse)]
+    inner = (path_use(part) for part in get_args(hint))
+    return next((use for use in (*marks, *inner) if use is not None), None)
 
 
 @dataclass(frozen=True)

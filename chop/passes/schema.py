@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.options import Choice, Problem
+from chop.passes.options import Choice, PathUse, Problem, path_use
 from chop.registry import nearest
 
 Law = Callable[[Mapping[str, Any]], Iterable[Problem]]
@@ -77,6 +77,13 @@ class HasOptions:
             return False
         needed = [hints.get(o.name) for o in self.options.values() if o.default is o.empty]
         return any(h is MaseGraph or typing.get_origin(h) is Callable for h in needed)
+
+    @functools.cached_property
+    def paths(self) -> Mapping[str, PathUse]:
+        """The options that name files or folders, and whether those are read or written."""
+        hints = typing.get_type_hints(self.fn, include_extras=True)
+        uses = {name: path_use(hints.get(name)) for name in self.options}
+        return {name: use for name, use in uses.items() if use is not None}
 
     def _read(self, pass_args: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[Problem]]:
         given = NO_ARGS if pass_args is None else pass_args
@@ -159,7 +166,8 @@ class HasOptions:
             return adapter.validate_python(value, strict=True), []
         except ValidationError as error:
             # of several types, each has its own complaint about the same value
-            found = error.errors()[: 1 if "|" in annotation else None]
+            several = "|" in annotation or key in self.paths
+            found = error.errors()[: 1 if several else None]
             return value, [self._wrong(key, entry) for entry in found]
 
     def _wrong(self, key: str, entry: Mapping[str, Any]) -> Problem:

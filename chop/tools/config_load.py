@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from chop.files import write_whole
+
 __all__ = [
     "convert_none_to_str_na",
     "convert_str_na_to_none",
@@ -23,25 +25,44 @@ __all__ = [
 NA = "NA"
 HEADERS = ("Name", "Default", "Config. File", "Manual Override", "Effective")
 MAX_WIDTH = 24
+DEEPEST = 100  # tables and lists inside each other
 GRAY = "\033[38;5;8m{}\033[0m"
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a TOML file; "NA" anywhere in it means None."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        return {key: convert_str_na_to_none(value) for key, value in tomllib.loads(text).items()}
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        _check_limits(table)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: this is no TOML: {error}") from error
+        raise ValueError(f"{path}: this is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ValueError(
+            f"{path}: tables and lists are nested more than {DEEPEST} deep; flatten them"
+        ) from error
+    except (OverflowError, ValueError) as error:  # Python reads no thousands of digits
+        raise ValueError(
+            f"{path}: a whole number is beyond 64 bits; write a smaller one, or 1e30 for 10**30"
+        ) from error
+    return {key: convert_str_na_to_none(value) for key, value in table.items()}
+
+
+def _check_limits(value: Any, depth: int = 0) -> None:
+    """Refuse depths that later readers could not follow, and numbers that TOML does not have."""
+    if depth > DEEPEST:
+        raise RecursionError
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_limits(item, depth + 1)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise OverflowError
 
 
 def save_config(config: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a TOML file, and the folders above it; None is written as "NA"."""
     import tomlkit
 
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(tomlkit.dumps(convert_none_to_str_na(config)), encoding="utf-8")
+    write_whole(Path(path), tomlkit.dumps(convert_none_to_str_na(config)))
 
 
 def convert_str_na_to_none(value: Any) -> Any:

@@ -25,7 +25,10 @@ TEXT_INPUTS = {
 
 
 class InputGenerator:
-    """Yields `{"x": batch}`, or the named inputs of a language model; every `iter` starts anew."""
+    """Yields `{"x": batch}`, or the named inputs of a language model; every `iter` starts anew.
+
+    With `model`, the batch has the name of the first argument of its `forward`.
+    """
 
     def __init__(
         self,
@@ -34,13 +37,15 @@ class InputGenerator:
         task: str,
         which_dataloader: str,
         max_batches: int | None = None,
+        *,
+        model: nn.Module | None = None,
     ) -> None:
         if which_dataloader not in LOADERS:
             raise ValueError(unknown("dataloader", which_dataloader, LOADERS))
         if max_batches is not None and max_batches < 1:
             raise ValueError(f"max_batches is at least 1, or None for all, not {max_batches}")
         self.model_info, self.task = model_info, _checked(task, model_info)
-        self.max_batches = max_batches
+        self.max_batches, self.input_name = max_batches, _input_name(model)
         self.batch_size = data_module.batch_size
         self.dataloader = getattr(data_module, f"{which_dataloader}_dataloader")()
         self.current_batch = 0
@@ -58,7 +63,7 @@ class InputGenerator:
         assert self._batches is not None
         batch = next(self._batches)
         self.current_batch += 1
-        return _inputs(self.model_info, self.task, batch)
+        return _inputs(self.model_info, self.task, batch, self.input_name)
 
 
 def get_dummy_input(
@@ -66,18 +71,21 @@ def get_dummy_input(
     data_module: Any,
     task: str,
     device: str | torch.device = "meta",
+    *,
+    model: nn.Module | None = None,
 ) -> dict[str, Tensor]:
     """The first training batch (of text: one sample) on `device`, as arguments of the model.
 
-    On the default device, `meta`, tensors have shapes but no values; `"cpu"` gives the values.
+    The input has the name that the `forward` of `model` gives it, `x` without a model. On the
+    default device, `meta`, tensors have shapes but no values; `"cpu"` gives the values.
     """
     assert data_module.train_dataset is not None, "call data_module.setup() first"
-    task = _checked(task, model_info)
+    task, name = _checked(task, model_info), _input_name(model)
     if _is_text(model_info):
-        sample = _inputs(model_info, task, data_module.train_dataset[0])
+        sample = _inputs(model_info, task, data_module.train_dataset[0], name)
         inputs = {name: torch.as_tensor(value)[None] for name, value in sample.items()}
     else:
-        inputs = _inputs(model_info, task, next(iter(data_module.train_dataloader())))
+        inputs = _inputs(model_info, task, next(iter(data_module.train_dataloader())), name)
     return {name: x.to(device) for name, x in inputs.items()}
 
 
@@ -110,8 +118,19 @@ def _checked(task: str, model_info: MaseModelInfo | None) -> str:
     return short
 
 
-def _inputs(model_info: MaseModelInfo | None, task: str, batch: Any) -> dict[str, Any]:
+def _input_name(model: nn.Module | None) -> str:
+    """What the first argument of `forward` is called; `x` if it has no name."""
+    if model is None:
+        return "x"
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return next((p.name for p in parameters if p.kind not in unnamed), "x")
+
+
+def _inputs(
+    model_info: MaseModelInfo | None, task: str, batch: Any, input_name: str
+) -> dict[str, Any]:
     if not _is_text(model_info):
-        return {"x": batch[0]}
+        return {input_name: batch[0]}
     assert isinstance(batch, Mapping)
     return {name: batch[name] for name in TEXT_INPUTS[task] if name in batch}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from chop.dataset.tensors import TensorSplit
+from chop.memory import memory_for
 from chop.training.feed import Feed
 
 
@@ -39,10 +40,14 @@ def _scores(model: nn.Module, x: Tensor) -> Tensor:
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), memory_for(f"compute a batch of {len(x)}"):
             scores = model(x)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
+    except Exception as error:
+        # in the code of a graph there is nothing to debug, unlike in that of a model
+        known = isinstance(error, RuntimeError | TypeError | ValueError)
+        if not known and not isinstance(model, fx.GraphModule):
+            raise
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"the model cannot take a batch of {tuple(x.shape)}: {reason}") from error
     finally:
         model.train(was_training)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.devices import parse_accelerator
-from chop.processes import note_joined
+from chop.processes import note_joined, same_import_path
 from chop.training.options import TrainOptions
 
 MEETING_POINTS = (
@@ -23,6 +23,8 @@ MEETING_POINTS = (
     "SLURM_JOBID",
 )  # by which processes find each other
 
+# what errors of communication have in them, whose class may be a plain RuntimeError
+TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
 
 
@@ -78,6 +80,24 @@ class Place:
 
 
 @contextlib.contextmanager
+def together(advice: str) -> Iterator[None]:
+    """Meanwhile, the loss of another process of the run is one sentence that ends in `advice`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_lost_process(error):
+            raise
+        raise ConnectionError(
+            f"another process of this run has ended, or cannot be reached; {advice}"
+        ) from error
+
+
+def _is_lost_process(error: RuntimeError) -> bool:
+    kind: Any = getattr(torch.distributed, "DistError", ())
+    return isinstance(error, kind) or any(sign in str(error) for sign in TRANSPORTS)
+
+
+@contextlib.contextmanager
 def threads_for(work: int, device: torch.device) -> Iterator[None]:
     """One thread for small work: several wait for each other, long on a busy machine.
 
@@ -121,7 +141,8 @@ def take_place(options: TrainOptions) -> Place:
             num_nodes=options.num_nodes,
             strategy="ddp" if options.strategy == "auto" else options.strategy,
         )
-        fabric.launch()
+        with same_import_path():
+            fabric.launch()
     note_joined()
     return Place(fabric.device, fabric.global_rank, fabric.world_size, fabric)
 

@@ -19,12 +19,13 @@ from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
+from chop.training.fields import Progress
 from chop.training.interruption import Interruption
 from chop.training.names import Names
 from chop.training.nonfinite import cause
 from chop.training.optimisers import learning_rate, make_optimizer
 from chop.training.options import TrainOptions
-from chop.training.saving import Progress, checkpoint, read_run, restore, write_atomically
+from chop.training.saving import checkpoint, read_run, restore, write_atomically
 from chop.training.scalars import Visualizer
 from chop.training.steps import (
     CapturedRun,
@@ -230,13 +231,10 @@ class Training:
         )
 
     def _done(self) -> bool:
-        progress, patience = self.progress, self.options.early_stopping
-        limit = 1 if self.options.fast_dev_run else self.options.max_steps
-        if progress.epoch >= self.options.max_epochs or (limit and progress.step >= limit):
+        progress = self.progress
+        if progress.is_at_limit(self.options) or (progress.step and self._out_of_time()):
             return True
-        if progress.step and self._out_of_time():
-            return True
-        if patience is not None and progress.best_epoch >= 0 and progress.stale_epochs >= patience:
+        if progress.is_out_of_patience(self.options):
             logger.info(
                 "Stopped early: no lower validation loss in %d epochs", progress.stale_epochs
             )

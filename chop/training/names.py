@@ -56,6 +56,11 @@ class Names:
     def last(self) -> Path:
         return self("last", "ckpt")
 
+    @property
+    def latest_state(self) -> Path:
+        """The checkpoint to go on from."""
+        return self.last if self.last.exists() else self.best
+
 
 def _versions(folder: Path, pattern: re.Pattern[str]) -> list[int]:
     matches = [pattern.fullmatch(path.name) for path in folder.glob("*")]

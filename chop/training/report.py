@@ -12,7 +12,7 @@ import torch
 
 from chop.charts import Chart, page
 from chop.dataset.base import MaseDatasetInfo
-from chop.files import write_text
+from chop.files import write_whole
 from chop.training.loop import Fitted
 from chop.training.scalars import read_curves
 from chop.version import __version__
@@ -57,7 +57,7 @@ def write_summary(
         "precision": fitted.precision,
     }
     text = json.dumps(_finite(content), indent=2, default=str, allow_nan=False)
-    return write_text(file, text + "\n")
+    return write_whole(file, text + "\n")
 
 
 def _finite(value: Any) -> Any:
@@ -90,4 +90,4 @@ def draw_curves(curves: Path, picture: Path, title: str) -> Path:
         )
         for kind, label in (("loss", "loss"), ("acc", "accuracy"))
     ]
-    return write_text(picture, page(panels))
+    return write_whole(picture, page(panels))

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
-import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from chop.checkpoints import fill, read_torch_file
+from chop.checkpoints import check_fits, fill, read_torch_file
+from chop.files import write_whole
+from chop.training.fields import Progress, check_fields, check_moments
 from chop.version import __version__
 
+SOURCE = "the checkpoint that is resumed"
 PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
-
-
-@dataclass
-class Progress:
-    """How far a run is; enough, with the weights, to go on as if nothing had happened."""
-
-    epoch: int = 0
-    step: int = 0  # optimiser steps in all
-    step_in_epoch: int = 0
-    best_loss: float = float("inf")
-    best_accuracy: float | None = None
-    best_epoch: int = -1
-
-    @property
-    def stale_epochs(self) -> int:
-        """Finished epochs since the best one."""
-        return self.epoch - 1 - self.best_epoch
+FULL = (
+    "the previous checkpoint is untouched: free some space or choose another --project-dir, "
+    "then --resume"
+)
 
 
 def checkpoint(
@@ -71,21 +58,7 @@ def write_atomically(content: dict[str, Any], file: Path) -> None:
     """Put `content` at `file`; if that fails, what was there before is still there."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")  # others may write it, too
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as out:
-            out.write(buffer.getbuffer())
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(part, file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise OSError(
-            f"cannot write the checkpoint {file}: {error.strerror or error}; the previous one is "
-            f"untouched: free some space or choose another --project-dir, then --resume"
-        ) from error
+    write_whole(file, buffer.getbuffer(), advice=FULL)
 
 
 def read_run(file: Path) -> dict[str, Any]:
@@ -96,6 +69,7 @@ def read_run(file: Path) -> dict[str, Any]:
             f"{file} cannot be resumed: it was not written by this tool; "
             f"use --load {file} --load-type pl to begin with its weights"
         )
+    check_fields(saved, file)
     return saved
 
 
@@ -112,18 +86,27 @@ def restore(
             f"the run that is resumed was trained by {ours['optimizer']}, not by {now}; "
             f"resume it with the same --training-optimizer"
         )
-    fill(
-        model,
-        {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()},
-        "the checkpoint that is resumed",
-    )
+    weights = {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()}
+    check_fits(model, weights, SOURCE)
+    check_moments(optimizer, saved["optimizer_states"][0])
+    fill(model, weights, SOURCE)
     _restore_moments(optimizer, saved["optimizer_states"][0])
     if scaler is not None and ours["scaler"]:
-        scaler.load_state_dict(ours["scaler"])
+        _restore_scaler(scaler, ours["scaler"])
     torch.set_rng_state(ours["random"]["cpu"])
     if torch.cuda.is_available() and "cuda" in ours["random"]:
         torch.cuda.set_rng_state(ours["random"]["cuda"])
     return Progress(**ours["progress"])
+
+
+def _restore_scaler(scaler: torch.amp.GradScaler, saved: dict[str, Any]) -> None:
+    try:
+        scaler.load_state_dict(saved)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"mase.scaler of the checkpoint that is resumed does not fit ({error}); begin with its "
+            f"weights by --load and --load-type pl"
+        ) from error
 
 
 def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:

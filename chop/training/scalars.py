@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from chop.files import naming, whole_file, write_whole
+
+RESUME = "free some space, then --resume"
 COLUMNS = (
     "epoch",
     "step",
@@ -57,28 +60,49 @@ class CsvCurves:
     def __init__(self, file: Path, *, resumed_at: ResumedAt | None = None) -> None:
         self.file = file
         kept = resumed_at.rows_of(file) if resumed_at is not None else []
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.part")
-        with open(part, "w", newline="", encoding="utf-8") as out:
+        with (
+            whole_file(file, advice=RESUME) as part,
+            open(part, "w", newline="", encoding="utf-8") as out,
+        ):
             writer = csv.DictWriter(out, COLUMNS)
             writer.writeheader()
             writer.writerows(kept)
-        os.replace(part, file)
         self._out = open(file, "a", newline="", encoding="utf-8")  # noqa: SIM115 - closed in finalize
         self._writer = csv.DictWriter(self._out, COLUMNS, extrasaction="ignore")
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        self._writer.writerow({**metrics, "step": step})
-        self._out.flush()
+        with naming(self.file, RESUME):
+            self._writer.writerow({**metrics, "step": step})
+            self._out.flush()
 
     def finalize(self, status: str) -> None:
-        self._out.close()
+        with naming(self.file, RESUME):
+            self._out.close()
 
 
 def read_curves(file: Path) -> list[dict[str, str]]:
-    """The complete rows of a `metrics.csv`."""
-    with open(file, newline="", encoding="utf-8") as lines:
-        return [row for row in csv.DictReader(lines) if None not in row.values()]
+    """The complete rows of a `metrics.csv`; one that is not ours is refused."""
+    try:
+        with open(file, newline="", encoding="utf-8") as lines:
+            reader = csv.DictReader(lines)
+            if tuple(reader.fieldnames or COLUMNS) != COLUMNS:
+                raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+            rows = [row for row in reader if None not in row.values()]
+        for row in rows:
+            _check_numbers(row)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(
+            f"{file} does not hold the curves of a run ({error}); move it away, then --resume"
+        ) from error
+    return rows
+
+
+def _check_numbers(row: Mapping[str, Any]) -> None:
+    for name, cell in row.items():
+        if name not in COLUMNS:
+            raise ValueError("a row has too many cells")
+        if cell:
+            (int if name in ("epoch", "step") else float)(cell)
 
 
 class TensorBoardCurves:
@@ -96,19 +120,41 @@ class TensorBoardCurves:
         self.folder = logs / f"version_{version}"
         purge = None if resumed_at is None else resumed_at.step + 1
         self._tags = {"lr": rate}  # Lightning's name of it has the optimiser in it
-        self._writer = SummaryWriter(str(self.folder), purge_step=purge)
+        self._failure: OSError | None = None  # of the thread that writes
+        self._hook, threading.excepthook = threading.excepthook, self._note_failure
+        try:
+            with naming(self.folder, RESUME):
+                self._writer = SummaryWriter(str(self.folder), purge_step=purge)
+        except OSError:
+            threading.excepthook = self._hook
+            raise
+
+    def _note_failure(self, failed: threading.ExceptHookArgs) -> None:
+        """Keep an error of TensorBoard's thread, which would be printed there as a traceback."""
+        from_tensorboard = type(failed.thread).__module__.startswith("tensorboard.")
+        if from_tensorboard and isinstance(failed.exc_value, OSError):
+            self._failure = failed.exc_value
+        else:
+            self._hook(failed)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        for name, value in metrics.items():
-            if name != "step":
-                self._writer.add_scalar(self._tags.get(name, name), value, step)
+        with naming(self.folder, RESUME):
+            for name, value in metrics.items():
+                if name != "step":
+                    self._writer.add_scalar(self._tags.get(name, name), value, step)
 
     def log_hyperparams(self, values: Mapping[str, Any]) -> None:
         lines = [f"{k}: {json.dumps(v, default=str)}\n" for k, v in values.items()]
-        (self.folder / "hparams.yaml").write_text("".join(lines), encoding="utf-8")
+        write_whole(self.folder / "hparams.yaml", "".join(lines), advice=RESUME)
 
     def finalize(self, status: str) -> None:
-        self._writer.close()
+        with naming(self.folder, RESUME):
+            try:
+                self._writer.close()
+            finally:
+                threading.excepthook = self._hook
+            if self._failure is not None:
+                raise self._failure
 
 
 def next_version(logs: Path) -> int:

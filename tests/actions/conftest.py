@@ -1,9 +1,10 @@
-"""`ch` in processes of its own, in an empty folder."""
+"""`ch` in an empty folder: in this process, or in one of its own where that is the promise."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,22 +12,35 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 @pytest.fixture
-def environment(tmp_path):
-    """One thread a process, and a cache of its own."""
-    return os.environ | {"MASE_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+def environment(tmp_path, monkeypatch):
+    """The variables of this process and of those that it starts, with a cache of the test's own."""
+    monkeypatch.setenv("MASE_CACHE", str(tmp_path / "cache"))
+    return dict(os.environ)
 
 
 @pytest.fixture
-def ch(tmp_path, environment):
+def ch(here, tmp_path, environment):
     """`ch("train", …)` runs the command to its end; its project folders are in `tmp_path/out`."""
 
-    def run(*arguments, check=0, timeout=600):
+    def run(*arguments, check=0):
+        code, out, err = here(*arguments, "--project-dir", tmp_path / "out")
+        assert code == check, out + err
+        return SimpleNamespace(stdout=out, stderr=err)
+
+    return run
+
+
+@pytest.fixture
+def ch_process(tmp_path, environment):
+    """Like `ch`, in a process of its own."""
+
+    def run(*arguments):
         command = [sys.executable, "-m", "chop", *map(str, arguments)]
         command += ["--project-dir", str(tmp_path / "out")]
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=timeout
+            command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=600
         )
-        assert done.returncode == check, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done
 
     return run

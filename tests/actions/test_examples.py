@@ -32,7 +32,7 @@ def command(file: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_every_example_runs_as_it_says(ch, tmp_path, environment):
+def test_every_example_runs_as_it_says(ch_process, tmp_path, environment):
     (tmp_path / "cache" / "jsc").mkdir(parents=True)
     LAYOUTS.write_cernbox(tmp_path / "cache" / "jsc" / FILE, LAYOUTS.jets())
     (tmp_path / "configs").symlink_to(ROOT / "configs")
@@ -41,12 +41,12 @@ def test_every_example_runs_as_it_says(ch, tmp_path, environment):
         words = command(file)
         assert f"configs/examples/{file.name}" in words
         short = ("--max-epochs", "1") if words[0] == "train" else ()
-        done = ch(*words, *short)
+        done = ch_process(*words, *short)
         assert "is completed" in done.stderr, file.name
 
 
 @pytest.mark.slow
-def test_the_search_for_a_gpu_runs_small_on_a_cpu(ch, tmp_path, environment):
+def test_the_search_for_a_gpu_runs_small_on_a_cpu(ch_process, tmp_path, environment):
     jets, file = tmp_path / "jets.npz", tmp_path / LARGE
     made = [sys.executable, ROOT / "benchmarks" / "many_jets.py", jets, "--rows", "512"]
     subprocess.run(made, check=True, env=environment, cwd=ROOT)
@@ -60,6 +60,8 @@ def test_the_search_for_a_gpu_runs_small_on_a_cpu(ch, tmp_path, environment):
         text = text.replace(large, small)
     file.write_text(text, encoding="utf-8")
     assert command(ROOT / "configs" / "examples" / LARGE)[-2:] == ["--data-path", "jets.npz"]
-    done = ch("search", "--config", str(file), "--data-path", str(jets), "--accelerator", "cpu")
+    done = ch_process(
+        "search", "--config", str(file), "--data-path", str(jets), "--accelerator", "cpu"
+    )
     assert "is completed" in done.stderr
     assert "one by one" not in done.stderr

@@ -2,10 +2,11 @@
 
 import datetime
 import logging
+import os
 
 import pytest
 
-from chop.actions.config import ConfigError, RunConfig
+from chop.actions.config import ConfigError, RunConfig, default_project_dir
 from chop.actions.project import Project, find_project_to_resume
 
 TODAY = datetime.date.today().isoformat()
@@ -113,3 +114,25 @@ def test_a_project_dir_that_cannot_be_written_to_is_refused(config, monkeypatch)
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="cannot be written to; name a folder of your own"):
         Project.of(config())
+
+
+def test_results_lie_beside_the_checkpoint_unless_another_folder_was_given(config, earlier):
+    owner = earlier("trained")
+    checkpoint = str(owner / "software" / "training_ckpts" / "last.ckpt")
+    options = {"load_name": checkpoint, "load_type": "pl"}
+    assert Project.of(config(**options), beside_checkpoint=True).folder == owner
+    default = config(**options, project_dir=default_project_dir())
+    assert Project.of(default, beside_checkpoint=True).folder == owner
+    elsewhere = owner.parent / "elsewhere"
+    given = Project.of(config(**options, project_dir=elsewhere), beside_checkpoint=True)
+    assert given.folder.parent == elsewhere
+
+
+def test_a_checkpoint_that_nothing_can_be_put_beside_says_which_option_helps(config, earlier):
+    owner = earlier("trained")
+    checkpoint = str(owner / "software" / "training_ckpts" / "last.ckpt")
+    owner.chmod(0o555)
+    if os.access(owner, os.W_OK):
+        pytest.skip("this user may write to every folder")
+    with pytest.raises(ConfigError, match=r"--project-dir: .*trained cannot be written to; name a"):
+        Project.of(config(load_name=checkpoint, load_type="pl"), beside_checkpoint=True)

@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,7 +169,21 @@ def test_a_slurm_job_is_queued_again_and_goes_on_by_itself(ch, tmp_path, environ
     assert "Training is completed" in done.stderr
 
 
-def test_a_terminal_shows_a_bar_with_speed_and_a_log_does_not(tmp_path, environment):
+BAR = ("steps", "samples/s", "%", "loss")
+
+
+def test_a_terminal_shows_a_bar_with_speed_and_a_log_does_not(ch, monkeypatch):
+    said = ch(*RUN, "--max-steps", "3").stderr
+    assert "Training is completed" in said
+    assert "steps" not in said
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = ch(*RUN, "--max-steps", "3").stderr
+    assert [part for part in BAR if part not in shown] == []
+
+
+@pytest.mark.slow
+def test_a_real_terminal_shows_the_bar(tmp_path, environment):
     command = [sys.executable, "-m", "chop", *RUN, "--max-epochs", "3"]
     command += ["--project-dir", str(tmp_path / "out")]
     screen, end = pty.openpty()
@@ -184,12 +199,7 @@ def test_a_terminal_shows_a_bar_with_speed_and_a_log_does_not(tmp_path, environm
     os.close(screen)
     assert process.wait(60) == 0
     text = shown.decode(errors="replace")
-    for part in ("steps", "samples/s", "%", "loss"):
-        assert part in text
-
-    quiet = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert "steps" not in quiet.stderr
-    assert "Epoch 3/3" in quiet.stderr
+    assert [part for part in BAR if part not in text] == []
 
 
 def test_nothing_to_resume_is_said_before_anything_starts(ch):
@@ -254,8 +264,10 @@ def test_accelerators_that_are_not_here_are_one_sentence(ch):
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_network(ch, tmp_path):
-    done = ch(*RUN, "--max-epochs", "2", "--accelerator", "cpu", "--gpu", "2", "--strategy", "ddp")
+def test_two_processes_train_one_network(ch_process, tmp_path):
+    done = ch_process(
+        *RUN, "--max-epochs", "2", "--accelerator", "cpu", "--gpu", "2", "--strategy", "ddp"
+    )
     folder = software(tmp_path)
     assert done.stderr.count("Training is completed") == 1
     assert done.stdout.count("Effective") == 1
@@ -272,10 +284,31 @@ def test_two_processes_train_one_network(ch, tmp_path):
     )  # what was reported is what was saved
     best = folder / "training_ckpts" / "best.ckpt"
     two = ("--accelerator", "cpu", "--gpu", "2")
-    ch("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", *two)
+    ch_process("test", "jsc-tiny", "jsc-sim", "--load", best, "--load-type", "pl", *two)
     scores = json.loads((folder / "checkpoints" / "test_metrics.json").read_text())
     assert scores["samples"] == len(simulated_test_jets())
     assert scores["checkpoint"] == str(best)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="finds processes in /proc")
+def test_a_process_of_two_that_is_killed_is_one_sentence(tmp_path, environment):
+    """In the first run, and in one that resumes it."""
+    command = [sys.executable, "-m", "chop", *RUN, "--accelerator", "cpu", "--gpu", "2"]
+    command += ["--project-dir", str(tmp_path / "out"), "--project", "p", "--max-epochs", "500"]
+    for resume in ((), ("--resume",)):
+        with subprocess.Popen(
+            [*command, *resume], cwd=tmp_path, env=environment, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, text=True,
+        ) as first:  # fmt: skip
+            assert any("Epoch" in line for line in first.stderr)
+            children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+            (second,) = (n for n in children if b"chop" in Path(f"/proc/{n}/cmdline").read_bytes())
+            os.kill(int(second), signal.SIGKILL)
+            _, said = first.communicate(timeout=120)
+        assert first.returncode == 1, said
+        assert "ch: another process of this run has ended, or cannot be reached; " in said
+        assert "Traceback" not in said
 
 
 @pytest.mark.slow
@@ -302,6 +335,27 @@ def test_two_machines_train_one_network(tmp_path, environment):
     assert "Training is completed" not in logs[1]
     summary = json.loads((software(tmp_path) / "summary.json").read_text())
     assert summary["progress"]["step"] == 117
+
+
+def test_a_run_with_odd_files_is_resumed_from_none_of_them(here, tmp_path):
+    run = (*RUN, "--max-epochs", 1, "--project-dir", tmp_path / "out", "--no-progress")
+    assert here(*run)[0] == 0
+    folder = software(tmp_path)
+    last, curves = folder / "training_ckpts" / "last.ckpt", folder / "metrics.csv"
+    saved, rows = torch.load(last), curves.read_text()
+    curves.write_text("time,loss\n1,2\n")
+    code, _, said = here(*run, "--resume")
+    assert code == 1
+    assert said.splitlines()[-1].startswith(f"ch: {curves} does not hold the curves of a run")
+    assert curves.read_text() == "time,loss\n1,2\n"
+    curves.write_text(rows)
+    saved["mase"]["progress"]["step"] = "many"
+    torch.save(saved, last)
+    code, _, said = here(*run, "--resume")
+    assert code == 1
+    sentence = said.splitlines()[-1]
+    assert sentence.startswith(f"ch: {last} cannot be resumed: mase.progress.step should be a val")
+    assert sentence.endswith("; remove it to go on from best.ckpt")
 
 
 def simulated_test_jets():
@@ -349,6 +403,21 @@ def test_the_functions_take_the_arguments_of_the_labs(tmp_path):
     del arguments["weight_decay"]
     assert validate(**arguments).keys() == {"val_acc_epoch", "val_loss_epoch"}
     assert all(map(torch.equal, fresh.state_dict().values(), model.state_dict().values()))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warned"),
+    [({"eta_min": 0.1}, True), ({"eta_min": 0.1, "schedule": "constant"}, False), ({}, False)],
+)
+def test_a_lowest_rate_above_the_first_one_is_warned_of(caplog, schedule, warned):
+    data = MaseDataModule(name="jsc-sim", batch_size=512, num_workers=0)
+    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
+    arguments = lab(model, data, scheduler_args=schedule)
+    arguments["plt_trainer_args"] |= {"fast_dev_run": True}
+    with caplog.at_level("WARNING", "chop"):
+        train(**arguments)
+    sentence = "eta_min = 0.1 is above learning_rate = 0.01, so that the rate stays at 0.01; lower"
+    assert (sentence in caplog.text) == warned
 
 
 def test_the_predecessors_checkpoint_scores_its_72_percent_on_the_genuine_rows(

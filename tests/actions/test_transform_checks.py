@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -321,8 +322,9 @@ def test_only_files_in_the_folder_are_removed(tmp_path, transformed):
     for left in ({"files": ["../mine.txt", str(mine), 3]}, [], {"files": 3}):
         (folder / "transform.json").write_text(json.dumps(left))
         transformed({"passes": {"report_graph": {}}})
-    (folder / "transform.json").write_text("no JSON")
-    transformed({"passes": {"report_graph": {}}})
+    for left in ("no JSON", "[" * 100_000):
+        (folder / "transform.json").write_text(left)
+        transformed({"passes": {"report_graph": {}}})
     assert mine.read_text() == "mine"
 
 
@@ -393,13 +395,28 @@ def test_a_saved_graph_notes_what_it_was_made_from_and_others_are_warned_of(tmp_
     assert capsys.readouterr().err.count(warned) == 1
 
 
+# replaces a folder, and is killed while it is moved aside
+KILLED = """
+import os, signal, sys
+from chop.files import replaced_folder
+
+def deadly(source, target):
+    if ".part" in str(source):
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, target)
+
+rename, os.rename = os.rename, deadly
+with replaced_folder(sys.argv[1], os.listdir(sys.argv[1])) as part:
+    (part / "graph.json").touch()
+"""
+
+
 def test_a_folder_that_a_killed_save_hid_can_be_named(tmp_path):
     file = tmp_path / "report.toml"
     file.write_text(FILES + "[passes.report_graph]\n")
     act("transform", tmp_path, "a", config=file)
     saved = tmp_path / "out" / "a" / "software" / "transform" / "transformed_ckpt"
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    saved.rename(saved.with_name(f".{saved.name}.{gone.pid}.old"))
+    subprocess.run([sys.executable, "-c", KILLED, str(saved)], check=False)
+    assert not saved.exists()
     act("transform", tmp_path, "b", config=file, load_name=saved, load_type="mz")
     assert (saved / "graph.json").is_file()

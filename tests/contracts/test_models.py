@@ -23,6 +23,7 @@ BIG = {
     "mobilenetv2",
     "mobilenetv3_large",
     "resnet101",
+    "resnet18",
     "resnet34",
     "resnet50",
     "wideresnet50_2",
@@ -31,6 +32,7 @@ NAMES = [n for n, spec in MODELS.items() if spec.build.__module__.startswith("ch
 PREPARE = Pipeline(["init_metadata", "add_common_metadata"])
 
 every_model = pytest.mark.parametrize("name", NAMES)
+BUILT = [pytest.param(n, marks=pytest.mark.slow) if n in BIG else n for n in NAMES]
 
 
 def fitting(name: str) -> MaseDatasetInfo:
@@ -52,7 +54,7 @@ def outputs(model: nn.Module, name: str) -> torch.Tensor:
         return model.eval()(batch_for(name))
 
 
-@every_model
+@pytest.mark.parametrize("name", BUILT)
 def test_a_row_of_class_scores_comes_out_for_every_sample(name):
     with torch.device("meta"):
         model = build(name)
@@ -60,14 +62,14 @@ def test_a_row_of_class_scores_comes_out_for_every_sample(name):
     assert scores.shape == (4, fitting(name).num_classes)
 
 
-@every_model
+@pytest.mark.parametrize("name", BUILT)
 def test_the_input_is_called_x_as_the_labs_call_it(name):
     with torch.device("meta"):
         model = build(name)
     assert list(inspect.signature(model.forward).parameters) == ["x"]
 
 
-@every_model
+@pytest.mark.parametrize("name", BUILT)
 def test_it_says_rightly_whether_it_can_be_traced_and_is_annotated_to_the_end(name):
     with torch.device("meta"):
         model = build(name)
@@ -84,7 +86,7 @@ def test_it_says_rightly_whether_it_can_be_traced_and_is_annotated_to_the_end(na
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(n, marks=pytest.mark.slow) if n in BIG else n for n in NAMES],
+    params=BUILT,
 )
 def built(request) -> tuple[str, nn.Module, torch.Tensor]:
     """A model, not to be changed, and what it makes of the batch."""

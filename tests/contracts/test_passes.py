@@ -3,6 +3,7 @@
 import copy
 import inspect
 import tempfile
+import typing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes import PASSES, Pipeline
+from chop.passes.module.base import PASSES as MODULE_PASSES
+from chop.passes.options import PathUse
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 
@@ -218,3 +221,17 @@ class TestPass:
         for option in PASSES[name].options.values():
             assert option.kind is option.KEYWORD_ONLY
             assert option.annotation is not option.empty
+
+
+@pytest.mark.parametrize("run", [*PASSES.values(), *MODULE_PASSES.values()], ids=lambda p: p.name)
+def test_options_that_name_files_say_whether_they_are_read_or_written(run):
+    hints = typing.get_type_hints(run.fn, include_extras=True)
+    words = {"file", "path", "dir", "folder", "picture"}
+    named = {key for key in run.options if words & set(key.split("_"))}
+    typed = {key for key in run.options if "Path" in str(hints.get(key))}
+    assert named | typed <= run.paths.keys()
+
+
+def test_passes_that_a_search_can_vary_write_no_files():
+    varied = [run for run in PASSES.values() if run.kind == "transform"]
+    assert not [run for run in varied if PathUse.WRITTEN in run.paths.values()]

@@ -1,5 +1,7 @@
 """Every registered model, plain and quantized, comes back from disk as it was."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,12 +20,14 @@ BIG = {
     "mobilenetv2",
     "mobilenetv3_large",
     "resnet101",
+    "resnet18",
     "resnet34",
     "resnet50",
+    "vgg7",
     "wideresnet50_2",
 }
 NAMES = [
-    pytest.param(name, marks=pytest.mark.slow if name in BIG else ())
+    name
     for name, spec in MODELS.items()
     if spec.build.__module__.startswith("chop.models.") and get_model_info(name).is_fx_traceable
 ]
@@ -39,6 +43,12 @@ CONFIGS = {
     "integer": config("integer", width=8, frac_width=4),
     "minifloat": config("minifloat_ieee", width=8, exponent_width=4, exponent_bias=7),
 }
+# every small model once, in each of the configurations in turn; `make test-all` has all pairs
+TURNS = set(zip((n for n in NAMES if n not in BIG), itertools.cycle(CONFIGS), strict=False))
+PAIRS = [
+    pytest.param(*pair, marks=() if pair in TURNS else pytest.mark.slow)
+    for pair in itertools.product(NAMES, CONFIGS)
+]
 ready = Pipeline(["init_metadata", "add_common_metadata", "add_software_metadata"])
 
 
@@ -160,7 +170,9 @@ def masks(graph: MaseGraph) -> dict[str, Tensor]:
     "steps",
     [
         pytest.param([PRUNED, FUSED, quantized("integer")], id="pruned first"),
-        pytest.param([FUSED, quantized("integer"), PRUNED], id="pruned last"),
+        pytest.param(
+            [FUSED, quantized("integer"), PRUNED], id="pruned last", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_pruned_quantized_and_fused_vgg7_survives_saving_and_training(steps, tmp_path):
@@ -186,8 +198,7 @@ def test_a_pruned_quantized_and_fused_vgg7_survives_saving_and_training(steps, t
         assert type(layer).__name__ in ("Conv2dInteger", "LinearInteger")
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_a_saved_graph_comes_back_trains_on_and_is_saved_again(name, kind, tmp_path):
     graph, x = graph_of(name, CONFIGS[kind]), batch(name)
     graph.model.eval()

@@ -87,7 +87,9 @@ def write_csv(file: Path, jets: Jets, *, columns: Sequence[str] = (*FEATURES, "c
 
 def write_parquet(file: Path, jets: Jets, *, columns: Sequence[str] = (*FEATURES, "class")) -> Path:
     """The same table as Parquet."""
-    import pyarrow
+    import pytest
+
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: run `make test-all`")
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({name: _column(jets, name) for name in columns}), file)

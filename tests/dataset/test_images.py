@@ -341,10 +341,8 @@ def test_only_training_varies_its_images(tmp_path, cifar_arrays):
         assert torch.equal(torch.cat([x for x, _ in loader]), split[:][0])
 
 
-def test_digits_are_those_of_scikit_learn():
-    from sklearn.datasets import load_digits
-
-    theirs = load_digits()
+def test_digits_are_those_of_scikit_learn(package):
+    theirs = package("sklearn.datasets").load_digits()
     with np.load(digits.FILE) as file:
         assert np.array_equal(file["x"], theirs.images)
         assert np.array_equal(file["y"], theirs.target)

@@ -4,11 +4,8 @@ import shutil
 
 import h5py
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
 
 from chop.dataset import MaseDataModule, get_dataset, get_dataset_info
 from chop.dataset import jsc as jsc_module
@@ -22,14 +19,21 @@ def file(layouts, jets, tmp_path_factory):
     return layouts.write_cernbox(tmp_path_factory.mktemp("jsc") / "jets.h5", jets)
 
 
-def the_labs_way(file):
-    """Train-and-validation and test data as the labs' recipe makes them."""
-    with h5py.File(file) as h5:
-        frame = pd.DataFrame(h5[TABLE][:])[[*COLUMNS, *LABELS]].drop_duplicates()
-    x, y = frame[list(COLUMNS)].to_numpy(np.float64), frame[list(LABELS)].to_numpy().argmax(1)
-    x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=42)
-    scaler = StandardScaler().fit(x)
-    return scaler.transform(x), y, scaler.transform(x_test), y_test
+@pytest.fixture
+def the_labs_way(package):
+    """Train-and-validation and test data of a file as the labs' recipe makes them."""
+
+    def read(file):
+        with h5py.File(file) as h5:
+            frame = package("pandas").DataFrame(h5[TABLE][:])
+        frame = frame[[*COLUMNS, *LABELS]].drop_duplicates()
+        x, y = frame[list(COLUMNS)].to_numpy(np.float64), frame[list(LABELS)].to_numpy().argmax(1)
+        split = package("sklearn.model_selection").train_test_split
+        x, x_test, y, y_test = split(x, y, test_size=0.2, random_state=42)
+        scaler = package("sklearn.preprocessing").StandardScaler().fit(x)
+        return scaler.transform(x), y, scaler.transform(x_test), y_test
+
+    return read
 
 
 def with_duplicates(layouts, jets):
@@ -38,7 +42,7 @@ def with_duplicates(layouts, jets):
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "<f8"])
-def test_the_test_split_is_that_of_the_labs(layouts, jets, tmp_path, cache, dtype):
+def test_the_test_split_is_that_of_the_labs(the_labs_way, layouts, jets, tmp_path, cache, dtype):
     file = tmp_path / "jets.h5"
     layouts.write_cernbox(file, with_duplicates(layouts, jets), dtype=dtype)
     _, _, x_test, y_test = the_labs_way(file)
@@ -49,7 +53,7 @@ def test_the_test_split_is_that_of_the_labs(layouts, jets, tmp_path, cache, dtyp
         assert np.array_equal(mine.y, y_test)
 
 
-def test_legacy_val_gives_all_that_is_not_test_twice(file, cache):
+def test_legacy_val_gives_all_that_is_not_test_twice(the_labs_way, file, cache):
     x, y, _, _ = the_labs_way(file)
     for split in TOGETHER:
         mine = get_dataset("jsc", split, path=file, legacy_val=True)

@@ -1,12 +1,11 @@
 """Users bring their own tables and arrays; what cannot be learned from is refused with the fix."""
 
 import builtins
+import importlib.util
 
 import numpy as np
-import pyarrow
 import pytest
 import torch
-from pyarrow import parquet
 from safetensors.torch import save_file
 
 from chop.dataset import MaseDataModule, get_dataset, get_dataset_info
@@ -28,6 +27,9 @@ def write_csv(file, *, names=("a", "b", "c", "label"), delimiter=",", labels=WOR
 
 
 def write_parquet(file, **columns):
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: run `make test-all`")
+    from pyarrow import parquet
+
     parquet.write_table(pyarrow.table(columns), file)
     return file
 
@@ -49,28 +51,43 @@ def everything(name, path, **options):
     return torch.cat([s.x for s in splits]), torch.cat([s.y for s in splits])
 
 
+def write_own_parquet(file):
+    return write_parquet(file, a=X[:, 0], b=X[:, 1], c=X[:, 2], label=WORDS)
+
+
+WRITERS = {
+    "csv": (".csv", write_csv),
+    "parquet": (".parquet", write_own_parquet),
+    "npz": (".npz", lambda file: write_npz(file, X=X, Y=WORDS)),
+    "tensors": (".safetensors", lambda file: write_tensors(file, x=X, y=CODES)),
+}
+NO_PYARROW = importlib.util.find_spec("pyarrow") is None
+PARQUET = pytest.param(
+    "parquet",
+    marks=pytest.mark.skipif(NO_PYARROW, reason="needs pyarrow: run `make test-all`"),
+)
+
+
 @pytest.fixture
-def files(tmp_path, cache):
-    """The same table in every kind of file."""
-    columns = {"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "label": WORDS}
-    return {
-        "csv": write_csv(tmp_path / "own.csv"),
-        "parquet": write_parquet(tmp_path / "own.parquet", **columns),
-        "npz": write_npz(tmp_path / "own.npz", X=X, Y=WORDS),
-        "tensors": write_tensors(tmp_path / "own.safetensors", x=X, y=CODES),
-    }
+def file_of(tmp_path, cache):
+    """`file_of("npz")` writes the same table into a file of that kind."""
+
+    def write(kind):
+        suffix, writer = WRITERS[kind]
+        return writer(tmp_path / f"own{suffix}")
+
+    return write
 
 
-def test_every_kind_of_file_gives_the_same_samples(files):
-    found = {name: everything(name, file) for name, file in files.items()}
-    for x, y in found.values():
-        assert torch.equal(x, found["csv"][0])
-        assert torch.equal(y, found["csv"][1])
+@pytest.mark.parametrize("name", [PARQUET, "npz", "tensors"])
+def test_every_kind_of_file_gives_the_same_samples(file_of, name):
+    samples = everything(name, file_of(name))
+    assert all(map(torch.equal, samples, everything("csv", file_of("csv"))))
 
 
-@pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
-def test_the_info_comes_from_the_file(files, name):
-    info = get_dataset_info(name, path=files[name])
+@pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
+def test_the_info_comes_from_the_file(file_of, name):
+    info = get_dataset_info(name, path=file_of(name))
     assert (info.name, info.num_features, info.num_classes) == (name, 3, 3)
     words = ("0", "1", "2") if name == "tensors" else ("cat", "dog", "eel")
     assert info.class_names == words
@@ -80,44 +97,44 @@ def test_the_info_comes_from_the_file(files, name):
     assert info.available_splits == ("train", "validation", "test", "pred")
 
 
-def test_training_samples_are_standardised_unless_the_user_says_no(files):
-    train = get_dataset("csv", "train", path=files["csv"])
+def test_training_samples_are_standardised_unless_the_user_says_no(file_of):
+    train = get_dataset("csv", "train", path=file_of("csv"))
     assert train.x.mean(0).abs().max() < 1e-6
     assert (train.x.std(0, correction=0) - 1).abs().max() < 1e-6
-    raw, codes = everything("csv", files["csv"], standardize=False)
+    raw, codes = everything("csv", file_of("csv"), standardize=False)
     order = np.lexsort(raw.numpy().T), np.lexsort(X.T)
     assert np.array_equal(raw.numpy()[order[0]], X[order[1]].astype(np.float32))
     assert np.array_equal(codes[torch.from_numpy(order[0])], CODES[order[1]])
 
 
-def test_shares_and_seed_are_the_users(files):
+def test_shares_and_seed_are_the_users(file_of):
     options = {"test": 0.5, "validation": 0.0, "split_seed": 7}
-    info = get_dataset_info("csv", path=files["csv"], **options)
+    info = get_dataset_info("csv", path=file_of("csv"), **options)
     assert info.available_splits == ("train", "test", "pred")
-    train = get_dataset("csv", "train", path=files["csv"], **options)
+    train = get_dataset("csv", "train", path=file_of("csv"), **options)
     assert len(train) == 30
-    other = get_dataset("csv", "train", path=files["csv"], **options | {"split_seed": 8})
+    other = get_dataset("csv", "train", path=file_of("csv"), **options | {"split_seed": 8})
     assert not torch.equal(train.x, other.x)
     with pytest.raises(ValueError, match="data set 'csv' has no split 'validation'"):
-        get_dataset("csv", "validation", path=files["csv"], **options)
+        get_dataset("csv", "validation", path=file_of("csv"), **options)
 
 
-def test_the_data_module_takes_it_whole(files):
-    data = MaseDataModule("csv", batch_size=16, custom_path=files["csv"], label="label")
+def test_the_data_module_takes_it_whole(file_of):
+    data = MaseDataModule("csv", batch_size=16, custom_path=file_of("csv"), label="label")
     data.prepare_data()
     data.setup()
     assert data.dataset_info.num_features == 3
     assert next(iter(data.train_dataloader()))[0].shape == (16, 3)
 
 
-@pytest.mark.parametrize("name", ["csv", "parquet"])
-def test_a_column_of_any_name_may_be_the_label(files, name):
-    options = {"path": files[name], "label": "label"}
+@pytest.mark.parametrize("name", ["csv", PARQUET])
+def test_a_column_of_any_name_may_be_the_label(file_of, name):
+    options = {"path": file_of(name), "label": "label"}
     assert get_dataset_info(name, **options).class_names == ("cat", "dog", "eel")
     with pytest.raises(ValueError, match="no column 'lable' of labels; did you mean 'label'"):
-        get_dataset(name, "train", path=files[name], label="lable")
+        get_dataset(name, "train", path=file_of(name), label="lable")
     with pytest.raises(ValueError, match="no column 'size' of labels; it has a, b, c, label"):
-        get_dataset(name, "train", path=files[name], label="size")
+        get_dataset(name, "train", path=file_of(name), label="size")
 
 
 @pytest.mark.parametrize(
@@ -131,19 +148,22 @@ def test_a_column_of_any_name_may_be_the_label(files, name):
 def test_the_label_is_found_by_its_usual_name_or_is_the_last(tmp_path, cache, names, label):
     columns = iter(X.T)
     table = {name: CODES if name == label else next(columns) for name in names}
-    info = get_dataset_info("parquet", path=write_parquet(tmp_path / "own.parquet", **table))
+    rows = np.column_stack(list(table.values())).tolist()
+    lines = [",".join(names), *(",".join(map(repr, row)) for row in rows)]
+    (tmp_path / "own.csv").write_text("\n".join(lines))
+    info = get_dataset_info("csv", path=tmp_path / "own.csv")
     assert info.feature_names == tuple(name for name in names if name != label)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("named", [True, False])
-def test_csv_may_be_written_in_many_ways(tmp_path, files, delimiter, named):
+def test_csv_may_be_written_in_many_ways(tmp_path, file_of, delimiter, named):
     names, labels = (("a", "b", "c", "label"), WORDS) if named else ((), CODES.astype(str))
     file = write_csv(tmp_path / "other.csv", names=names, delimiter=delimiter, labels=labels)
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\r\n")
     x, y = everything("csv", file)
-    assert torch.equal(x, everything("csv", files["csv"])[0])
-    assert torch.equal(y, everything("csv", files["csv"])[1])
+    assert torch.equal(x, everything("csv", file_of("csv"))[0])
+    assert torch.equal(y, everything("csv", file_of("csv"))[1])
 
 
 def test_a_first_line_that_is_a_row_stays_one(tmp_path, cache):
@@ -170,10 +190,10 @@ def test_quoted_cells_are_read(tmp_path, cache):
     assert info.class_names == ("a, b", "a, c")
 
 
-def test_a_csv_of_many_blocks_is_one_table(tmp_path, files, monkeypatch):
+def test_a_csv_of_many_blocks_is_one_table(tmp_path, file_of, monkeypatch):
     monkeypatch.setattr("chop.dataset.text_tables.BLOCK", 7)
-    x, _ = everything("csv", files["csv"], renew=True)
-    assert torch.equal(x, everything("npz", files["npz"])[0])
+    x, _ = everything("csv", file_of("csv"), renew=True)
+    assert torch.equal(x, everything("npz", file_of("npz"))[0])
 
 
 class TestArrays:
@@ -208,10 +228,10 @@ class TestArrays:
             x.sum((1, 2, 3)).sort().values, torch.tensor(floats).sum((1, 2, 3)).sort().values
         )
 
-    def test_a_pair_of_tensors_serves(self, tmp_path, files):
+    def test_a_pair_of_tensors_serves(self, tmp_path, file_of):
         torch.save((torch.from_numpy(X), torch.from_numpy(CODES)), tmp_path / "pair.pt")
         x, _ = everything("tensors", tmp_path / "pair.pt")
-        assert torch.equal(x, everything("npz", files["npz"])[0])
+        assert torch.equal(x, everything("npz", file_of("npz"))[0])
 
     def test_bfloat16_and_labels_in_a_column_serve(self, tmp_path, cache):
         tensors = {"x": torch.from_numpy(X).bfloat16(), "y": torch.from_numpy(CODES)[:, None]}
@@ -238,21 +258,21 @@ class TestRefusals:
             assert path.name in message
         return message
 
-    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     def test_no_path(self, name, cache):
         message = self.refused(name, None)
         assert f"data set '{name}' needs your file: give --data-path (path=) a ." in message
 
-    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     def test_no_such_file(self, name, tmp_path, cache):
         assert "does not exist" in self.refused(name, tmp_path / "none.x")
 
-    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     def test_an_empty_file(self, name, tmp_path, cache):
         (tmp_path / "own.x").touch()
         assert "is empty" in self.refused(name, tmp_path / "own.x")
 
-    @pytest.mark.parametrize("name", ["csv", "parquet", "npz", "tensors"])
+    @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     @pytest.mark.parametrize("content", [b"nonsense", bytes(range(256)), b"PK\x03\x04 broken zip"])
     def test_another_kind_of_file(self, name, content, tmp_path, cache):
         (tmp_path / "own.x").write_bytes(content)
@@ -260,18 +280,20 @@ class TestRefusals:
         (tmp_path / "own.safetensors").write_bytes(content)
         self.refused("tensors", tmp_path / "own.safetensors")
 
-    def test_words_among_the_features(self, files, tmp_path):
-        text = files["csv"].read_text().splitlines()
+    def test_words_among_the_features(self, file_of, tmp_path):
+        text = file_of("csv").read_text().splitlines()
         text[4] = "1.0,red,2.0,cat"
         (tmp_path / "words.csv").write_text("\n".join(text))
         message = self.refused("csv", tmp_path / "words.csv")
         assert "line 5: 'red' in column 'b' is no number" in message
         assert "labels is 'label'" in message
+
+    def test_words_among_the_features_of_parquet(self, tmp_path, cache):
         file = write_parquet(tmp_path / "words.parquet", a=X[:, 0], b=WORDS, label=CODES)
         assert "column 'b' holds string, no numbers" in self.refused("parquet", file)
 
-    def test_rows_of_another_length(self, files, tmp_path):
-        (tmp_path / "cut.csv").write_text(files["csv"].read_text()[:-12])
+    def test_rows_of_another_length(self, file_of, tmp_path):
+        (tmp_path / "cut.csv").write_text(file_of("csv").read_text()[:-12])
         assert "3 cells instead of 4" in self.refused("csv", tmp_path / "cut.csv")
 
     def test_names_without_rows(self, tmp_path, cache):
@@ -294,8 +316,9 @@ class TestRefusals:
         message = "2 values are NaN, infinite or too large, in "
         assert message + "b" in self.refused("csv", write_csv(tmp_path / "own.csv", x=x))
         assert message + "x1" in self.refused("npz", write_npz(tmp_path / "o.npz", x=x, y=CODES))
-        holes = pyarrow.array([None, *X[1:, 0]])
-        file = write_parquet(tmp_path / "own.parquet", a=holes, label=CODES)
+
+    def test_missing_values_of_parquet(self, tmp_path, cache):
+        file = write_parquet(tmp_path / "own.parquet", a=[None, *X[1:, 0]], label=CODES)
         assert "1 values of column 'a' are missing" in self.refused("parquet", file)
 
     def test_one_class(self, tmp_path, cache):
@@ -313,7 +336,7 @@ class TestRefusals:
             ({"x": X, "y": X[:, 0]}, "are no classes"),
             ({"x": X[:, 0], "y": CODES}, "neither a table (N, features) nor pictures"),
             ({"x": X[:0], "y": CODES[:0]}, "has no samples for train"),
-            ({"x": X.astype(str), "y": CODES}, "are no numbers"),
+            ({"x": X.astype(str), "y": CODES}, "are not numbers; convert them"),
             ({"x_train": X, "y_train": CODES, "x_test": X[:, 1:], "y_test": CODES}, "of shapes"),
         ],
     )
@@ -323,7 +346,7 @@ class TestRefusals:
     def test_pickled_objects(self, tmp_path, cache):
         file = tmp_path / "own.npz"
         np.savez(file, x=X, y=np.array([{}] * ROWS, dtype=object))
-        assert "is no npz file of plain arrays; write it with" in self.refused("npz", file)
+        assert "is not an npz file of plain arrays; write it with" in self.refused("npz", file)
         torch.save({"x": torch.ones(3), "y": Exploit()}, tmp_path / "own.pt")
         assert "cannot be read as tensors" in self.refused("tensors", tmp_path / "own.pt")
 
@@ -341,11 +364,13 @@ class TestRefusals:
             "npz", file, test=0.5, validation=0.9
         )
 
-    def test_a_share_beyond_one(self, files):
+    def test_a_share_beyond_one(self, file_of):
         with pytest.raises(ValueError, match="test is a share"):
-            get_dataset("csv", "train", path=files["csv"], test=20)
+            get_dataset("csv", "train", path=file_of("csv"), test=20)
 
-    def test_parquet_without_pyarrow(self, files, monkeypatch):
+    def test_parquet_without_pyarrow(self, tmp_path, cache, monkeypatch):
+        (tmp_path / "own.parquet").write_bytes(b"PAR1")
+
         def absent(name, *args, **more):
             if name.startswith("pyarrow"):
                 raise ImportError(name)
@@ -354,7 +379,7 @@ class TestRefusals:
         imported = builtins.__import__
         monkeypatch.setattr(builtins, "__import__", absent)
         with pytest.raises(ImportError, match=r'pip install -c constraints.txt -e "\.\[tables\]"'):
-            get_dataset("parquet", "train", path=files["parquet"])
+            get_dataset("parquet", "train", path=tmp_path / "own.parquet")
 
 
 class Exploit:

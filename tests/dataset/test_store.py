@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from chop.dataset import TensorSplit, dataset
@@ -158,7 +159,25 @@ def header_of_another(file):
     save_file(load_file(file), file)
 
 
-DAMAGES = [emptied, cut_off, header_gone, one_bit_flipped, header_of_another]
+def with_facts(file, facts):
+    """The file with another text for what it says about its content."""
+    with safe_open(file, framework="pt") as tensors:
+        header = tensors.metadata()
+    save_file(load_file(file), file, metadata=header | {"facts": facts})
+
+
+def facts_nested_deep(file):
+    with_facts(file, "[" * 100_000)
+
+
+def facts_of_other_kinds(file):
+    with_facts(file, '{"rows": 1, "features": 2, "classes": 3, "fingerprints": 4}')
+
+
+DAMAGES = [
+    *(emptied, cut_off, header_gone, one_bit_flipped, header_of_another),
+    *(facts_nested_deep, facts_of_other_kinds),
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda f: f.__name__)
@@ -210,7 +229,7 @@ def test_a_full_disk_leaves_the_old_file(folder, source, build, monkeypatch):
             prepared(folder, source, build, version=1, renew=True)
     prepared(folder, source, build, version=1)
     assert build.times == 2
-    assert not list(folder.glob("*.new"))
+    assert not list(folder.glob(".*.part"))
 
 
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path, source, build):

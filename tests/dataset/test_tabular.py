@@ -3,10 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
 
 from chop.dataset.tabular import (
     Cut,
@@ -22,15 +19,26 @@ from chop.dataset.tabular import (
 FILE = Path("own.csv")
 
 
+@pytest.fixture
+def train_test_split(package):
+    return package("sklearn.model_selection").train_test_split
+
+
+def test_rows_are_held_out_by_the_seed():
+    kept, held = held_out(10, 0.2, 42)
+    assert kept.tolist() == [5, 0, 7, 2, 9, 4, 3, 6]
+    assert held.tolist() == [8, 1]
+
+
 @pytest.mark.parametrize("size", [5, 10, 999, 1000, 12_345])
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.33])
-def test_rows_are_held_out_as_scikit_learn_does(size, share):
+def test_rows_are_held_out_as_scikit_learn_does(train_test_split, size, share):
     theirs = train_test_split(np.arange(size), test_size=share, random_state=42)
     for mine, its in zip(held_out(size, share, 42), theirs, strict=True):
         assert np.array_equal(mine, its)
 
 
-def test_a_cut_is_test_first_then_validation_of_the_rest():
+def test_a_cut_is_test_first_then_validation_of_the_rest(train_test_split):
     order, rows = Cut().order({"train": 1000})
     rest, test = train_test_split(np.arange(1000), test_size=0.2, random_state=42)
     train, validation = train_test_split(rest, test_size=0.1, random_state=42)
@@ -61,13 +69,21 @@ def test_a_share_is_below_one(wrong):
         Cut(**wrong)
 
 
+def test_standardised_columns_have_mean_0_and_deviation_1_over_the_rows_that_were_fitted():
+    x = np.random.default_rng(0).standard_normal((1000, 3)) * [1, 1e3, 1e-3] + [0, 1e4, 3]
+    x[:, 0] = 5  # a constant column
+    fitted = standardize(x, 800)[:800].astype(np.float64)
+    np.testing.assert_allclose(fitted.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(fitted.std(0), [0, 1, 1], atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-def test_standardisation_is_that_of_scikit_learn(dtype):
+def test_standardisation_is_that_of_scikit_learn(package, dtype):
     random = np.random.default_rng(0)
     x = (random.standard_normal((70_000, 4)) * [1, 1e3, 1e-3, 50] + [0, 1e4, 3, -7]).astype(dtype)
     x[:, 1] = 5  # a constant column
     fit = 66_000  # more than one block
-    scaler = StandardScaler().fit(x[:fit].astype(np.float64))
+    scaler = package("sklearn.preprocessing").StandardScaler().fit(x[:fit].astype(np.float64))
     mean, scale = moments(x[:fit])
     # sums in another order: equal up to rounding in double precision
     np.testing.assert_allclose(mean, scaler.mean_, rtol=1e-11)
@@ -79,12 +95,12 @@ def test_standardisation_is_that_of_scikit_learn(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_duplicates_are_dropped_as_pandas_does(dtype):
+def test_duplicates_are_dropped_as_pandas_does(package, dtype):
     random = np.random.default_rng(1)
     x = random.integers(-1, 2, (3000, 5)).astype(dtype)
     x[::7] *= -0.0  # minus zero equals zero
     y = random.integers(0, 2, 3000)
-    frame = pd.DataFrame(x).assign(label=y).drop_duplicates()
+    frame = package("pandas").DataFrame(x).assign(label=y).drop_duplicates()
     assert np.array_equal(first_of_each(x, y), frame.index)
     assert len(frame) < 500
 

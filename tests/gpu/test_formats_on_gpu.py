@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from chop.numerics import FORMATS, fused
+from chop.numerics.fast import cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -96,7 +97,7 @@ def check(fmt, x):
 
 
 def is_fused(fmt, x):
-    return fused._on_cuda(fmt, x.cuda()) is not None
+    return cuda.round_on_cuda(fmt, x.cuda()) is not None
 
 
 @pytest.mark.parametrize(("name", "precision", "more"), ELEMENTWISE)
@@ -163,7 +164,7 @@ def test_formats_with_means_give_the_bits_of_the_cpu(fmt, dtype, shape):
 
 @pytest.mark.parametrize("fmt", [*MEANS, FORMATS["scale_integer"](8)])
 def test_many_long_rows_give_the_bits_of_the_cpu(fmt, monkeypatch):
-    monkeypatch.setattr(fused, "MANY_ROWS", 1)
+    monkeypatch.setattr(cuda, "MANY_ROWS", 1)
     for shape in ((3, 20000), (2, 2**16)):
         check(fmt, numbers(shape))
 
@@ -221,7 +222,7 @@ def test_clip_passes_gradients_within_the_range_only():
 
 
 def test_one_compilation_serves_all_widths():
-    kernel = fused._kernels().round_elements
+    kernel = cuda._kernels().round_elements
     x = torch.randn(2**14, device="cuda")
     FORMATS["integer"](8, 4)(x)
     before = {device: len(entry[0]) for device, entry in kernel.device_caches.items()}

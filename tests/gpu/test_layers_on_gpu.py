@@ -7,7 +7,7 @@ from torch import nn
 
 from chop.actions.search.search_space.in_place import InPlace
 from chop.ir import MaseGraph
-from chop.numerics import at_rest
+from chop.numerics import frozen_weights
 from chop.numerics.integer import Integer
 from chop.passes import Pipeline
 from chop.passes.graph.transforms.quantize.quantized_modules import LinearInteger
@@ -52,7 +52,7 @@ def test_a_change_through_data_is_noticed(layer):
 @torch.no_grad()
 def test_at_rest_parameters_are_rounded_once(layer, rounded):
     x = torch.randn(8, 16, device="cuda")
-    with at_rest(layer):
+    with frozen_weights(layer):
         for _ in range(3):
             assert torch.equal(layer(x), layer(x))
     assert len(rounded) == 6 + 2

@@ -77,6 +77,7 @@ def reduced(request, networks):
 
 
 class TestTrueSize:
+    @pytest.mark.sampled(3)
     def test_metadata_is_complete_and_accepted(self, full):
         graph, millions, num_nodes = full
         parameters = sum(p.numel() for p in graph.model.parameters())
@@ -93,6 +94,7 @@ class TestTrueSize:
             tensors = [n for n in node.all_input_nodes if _gives_tensors(n)]
             assert node.op == "output" or len(listed) >= len(tensors)
 
+    @pytest.mark.slow
     def test_clones_are_complete_too(self, full):
         graph, _, _ = full
         assert verify_metadata_analysis_pass(graph.clone())[1] == {}

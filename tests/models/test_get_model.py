@@ -1,6 +1,5 @@
 """`get_model` in both its shapes, and what it refuses before it builds."""
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,10 +181,3 @@ class TestCheckpoints:
         torch.save(get_model("jsc-tiny", dataset_info=jets).state_dict(), tmp_path / "tiny.pt")
         with pytest.raises(ValueError, match=r"tiny\.pt does not fit"):
             get_model("jsc-toy", dataset_info=jets, checkpoint=tmp_path / "tiny.pt")
-
-
-def test_importing_models_stays_light():
-    code = "import chop.models, sys; chop.models.get_model_info('vgg7'); print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in run.stdout.split()}
-    assert not loaded & {"lightning_fabric", "lightning", "transformers", "tensorboard", "optuna"}

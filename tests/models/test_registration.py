@@ -227,6 +227,8 @@ class TestAFileOfTheUser:
                 "from chop.models import model\nmodel('x', task_type='y')\n",
                 "line 2: ValueError: mo",
             ),
+            ("import sys\nsys.exit(3)\n", r"bad\.py, line 2: it would end .* \(SystemExit: 3\); a"),
+            ("raise SystemExit\n", r"bad\.py, line 1: it would end the program \(SystemExit\); a"),
         ],
     )
     def test_what_is_wrong_with_it_is_said_in_one_line_and_mended_without_a_restart(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chop.numerics.fused import _reciprocal
+from chop.numerics.fast.plans import reciprocal
 
 F = np.float32
 ONE = F(1)
@@ -22,7 +22,7 @@ def fma(a, b, c):
 
 
 def divided(a, b):
-    """As `_divided` in chop/numerics/kernels/rounding.py."""
+    """As `_divided` in chop/numerics/kernels/rules.py."""
     inverse = ONE / b
     rest = fma(-inverse, b, ONE) * inverse
     near = fma(a, inverse, a * rest)
@@ -49,6 +49,7 @@ def divisors(rng, n):
     return np.where(rng.random(n) < 0.2, few_bits, b)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_quotients_by_a_kept_reciprocal_are_rounded_once(seed):
     rng = np.random.default_rng(seed)
@@ -58,6 +59,7 @@ def test_quotients_by_a_kept_reciprocal_are_rounded_once(seed):
     assert np.array_equal(divided(b, b), np.ones_like(b))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_even_next_to_the_middle_between_two_floats(seed):
     rng = np.random.default_rng(seed)
@@ -69,6 +71,7 @@ def test_even_next_to_the_middle_between_two_floats(seed):
         assert np.array_equal(divided(nearby, b), nearby / b)
 
 
+@pytest.mark.slow
 def test_of_all_mantissas_of_a_divisor():
     b = np.arange(2**23, 2**24, dtype=np.int64).astype(F) * F(2.0**-23)
     for a in (ONE, np.nextafter(ONE, F(0)), F(2 / 3), F(0.1)):
@@ -83,7 +86,7 @@ def test_what_is_too_small_for_any_code_stays_so():
 
 def codes_over(full):
     code = np.arange(full + 1, dtype=np.int64).astype(F)
-    inverse, rest = map(F, _reciprocal(full))
+    inverse, rest = map(F, reciprocal(full))
     return code, fma(code, inverse, code * rest)
 
 
@@ -99,6 +102,6 @@ def test_codes_over_the_full_code_are_rounded_once(bits):
 @pytest.mark.parametrize("bits", range(1, 25))
 def test_a_reciprocal_lies_above_its_first_part(bits):
     for full in (2**bits - 1, 2**bits):
-        inverse, rest = _reciprocal(full)
+        inverse, rest = reciprocal(full)
         assert F(inverse) == inverse
         assert rest >= 0  # so that a code of minus zero stays minus zero

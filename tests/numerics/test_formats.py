@@ -232,6 +232,7 @@ class TestFormat:
         assert torch.equal(slope(few), torch.ones_like(few))
         assert torch.equal(torch.func.vmap(slope)(few[None]), torch.ones(1, *few.shape))
 
+    @pytest.mark.sampled(6)
     def test_values_are_the_same_compiled_as_one_graph(self, fmt):
         torch._dynamo.reset()
         compiled = torch.compile(lambda x: fmt(x), fullgraph=True, backend="eager")

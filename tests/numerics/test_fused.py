@@ -13,6 +13,9 @@ from torch import nn
 
 from chop.numerics import FORMATS, fused
 from chop.numerics.base import quantize_all
+from chop.numerics.fast import cpu, cuda
+from chop.numerics.fast.plans import plan_of
+from chop.numerics.fast.tiling import tiling
 from chop.numerics.straight_through import straight_through
 
 FORMS = [
@@ -36,7 +39,7 @@ FORMS = [
 def _as_found(monkeypatch):
     before = fused.fused_mode()
     fused.set_fused("auto")
-    monkeypatch.setattr(fused, "PIECE", 256)  # so that small tests have pieces
+    monkeypatch.setattr(cpu, "PIECE", 256)  # so that small tests have pieces
     torch.compiler.reset()
     yield
     fused.set_fused(before)
@@ -66,28 +69,42 @@ def test_pieces_give_the_bits_of_the_whole(fmt, shape, dtype):
 
 @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
 def test_large_contiguous_tensors_go_in_pieces(fmt):
-    plan = fused._plan(fmt, torch.device("cpu"))
-    assert (fused._in_pieces(plan, fmt, torch.randn(256, 128)) is None) == fmt.light
-    assert fused._in_pieces(plan, fmt, torch.randn(128, 256).t()) is None
-    assert fused._in_pieces(plan, fmt, torch.randn(8, 8)) is None
+    plan = plan_of(fmt, torch.device("cpu"))
+    assert (cpu._in_pieces(plan, fmt, torch.randn(256, 128)) is None) == fmt.light
+    assert cpu._in_pieces(plan, fmt, torch.randn(128, 256).t()) is None
+    assert cpu._in_pieces(plan, fmt, torch.randn(8, 8)) is None
 
 
 def test_formats_that_look_at_the_whole_tensor_are_left_whole(monkeypatch):
-    monkeypatch.setattr(fused.KERNELS, "library", None)
-    monkeypatch.setattr(fused.KERNELS, "_seen", -(2**40))
+    monkeypatch.setattr(cpu.KERNELS, "library", None)
+    monkeypatch.setattr(cpu.KERNELS, "_seen", -(2**40))
     for fmt in (
         FORMATS["binary"](1, False, True, scaled=True),
         FORMATS["ternary"](2, False, None, None, None),
     ):
         x = torch.randn(256, 128)
-        assert fused._on_cpu(fmt, x) is None
+        assert cpu.round_on_cpu(fmt, x) is None
         assert torch.equal(fmt(x), fmt.rounded(x))
 
 
 def test_blocks_that_fill_the_tensor_are_left_whole():
     fmt = FORMATS["block_fp"](8, 8, 127, (-1, -1))
-    plan = fused._plan(fmt, torch.device("cpu"))
-    assert fused._in_pieces(plan, fmt, torch.randn(256, 128)) is None
+    plan = plan_of(fmt, torch.device("cpu"))
+    assert cpu._in_pieces(plan, fmt, torch.randn(256, 128)) is None
+
+
+def test_a_derived_format_has_a_fast_path_only_with_a_plan_of_its_own():
+    class Inherits(FORMATS["integer"]):
+        pass
+
+    class Plans(FORMATS["integer"]):
+        def plan(self, device):
+            return super().plan(device)
+
+    device = torch.device("cpu")
+    assert plan_of(FORMATS["integer"](8, 4), device) is not None
+    assert plan_of(Inherits(8, 4), device) is None
+    assert plan_of(Plans(8, 4), device) == plan_of(FORMATS["integer"](8, 4), device)
 
 
 def test_a_derived_format_rounds_its_own_way():
@@ -101,7 +118,7 @@ def test_a_derived_format_rounds_its_own_way():
 
 def test_off_means_plain_operations(monkeypatch):
     fused.set_fused("off")
-    monkeypatch.setattr(fused, "_on_cpu", never)
+    monkeypatch.setattr(fused, "round_on_cpu", never)
     fmt = FORMATS["integer"](8, 4)
     x = torch.randn(256, 128)
     assert torch.equal(fmt(x), fmt.rounded(x))
@@ -112,42 +129,45 @@ def test_an_unknown_setting_is_refused():
         fused.set_fused("fast")
 
 
+def test_the_environment_decides(after_imports):
+    assert after_imports["fused"] == "off"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "on", "auto"])
-def test_the_environment_decides(mode):
+def test_the_environment_knows_every_mode(mode):
     code = "from chop.numerics.fused import fused_mode; print(fused_mode())"
     run = [sys.executable, "-c", code]
     found = subprocess.run(run, env=os.environ | {"MASE_FUSED": mode}, capture_output=True)
     assert found.stdout.decode().strip() == mode
 
 
-def test_formats_load_neither_triton_nor_a_compiler():
-    code = "import sys; from chop.numerics import FORMATS; FORMATS['integer'](8, 4)\n"
-    code += "print([m for m in ('triton', 'torch._inductor', 'torch._dynamo') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True)
-    assert found.stdout.decode().strip() == "[]"
+def test_formats_load_neither_triton_nor_a_compiler(after_imports):
+    compilers = {"triton", "torch._inductor", "torch._dynamo"}
+    assert compilers.isdisjoint(after_imports["modules"])
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch, caplog):
-    fused._kernels.cache_clear()
-    monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: None)
-    with caplog.at_level(logging.DEBUG, logger="chop.numerics.fused"):
-        assert fused._kernels() is None
-        assert fused._on_cuda(FORMATS["integer"](8, 4), torch.randn(256, 128)) is None
+    cuda._kernels.cache_clear()
+    monkeypatch.setattr(cuda.importlib.util, "find_spec", lambda name: None)
+    with caplog.at_level(logging.DEBUG, logger="chop.numerics.fast.cuda"):
+        assert cuda._kernels() is None
+        assert cuda.round_on_cuda(FORMATS["integer"](8, 4), torch.randn(256, 128)) is None
     assert len(caplog.records) == 1
-    fused._kernels.cache_clear()
+    cuda._kernels.cache_clear()
 
 
 def test_a_broken_compiler_is_tried_once(monkeypatch, caplog):
     def work():
         raise RuntimeError("no C compiler")
 
-    monkeypatch.setattr(fused, "_broken", False)
-    monkeypatch.setattr(fused, "_kernels", lambda: object())
-    monkeypatch.setattr(fused, "_round_elements", lambda *_: work())
+    monkeypatch.setattr(cuda, "_broken", False)
+    monkeypatch.setattr(cuda, "_kernels", lambda: object())
+    monkeypatch.setattr(cuda, "_round_elements", lambda *_: work())
     fmt, x = FORMATS["integer"](8, 4), torch.randn(256, 128)
-    with caplog.at_level(logging.DEBUG, logger="chop.numerics.fused"):
-        assert fused._on_cuda(fmt, x) is None
-        assert fused._on_cuda(fmt, x) is None
+    with caplog.at_level(logging.DEBUG, logger="chop.numerics.fast.cuda"):
+        assert cuda.round_on_cuda(fmt, x) is None
+        assert cuda.round_on_cuda(fmt, x) is None
     assert len(caplog.records) == 1
     assert "no C compiler" in caplog.text
 
@@ -157,7 +177,7 @@ class TestTracing:
 
     @pytest.fixture(autouse=True)
     def _nothing_fused(self, monkeypatch):
-        monkeypatch.setattr(fused, "_on_cpu", never)
+        monkeypatch.setattr(fused, "round_on_cpu", never)
 
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_vmap(self, fmt):
@@ -165,6 +185,7 @@ class TestTracing:
         each = torch.stack([fmt.rounded(sample) for sample in x])
         assert torch.equal(torch.func.vmap(fmt)(x), each)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_compiled_without_a_break(self, fmt):
         x = torch.randn(64, 64)
@@ -179,6 +200,7 @@ class TestTracing:
         compiled = torch.compile(fmt.quantize, dynamic=True, fullgraph=True)
         assert torch.equal(compiled(x), fmt.rounded(x))  # its limits are no symbols of inductor
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_export(self, fmt):
         class Rounded(nn.Module):
@@ -318,7 +340,7 @@ class TestTiling:
         ],
     )
     def test_dimensions_join(self, shape, block, expected):
-        assert fused.tiling(shape, block) == expected
+        assert tiling(shape, block) == expected
 
     def test_what_three_dimensions_share_is_left_alone(self):
-        assert fused.tiling([5, 7, 9], [2, 2, 2]) is None
+        assert tiling([5, 7, 9], [2, 2, 2]) is None

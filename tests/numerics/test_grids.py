@@ -116,10 +116,12 @@ def expected(fmt, x):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("fmt", CASES, ids=repr)
 class TestGrid:
+    @pytest.mark.sampled(73)
     def test_every_value_is_a_fixed_point(self, fmt, dtype):
         grid = grid_of(fmt, dtype)
         assert torch.equal(fmt(grid.to(dtype)).double(), grid)
 
+    @pytest.mark.sampled(73)
     def test_the_result_is_the_nearest_value(self, fmt, dtype):
         if isinstance(fmt, FP8):
             dtype = torch.float32  # torch itself rounds a double twice
@@ -128,6 +130,7 @@ class TestGrid:
         wrong = found != wanted
         assert not wrong.any(), list(zip(x[wrong], found[wrong], wanted[wrong], strict=True))[:5]
 
+    @pytest.mark.sampled(73)
     def test_infinities_become_the_ends_and_nan_stays(self, fmt, dtype):
         grid = grid_of(fmt, dtype)
         y = fmt(torch.tensor([float("-inf"), float("inf"), float("nan")], dtype=dtype)).double()
@@ -135,6 +138,7 @@ class TestGrid:
         assert y[2].isnan()
 
 
+@pytest.mark.sampled(73)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("fmt", CASES, ids=repr)
 def test_half_precision_gives_the_nearest_value_as_far_as_it_can_be_held(fmt, dtype):

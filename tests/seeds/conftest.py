@@ -5,9 +5,9 @@ Data sets, models and `InputGenerator` are stand-ins with the labs' names and si
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ def jsc_tiny() -> nn.Module:
 
 
 @pytest.fixture
-def notebook() -> Callable[..., dict[str, Any]]:
+def notebook(package: Callable[[str], Any]) -> Callable[..., dict[str, Any]]:
     """`notebook(cell, mg=mg)` runs a cell and returns its names.
 
     Every cell finds what the labs import from parts of MASE that are not here yet.
@@ -136,6 +136,8 @@ def notebook() -> Callable[..., dict[str, Any]]:
     }
 
     def run(cell: str, **names: Any) -> dict[str, Any]:
+        if "import pandas" in cell:
+            package("pandas")
         namespace = {"__name__": "__main__", **stand_ins, **names}
         exec(compile(cell, "<seed>", "exec"), namespace)
         return namespace
@@ -157,25 +159,52 @@ def graph_of() -> Callable[..., MaseGraph]:
 
 
 @pytest.fixture
-def ch(tmp_path: Path) -> Callable[..., str]:
-    """`ch("search", …)` in a folder with the examples and a small JSC; what it said."""
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the examples and, in its cache, a small JSC."""
     layouts = runpy.run_path(str(ROOT / "tests" / "dataset" / "layouts.py"))
     (tmp_path / "cache" / "jsc").mkdir(parents=True)
     layouts["write_cernbox"](tmp_path / "cache" / "jsc" / FILE, layouts["jets"]())
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    environment = os.environ | {"MASE_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    monkeypatch.setenv("MASE_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def shell(lab: Path, here: Callable[..., tuple[object, str, str]]) -> Callable[[str], Any]:
+    """`shell("./ch train …")` runs a line of a lab sheet in this process; what it printed."""
+
+    def run(line: str) -> Any:
+        name, *words = shlex.split(line)
+        assert name == "./ch"
+        code, out, err = here(*words, "--project-dir", lab / "out")
+        assert code == 0, err
+        return SimpleNamespace(stdout=out, stderr=err, both=out + err)
+
+    return run
+
+
+@pytest.fixture
+def shell_process(lab: Path) -> Callable[[str], Any]:
+    """Like `shell`, in a process of its own: for files of users, which register what they have."""
+
+    def run(line: str) -> Any:
+        name, *words = shlex.split(line)
+        assert name == "./ch"
+        command = [sys.executable, "-m", "chop", *words, "--project-dir", str(lab / "out")]
+        done = subprocess.run(command, cwd=lab, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return SimpleNamespace(stdout=done.stdout, stderr=done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def ch(lab: Path, here: Callable[..., tuple[object, str, str]]) -> Callable[..., str]:
+    """`ch("search", …)` in the folder of the lab; what it said."""
 
     def run(*words: object, check: int = 0) -> str:
-        command = [sys.executable, "-m", "chop", *map(str, words)]
-        done = subprocess.run(
-            [*command, "--project-dir", str(tmp_path / "out"), "--accelerator", "cpu"],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-            timeout=600,
-        )
-        assert done.returncode == check, done.stderr
-        return done.stderr
+        code, _, said = here(*words, "--project-dir", lab / "out", "--accelerator", "cpu")
+        assert code == check, said
+        return said
 
     return run

@@ -32,6 +32,7 @@ from chop.tools.logger import set_logging_verbosity
 Notebook = Callable[..., dict[str, Any]]
 GraphOf = Callable[..., MaseGraph]
 Golden = Callable[[str, str], None]
+FILES = Path(__file__).parent / "files"
 
 # The notebook's first cell. It also imports MaseDataModule, get_model, get_model_info, load_model
 # and InputGenerator, which the `notebook` fixture stands in for until chop has them.
@@ -52,135 +53,13 @@ set_logging_verbosity("info")
 """
 
 # Seed 003, question 5: the notebook's flow for the student's own network.
-FLOW = """\
-# Define batch size and model specifications
-batch_size = 8
-model_name = "jsc-tiny-x10"
-dataset_name = "jsc"
-
-# Initialize the data module with specified parameters
-data_module = MaseDataModule(
-    name=dataset_name,
-    batch_size=batch_size,
-    model_name=model_name,
-    num_workers=0,
-)
-data_module.prepare_data()
-data_module.setup()
-
-# Retrieve model information and initialize the model
-# Assuming get_model_info and get_model functions are pre-defined
-model_info = get_model_info(model_name)
-model = get_model(
-    model_name,
-    task="cls",
-    dataset_info=data_module.dataset_info,
-    pretrained=False
-)
-
-# Load the model from a checkpoint file
-model = load_model(
-    load_name="../mase_output/Lab_Output_My_Model_50_Epoch/software/training_ckpts/best-v5.ckpt",
-    load_type="pl",
-    model=model
-)
-
-# Initialize the input generator for the model
-input_generator = InputGenerator(
-    data_module=data_module,
-    model_info=model_info,
-    task="cls",
-    which_dataloader="train",
-)
-
-# Generate the Mase graph and initialize node metadata
-mg = MaseGraph(model=model)
-mg, _ = init_metadata_analysis_pass(mg, None)
-mg, _ = add_common_metadata_analysis_pass(mg, {"dummy_in": dummy_in})
-mg, _ = add_software_metadata_analysis_pass(mg, None)
-
-# Run the report graph analysis pass for detailed graph information
-from chop.passes.graph import report_graph_analysis_pass
-_ = report_graph_analysis_pass(mg)
-
-# Define arguments for profiling node statistics in the model
-pass_args = {
-    "by": "type",
-    "target_weight_nodes": ["linear"],
-    "target_activation_nodes": ["relu"],
-    "weight_statistics": {
-        "variance_precise": {"device": "cpu", "dims": "all"},
-    },
-    "activation_statistics": {
-        "range_quantile": {"device": "cpu", "dims": "all", "quantile": 0.97}
-    },
-    "input_generator": input_generator,
-    "num_samples": 32,
-}
-
-# Perform profiling and report on node metadata and parameters
-mg, _ = profile_statistics_analysis_pass(mg, pass_args)
-mg, _ = report_node_meta_param_analysis_pass(mg, {"which": ("software",)})
-"""
+FLOW = (FILES / "seed_003_flow.py").read_text(encoding="utf-8")
 
 # Seed 003, lab 1 question 4.
-JSC_X10 = """\
-class JSC_Tiny_x10(nn.Module):
-    def __init__(self, info):
-        super(JSC_Tiny_x10, self).__init__()
-        self.seq_blocks = nn.Sequential(
-            # 1st Layer
-            nn.BatchNorm1d(16),
-            nn.ReLU(),
-            nn.Linear(16, 40),  # Increased number of output features
-
-            # Additional Layers
-            nn.BatchNorm1d(40),
-            nn.ReLU(),
-            nn.Linear(40, 25),  # New layer
-
-            # Final Layer
-            nn.BatchNorm1d(25),
-            nn.ReLU(),
-            nn.Linear(25, 5),  # Output layer with 5 features as in the original model
-        )
-
-    def forward(self, x):
-        return self.seq_blocks(x)
-"""
+JSC_X10 = (FILES / "seed_003_jsc_tiny_x10.py").read_text(encoding="utf-8")
 
 # Seed 001, lab 1 question 4.
-JSC_BIG = """\
-class JSC_Big(nn.Module):
-    def __init__(self, info):
-        super(JSC_Big, self).__init__()
-        self.seq_blocks = nn.Sequential(
-            # 1st LogicNets Layer
-            nn.BatchNorm1d(16),  # input_quant       # 0
-            nn.ReLU(16),  # 1
-            nn.Linear(16, 32),  # linear              # 2
-
-            # 2nd LogicNets Layer
-            nn.BatchNorm1d(32),  # output_quant       # 3
-            nn.ReLU(32), # 4
-            nn.Linear(32, 16),  # linear              # 5
-
-            # 3th LogicNets Layer
-            nn.BatchNorm1d(16),  # output_quant       # 6
-            nn.ReLU(16),  # 7
-            nn.Linear(16, 8),  # linear              # 8
-
-            # 4th LogicNets Layer
-            nn.BatchNorm1d(8),  # output_quant       # 9
-            nn.ReLU(8),  # 10
-            nn.Linear(8, 5),  # linear              # 11
-
-            nn.ReLU(5),  # 12
-        )
-
-    def forward(self, x):
-        return self.seq_blocks(x)
-"""
+JSC_BIG = (FILES / "seed_001_jsc_big.py").read_text(encoding="utf-8")
 
 # Seed 000, question 1: how the report finds the layers.
 LAYERS = """\
@@ -190,95 +69,13 @@ for node in graph.fx_graph.nodes:
 """
 
 # Seed 000, question 4; the body of get_data_cfg, which lost its indentation there, is indented.
-TRAVERSE_000 = r"""
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-import pandas as pd
-from tabulate import tabulate
-
-
-def get_data_cfg(node, kw):
-    try:
-        result = node.meta['mase'].parameters['common']['args'][kw]
-    except:
-        result = {'type':'NA', 'precision':'NA', 'shape':'NA'}
-    return result
-
-headers = ['Node', 'MASE OP', 'Ori Data Type & Prec', 'Quan Data Type & Prec', 'Ori Module', 'Quan Module']
-rows = []
-
-for ori_n, n in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes):
-    rows.append(
-        [
-            ori_n.name,
-            get_mase_op(ori_n),
-            get_data_cfg(ori_n, 'data_in_0')['type'] + ': ' + get_data_cfg(ori_n, 'data_in_0')['precision'].__str__(),
-            get_data_cfg(n, 'data_in_0')['type'] + ': ' + get_data_cfg(n, 'data_in_0')['precision'].__str__(),
-            get_node_actual_target(ori_n).__class__.__name__,
-            get_node_actual_target(n).__class__.__name__
-        ]
-    )
-print("Compare nodes:")
-print("\n" + tabulate(rows, headers=headers, tablefmt="orgtbl"))
-"""  # noqa: E501
+TRAVERSE_000 = (FILES / "seed_000_compare_nodes.py").read_text(encoding="utf-8")
 
 # Seed 000, question 6.
-OUTPUTS = """\
-# Get input data
-test_x = iter(data_module.val_dataloader())
-xs, ys = next(test_x)
+OUTPUTS = (FILES / "seed_000_outputs.py").read_text(encoding="utf-8")
 
-# Find quantized relu module
-for ori_n, n in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes):
-    if (get_mase_op(n) == 'relu'):
-        ori_relu = get_node_actual_target(ori_n)
-        relu = get_node_actual_target(n)
-    if (get_mase_op(n) == 'linear'):
-        ori_linear = get_node_actual_target(ori_n)
-        linear = get_node_actual_target(n)
-print('Ori_ReLU:', ori_relu(xs))
-print('ReLU:', relu(xs))
-print('Ori Linear:', ori_linear(xs))
-print('Linear:', linear(xs))
-"""
-
-# Seed 001, question 4, without its first line, which imports graph_iterator_compare_nodes from
-# quantize.summary: there is no quantisation yet, and the code does not use that name.
-TRAVERSE_001 = r"""
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-import pandas as pd
-
-import pandas as pd
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-
-def extract_node_type(node):
-    target = get_node_actual_target(node)
-    if node.op == "call_module" or get_mase_type(node) in ["builtin_func", "module_related_func", "patched_func", "implicit_func"]:
-        return target.__name__ if hasattr(target, '__name__') else str(target)
-    return node.target
-
-def compare_graph_nodes(original_graph, quantized_graph):
-    data = {
-        "Node Name": [],
-        "Operation Type": [],
-        "Operation": [],
-        "Type Before": [],
-        "Type After": [],
-        "Is Changed": [],
-    }
-    
-    for ori_node, quant_node in zip(original_graph.fx_graph.nodes, quantized_graph.fx_graph.nodes):
-        ori_type = extract_node_type(ori_node)
-        quant_type = extract_node_type(quant_node)
-        data["Node Name"].append(quant_node.name)
-        data["Operation Type"].append(get_mase_type(quant_node))
-        data["Operation"].append(get_mase_op(quant_node))
-        data["Type Before"].append(ori_type)
-        data["Type After"].append(quant_type)
-        data["Is Changed"].append(ori_type != quant_type)
-        
-    summary_df = pd.DataFrame(data)
-    print(f"Quantization Summary:\n{summary_df.to_markdown(index=False)}")
-"""  # noqa: E501, W293
+# Seed 001, question 4.
+TRAVERSE_001 = (FILES / "seed_001_compare_nodes.py").read_text(encoding="utf-8")
 
 # Seed 001, question 6, up to the quantised layer.
 LINEAR_LAYER = """\
@@ -288,38 +85,7 @@ print(linear_layer.weight)
 """
 
 # Seed 003, question 4.
-DIFFERENCES = r"""
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-import torch
-
-# Iterate over pairs of nodes from the original and modified graphs
-for ori_n, n in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes):
-    # Check if the node's target module has changed type after modification
-    if type(get_node_actual_target(n)) != type(get_node_actual_target(ori_n)):
-        
-        # Retrieve the original and quantized modules from the nodes
-        ori_module = get_node_actual_target(ori_n)
-        quant_module = get_node_actual_target(n)
-        
-        # Print the difference information
-        print(f'Difference found at name: {n.name}, '
-              f'MASE type: {get_mase_type(n)}, MASE operation: {get_mase_op(n)}\n'
-              f'Original module: {type(ori_module)} --> '
-              f'New module: {type(quant_module)}')
-
-        # Print the weights of the original and quantized modules
-        print(f'Weight of original module: {ori_module.weight}')
-        print(f'Weights of quantized module: {quant_module.get_quantized_weight()}')
-
-        # Generate a random input tensor based on the input feature size of the quantized module
-        test_input = torch.randn(quant_module.in_features)
-        print(f'Random generated test input: {test_input}')
-        # Apply the original and quantized modules to the test input and print the outputs
-        print(f'Output for original module: {ori_module(test_input)}')
-        print(f'Output for quantized module: {quant_module(test_input)}')
-
-"""  # noqa: W293
+DIFFERENCES = (FILES / "seed_003_differences.py").read_text(encoding="utf-8")
 
 # A script as users write them: nobody sets up logging before the first report.
 SCRIPT = """\

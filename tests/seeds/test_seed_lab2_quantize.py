@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,41 +19,10 @@ Notebook = Callable[..., dict[str, Any]]
 GraphOf = Callable[..., MaseGraph]
 Golden = Callable[[str, str], None]
 Capsys = pytest.CaptureFixture[str]
+FILES = Path(__file__).parent / "files"
 
 # The notebook's last cells, for a model and its graph.
-QUANTIZE = """\
-pass_args = {
-    "by": "type",
-    "default": {"config": {"name": None}},
-    "linear": {
-        "config": {
-            "name": "integer",
-            # data
-            "data_in_width": 8,
-            "data_in_frac_width": 4,
-            # weight
-            "weight_width": 8,
-            "weight_frac_width": 4,
-            # bias
-            "bias_width": 8,
-            "bias_frac_width": 4,
-        }
-    },
-}
-
-from chop.passes.graph.transforms import (
-    quantize_transform_pass,
-    summarize_quantization_analysis_pass,
-)
-from chop.ir.graph.mase_graph import MaseGraph
-
-ori_mg = MaseGraph(model=model)
-ori_mg, _ = init_metadata_analysis_pass(ori_mg, None)
-ori_mg, _ = add_common_metadata_analysis_pass(ori_mg, {"dummy_in": dummy_in})
-
-mg, _ = quantize_transform_pass(mg, pass_args)
-summarize_quantization_analysis_pass(ori_mg, mg, save_dir="quantize_summary")
-"""
+QUANTIZE = (FILES / "notebook_quantize.py").read_text(encoding="utf-8")
 
 # Seed 000, question 3: the ReLU option.
 RELU = """\
@@ -62,154 +32,19 @@ pass_args["relu"] = {
 """
 
 # Seed 003, lab 1 question 4.
-JSC_X10 = """\
-class JSC_Tiny_x10(nn.Module):
-    def __init__(self, info):
-        super(JSC_Tiny_x10, self).__init__()
-        self.seq_blocks = nn.Sequential(
-            # 1st Layer
-            nn.BatchNorm1d(16),
-            nn.ReLU(),
-            nn.Linear(16, 40),  # Increased number of output features
-
-            # Additional Layers
-            nn.BatchNorm1d(40),
-            nn.ReLU(),
-            nn.Linear(40, 25),  # New layer
-
-            # Final Layer
-            nn.BatchNorm1d(25),
-            nn.ReLU(),
-            nn.Linear(25, 5),  # Output layer with 5 features as in the original model
-        )
-
-    def forward(self, x):
-        return self.seq_blocks(x)
-"""
+JSC_X10 = (FILES / "seed_003_jsc_tiny_x10.py").read_text(encoding="utf-8")
 
 # Seed 001, lab 1 question 4.
-JSC_BIG = """\
-class JSC_Big(nn.Module):
-    def __init__(self, info):
-        super(JSC_Big, self).__init__()
-        self.seq_blocks = nn.Sequential(
-            # 1st LogicNets Layer
-            nn.BatchNorm1d(16),  # input_quant       # 0
-            nn.ReLU(16),  # 1
-            nn.Linear(16, 32),  # linear              # 2
-
-            # 2nd LogicNets Layer
-            nn.BatchNorm1d(32),  # output_quant       # 3
-            nn.ReLU(32), # 4
-            nn.Linear(32, 16),  # linear              # 5
-
-            # 3th LogicNets Layer
-            nn.BatchNorm1d(16),  # output_quant       # 6
-            nn.ReLU(16),  # 7
-            nn.Linear(16, 8),  # linear              # 8
-
-            # 4th LogicNets Layer
-            nn.BatchNorm1d(8),  # output_quant       # 9
-            nn.ReLU(8),  # 10
-            nn.Linear(8, 5),  # linear              # 11
-
-            nn.ReLU(5),  # 12
-        )
-
-    def forward(self, x):
-        return self.seq_blocks(x)
-"""
+JSC_BIG = (FILES / "seed_001_jsc_big.py").read_text(encoding="utf-8")
 
 # Seed 000, question 4; the body of get_data_cfg, which lost its indentation there, is indented.
-TRAVERSE_000 = r"""
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-import pandas as pd
-from tabulate import tabulate
-
-
-def get_data_cfg(node, kw):
-    try:
-        result = node.meta['mase'].parameters['common']['args'][kw]
-    except:
-        result = {'type':'NA', 'precision':'NA', 'shape':'NA'}
-    return result
-
-headers = ['Node', 'MASE OP', 'Ori Data Type & Prec', 'Quan Data Type & Prec', 'Ori Module', 'Quan Module']
-rows = []
-
-for ori_n, n in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes):
-    rows.append(
-        [
-            ori_n.name,
-            get_mase_op(ori_n),
-            get_data_cfg(ori_n, 'data_in_0')['type'] + ': ' + get_data_cfg(ori_n, 'data_in_0')['precision'].__str__(),
-            get_data_cfg(n, 'data_in_0')['type'] + ': ' + get_data_cfg(n, 'data_in_0')['precision'].__str__(),
-            get_node_actual_target(ori_n).__class__.__name__,
-            get_node_actual_target(n).__class__.__name__
-        ]
-    )
-print("Compare nodes:")
-print("\n" + tabulate(rows, headers=headers, tablefmt="orgtbl"))
-"""  # noqa: E501
+TRAVERSE_000 = (FILES / "seed_000_compare_nodes.py").read_text(encoding="utf-8")
 
 # Seed 000, question 6.
-OUTPUTS = """\
-# Get input data
-test_x = iter(data_module.val_dataloader())
-xs, ys = next(test_x)
-
-# Find quantized relu module
-for ori_n, n in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes):
-    if (get_mase_op(n) == 'relu'):
-        ori_relu = get_node_actual_target(ori_n)
-        relu = get_node_actual_target(n)
-    if (get_mase_op(n) == 'linear'):
-        ori_linear = get_node_actual_target(ori_n)
-        linear = get_node_actual_target(n)
-print('Ori_ReLU:', ori_relu(xs))
-print('ReLU:', relu(xs))
-print('Ori Linear:', ori_linear(xs))
-print('Linear:', linear(xs))
-"""
+OUTPUTS = (FILES / "seed_000_outputs.py").read_text(encoding="utf-8")
 
 # Seed 001, question 4.
-TRAVERSE_001 = r"""
-from chop.passes.graph.transforms.quantize.summary import graph_iterator_compare_nodes
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-import pandas as pd
-
-import pandas as pd
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-
-def extract_node_type(node):
-    target = get_node_actual_target(node)
-    if node.op == "call_module" or get_mase_type(node) in ["builtin_func", "module_related_func", "patched_func", "implicit_func"]:
-        return target.__name__ if hasattr(target, '__name__') else str(target)
-    return node.target
-
-def compare_graph_nodes(original_graph, quantized_graph):
-    data = {
-        "Node Name": [],
-        "Operation Type": [],
-        "Operation": [],
-        "Type Before": [],
-        "Type After": [],
-        "Is Changed": [],
-    }
-    
-    for ori_node, quant_node in zip(original_graph.fx_graph.nodes, quantized_graph.fx_graph.nodes):
-        ori_type = extract_node_type(ori_node)
-        quant_type = extract_node_type(quant_node)
-        data["Node Name"].append(quant_node.name)
-        data["Operation Type"].append(get_mase_type(quant_node))
-        data["Operation"].append(get_mase_op(quant_node))
-        data["Type Before"].append(ori_type)
-        data["Type After"].append(quant_type)
-        data["Is Changed"].append(ori_type != quant_type)
-        
-    summary_df = pd.DataFrame(data)
-    print(f"Quantization Summary:\n{summary_df.to_markdown(index=False)}")
-"""  # noqa: E501, W293
+TRAVERSE_001 = (FILES / "seed_001_compare_nodes.py").read_text(encoding="utf-8")
 
 # Seed 001, question 6.
 LINEAR_LAYER = """\
@@ -223,73 +58,10 @@ print(linear_base.w_quantizer(linear_layer.weight))
 """
 
 # Seed 003, question 4.
-DIFFERENCES = r"""
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-import torch
-
-# Iterate over pairs of nodes from the original and modified graphs
-for ori_n, n in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes):
-    # Check if the node's target module has changed type after modification
-    if type(get_node_actual_target(n)) != type(get_node_actual_target(ori_n)):
-        
-        # Retrieve the original and quantized modules from the nodes
-        ori_module = get_node_actual_target(ori_n)
-        quant_module = get_node_actual_target(n)
-        
-        # Print the difference information
-        print(f'Difference found at name: {n.name}, '
-              f'MASE type: {get_mase_type(n)}, MASE operation: {get_mase_op(n)}\n'
-              f'Original module: {type(ori_module)} --> '
-              f'New module: {type(quant_module)}')
-
-        # Print the weights of the original and quantized modules
-        print(f'Weight of original module: {ori_module.weight}')
-        print(f'Weights of quantized module: {quant_module.get_quantized_weight()}')
-
-        # Generate a random input tensor based on the input feature size of the quantized module
-        test_input = torch.randn(quant_module.in_features)
-        print(f'Random generated test input: {test_input}')
-        # Apply the original and quantized modules to the test input and print the outputs
-        print(f'Output for original module: {ori_module(test_input)}')
-        print(f'Output for quantized module: {quant_module(test_input)}')
-
-"""  # noqa: W293
+DIFFERENCES = (FILES / "seed_003_differences.py").read_text(encoding="utf-8")
 
 # Seed 003, question 6.
-WEIGHTS_003 = r"""
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
-import torch
-
-# Iterate over pairs of nodes from the original and modified graphs
-for ori_n, n in zip(ori_mg.fx_graph.nodes, mg.fx_graph.nodes):
-    # Check if the node's target module has changed type after modification
-    if type(get_node_actual_target(n)) != type(get_node_actual_target(ori_n)):
-        
-        # Retrieve the original and quantized modules from the nodes
-        ori_module = get_node_actual_target(ori_n)
-        quant_module = get_node_actual_target(n)
-        
-        # Print the difference information and print the first weights of each module
-        print(f'Difference found at name: {n.name}, '
-              f'MASE type: {get_mase_type(n)}, MASE operation: {get_mase_op(n)}\n'
-              f'Original module: {type(ori_module)}, Old Non Quantized Weights: {ori_module.weight[0:1]} --> '
-              f'New module: {type(quant_module)}, New Quantized Weights: {quant_module.get_quantized_weight()[0:1]}')
-        
-        ### NOTE: Can print complete weights by removing the [0:1] from the print statements above ###
-        # # Print the weights of the original and quantized modules
-        # print(f'Weight of original module: {ori_module.weight}')
-        # print(f'Weights of quantized module: {quant_module.get_quantized_weight()}')
-        
-        ### NOTE: Can compare output of original and quantised module ###
-        # # Generate a random input tensor based on the input feature size of the quantized module
-        # test_input = torch.randn(quant_module.in_features)
-        # print(f'Random generated test input: {test_input}')
-        # # Apply the original and quantized modules to the test input and print the outputs
-        # print(f'Output for original module: {ori_module(test_input)}')
-        # print(f'Output for quantized module: {quant_module(test_input)}')
-"""  # noqa: E501, W293
+WEIGHTS_003 = (FILES / "seed_003_weights.py").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -15,60 +15,11 @@ from chop.dataset import MaseDataModule
 from chop.models import get_model
 
 ROOT = Path(__file__).parents[2]
+FILES = Path(__file__).parent / "files"
 SHEET = ["search", "--config", "configs/examples/jsc_toy_by_type.toml", "--load"]
 
 # The manual search: pairs of widths, one pass_args for each, all on one graph.
-MANUAL = """\
-import copy
-import torch
-from chop.passes.graph.transforms import quantize_transform_pass
-
-pass_args = {
-    "by": "type",
-    "default": {"config": {"name": None}},
-    "linear": {
-        "config": {
-            "name": "integer",
-            "data_in_width": 8, "data_in_frac_width": 4,
-            "weight_width": 8, "weight_frac_width": 4,
-            "bias_width": 8, "bias_frac_width": 4,
-        }
-    },
-}
-
-data_in_frac_widths = [(16, 8), (8, 6), (8, 4), (4, 2)]
-w_in_frac_widths = [(16, 8), (8, 6), (8, 4), (4, 2)]
-search_spaces = []
-for d_config in data_in_frac_widths:
-    for w_config in w_in_frac_widths:
-        pass_args['linear']['config']['data_in_width'] = d_config[0]
-        pass_args['linear']['config']['data_in_frac_width'] = d_config[1]
-        pass_args['linear']['config']['weight_width'] = w_config[0]
-        pass_args['linear']['config']['weight_frac_width'] = w_config[1]
-        search_spaces.append(copy.deepcopy(pass_args))
-before = copy.deepcopy(search_spaces)
-
-metric = MulticlassAccuracy(num_classes=5)
-num_batchs = 5
-recorded_accs, recorded_losses = [], []
-for i, config in enumerate(search_spaces):
-    mg, _ = quantize_transform_pass(mg, config)
-    j = 0
-    acc_avg, loss_avg = 0, 0
-    accs, losses = [], []
-    for inputs in iter(data_module.train_dataloader()):
-        xs, ys = inputs
-        preds = mg.model(xs)
-        loss = torch.nn.functional.cross_entropy(preds, ys)
-        acc = metric(preds, ys)
-        accs.append(acc)
-        losses.append(loss)
-        if j > num_batchs:
-            break
-        j += 1
-    recorded_accs.append(sum(accs) / len(accs))
-    recorded_losses.append(sum(losses) / len(losses))
-"""
+MANUAL = (FILES / "notebook_manual_search.py").read_text(encoding="utf-8")
 
 
 class MulticlassAccuracy:
@@ -171,50 +122,7 @@ def test_tpe_and_brute_force_can_be_compared_from_their_logs(ch, checkpoint, tmp
 
 # --- a student's own strategy, metric and space, in a file of their own
 
-MINE = '''
-from copy import deepcopy
-
-from torch import nn
-
-from chop.actions.search.runners.base import metric
-from chop.actions.search.search_space.base import SearchSpaceBase
-from chop.actions.search.search_space.registry import register_search_space
-from chop.actions.search.strategies.base import Strategy, register_strategy
-
-
-@register_strategy("countdown")
-class Countdown(Strategy):
-    """My brute force: from the last design to the first."""
-
-    looks_back = False
-
-    def ask(self, number):
-        left = self.quest.choices.size - number
-        return self.quest.choices.nth(left - 1) if left > 0 else None
-
-
-@metric("weight_bits", side="hardware", better="minimize")
-def weight_bits(trial, *, bits: int = 32) -> float:
-    """What the weights take."""
-    return float(bits * sum(p.numel() for p in trial.model.parameters()))
-
-
-@register_search_space("mine/activation")
-class Activations(SearchSpaceBase):
-    """Another activation after the last layer."""
-
-    def build_search_space(self):
-        self.choices_flattened = {"last": self.config["seed"]["last"]}
-        self.choice_lengths_flattened = {k: len(v) for k, v in self.choices_flattened.items()}
-
-    def flattened_indexes_to_config(self, indexes):
-        return {key: self.choices_flattened[key][i] for key, i in indexes.items()}
-
-    def rebuild_model(self, sampled_config, is_eval_mode=True):
-        model = deepcopy(self.model)
-        setattr(model.seq_blocks, "3", getattr(nn, sampled_config["last"])())
-        return model.train(not is_eval_mode)
-'''
+MINE = (FILES / "student_search.py").read_text(encoding="utf-8")
 CONFIG = """
 model = "jsc-tiny"
 dataset = "jsc"
@@ -243,19 +151,22 @@ weight_width = [4, 8], weight_frac_width = [2], bias_width = [8], bias_frac_widt
 OWN = 'name = "mine/activation"\nseed.last = ["ReLU", "Tanh", "Identity"]\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "size", "workers"),
     [
         pytest.param(OWN, 3, 1, id="their own"),
-        pytest.param(OWN, 3, 2, id="their own in two processes", marks=pytest.mark.slow),
-        pytest.param(QUANTIZE, 4, 2, id="ours in two processes", marks=pytest.mark.slow),
+        pytest.param(OWN, 3, 2, id="their own in two processes"),
+        pytest.param(QUANTIZE, 4, 2, id="ours in two processes"),
     ],
 )
-def test_what_a_student_wrote_is_searched_with(ch, checkpoint, tmp_path, space, size, workers):
+def test_what_a_student_wrote_is_searched_with(
+    shell_process, checkpoint, tmp_path, space, size, workers
+):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "mine.toml").write_text(CONFIG.format(space=space))
-    flags = ("--load", checkpoint, "--load-type", "pl", "--workers", workers)
-    ch("search", "--config", "mine.toml", "--import", "mine.py", *flags)
+    flags = f"--load {checkpoint} --load-type pl --workers {workers} --accelerator cpu"
+    shell_process(f"./ch search --config mine.toml --import mine.py {flags}")
     rows = log(tmp_path, "mine")
     assert [row["state"] for row in rows] == ["COMPLETE"] * size, "mine ends by itself"
     assert {row["user_attrs_hardware_metrics"]["weight_bits"] for row in rows} == {16 * 117}

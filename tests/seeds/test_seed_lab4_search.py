@@ -29,8 +29,9 @@ from chop.tools.config_load import convert_str_na_to_none
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
 IMAGES = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "dataset" / "image_files.py")))
-JSC = (Path(__file__).parent / "files" / "seed_004_jsc_three_linear.toml").read_text()
-VGG = (Path(__file__).parent / "files" / "seed_004_vgg7.toml").read_text()
+FILES = Path(__file__).parent / "files"
+JSC = (FILES / "seed_004_jsc_three_linear.toml").read_text(encoding="utf-8")
+VGG = (FILES / "seed_004_vgg7.toml").read_text(encoding="utf-8")
 # the layers of the seed's best.json; ours also lists the batch norms, which can be rounded as well
 JSC_NODES = [f"seq_blocks_{i}" for i in range(1, 8)]
 VGG_NODES = [

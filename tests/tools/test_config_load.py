@@ -36,7 +36,7 @@ def test_only_the_whole_text_na_is_none():
 @pytest.mark.parametrize("content", [b"a = \n", b"a = 1\na = 2\n", b"\xff\xfe"])
 def test_a_broken_file_is_refused_with_its_name(tmp_path, content):
     (tmp_path / "broken.toml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken\.toml: this is no TOML: "):
+    with pytest.raises(ValueError, match=r"broken\.toml: this is not valid TOML: "):
         load_config(tmp_path / "broken.toml")
 
 
@@ -60,3 +60,37 @@ def test_a_parser_that_suppresses_defaults_tells_the_helper_what_was_not_given(c
     merged = post_parse_load_config(parser.parse_args([]), {"seed": 4})
     assert merged.seed == 4
     assert "Config. File" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 5000 + "]" * 5000,
+        "a = " + "{a = " * 5000 + "1" + "}" * 5000,
+        ".".join("a" * 5000) + " = 1",
+        "[" + ".".join("a" * 150) + "]",
+        "a = " + "[" * 200 + "]" * 200,
+    ],
+    ids=["lists", "tables", "dotted keys", "a header", "lists that can be read"],
+)
+def test_a_file_nested_without_end_is_refused(tmp_path, text):
+    (tmp_path / "deep.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"deep\.toml: .* nested more than 100 deep; flatten"):
+        load_config(tmp_path / "deep.toml")
+
+
+def test_a_file_may_be_nested_as_deep_as_any_that_is_meant(tmp_path):
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 60 + "]" * 60)
+    load_config(tmp_path / "deep.toml")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "1" + "0" * 30, "-9" + "0" * 30])
+def test_a_number_that_toml_has_not_is_refused(tmp_path, number):
+    (tmp_path / "large.toml").write_text(f"a = [{number}]")
+    with pytest.raises(ValueError, match=r"large\.toml: .* beyond 64 bits"):
+        load_config(tmp_path / "large.toml")
+
+
+def test_the_largest_numbers_of_toml_are_read(tmp_path):
+    (tmp_path / "large.toml").write_text(f"a = [{2**63 - 1}, {-(2**63)}]")
+    assert load_config(tmp_path / "large.toml") == {"a": [2**63 - 1, -(2**63)]}

@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from chop.dataset import MaseDataModule
+from chop.ir import MaseGraph
 from chop.models import MaseModelInfo
 from chop.tools.get_input import InputGenerator, get_cf_args, get_dummy_input
 
@@ -137,3 +138,35 @@ def test_cf_args_of_a_patched_model_are_its_own():
     model = Reader()
     model.patched_nodes = {"concrete_forward_args": {"past": None}}
     assert get_cf_args(TEXT, "cls", model) == {"past": None}
+
+
+class Named(nn.Module):
+    def forward(self, features, scale=1.0):
+        return features * scale
+
+
+class Unnamed(nn.Module):
+    def forward(self, *everything):
+        return everything[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Named(), "features"),
+        (nn.Sequential(nn.Flatten()), "input"),
+        (MaseGraph(nn.Sequential(nn.Flatten())).model, "input"),
+        (MaseGraph(Named()).model, "features"),
+        (Unnamed(), "x"),
+        (None, "x"),
+    ],
+)
+def test_a_batch_is_called_what_the_model_calls_it(data_module, model, name):
+    assert get_dummy_input(VISION, data_module, "cls", model=model).keys() == {name}
+    generator = InputGenerator(VISION, data_module, "cls", "train", model=model)
+    assert next(iter(generator)).keys() == {name}
+
+
+def test_the_inputs_of_a_language_model_have_their_own_names():
+    given = get_dummy_input(TEXT, Sentences(), "cls", model=Reader())
+    assert given.keys() == {"input_ids", "attention_mask", "labels"}

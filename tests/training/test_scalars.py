@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -48,6 +49,18 @@ def test_a_score_that_was_not_saved_comes_again(tmp_path, validated, kept):
     curves.finalize("success")
     CsvCurves(file, resumed_at=ResumedAt(10, validated)).finalize("success")
     assert [row["step"] for row in read_curves(file)] == kept
+
+
+@pytest.mark.parametrize("kind", [CsvCurves, TensorBoardCurves])
+def test_a_full_disk_is_one_sentence_that_names_the_curves(small_disk, kind, capfd):
+    curves = kind(small_disk(16) / "curves")
+    named = r"cannot write .*curves.*; free some space, then --resume"
+    with pytest.raises(OSError, match=named):
+        logged(curves, range(1, 2000))
+    with pytest.raises(OSError, match=named):
+        curves.finalize("failed")
+    assert "Traceback" not in capfd.readouterr().err
+    assert threading.excepthook is not getattr(curves, "_note_failure", None)
 
 
 def test_a_new_run_begins_anew(tmp_path):

@@ -7,13 +7,8 @@ import logging
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
-from chop.actions.search.conduct import (
-    Place,
-    check_same,
-    described_search,
-    latest,
-    whole_groups,
-)
+from chop.actions.search.conduct import check_same, described_search, whole_groups
+from chop.actions.search.place import Place, latest
 from chop.actions.search.problem import Problem
 from chop.actions.search.record import Record
 from chop.actions.search.results import Results

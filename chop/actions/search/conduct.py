@@ -6,49 +6,45 @@ import contextlib
 import dataclasses
 import datetime
 import functools
-import itertools
 import logging
 import math
 import os
 import platform
-import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from chop.actions.config import ConfigError
-from chop.actions.options import without_password
-from chop.actions.search.company import Guest, Lead, is_led, is_led_at
+from chop.actions.search.company import Guest, Lead, is_led
 from chop.actions.search.coordinator import Coordinator, Failed
 from chop.actions.search.display import plan, progress_bar
 from chop.actions.search.engines.base import Engine, Here
 from chop.actions.search.engines.processes import Processes
 from chop.actions.search.feasible import refuse_hopeless
 from chop.actions.search.identity import fingerprints_of, weights_of
+from chop.actions.search.place import Place, free_place
 from chop.actions.search.problem import Problem, wrong_usage
-from chop.actions.search.record import Record, StorageError
+from chop.actions.search.record import Record, StorageError, located
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.retrain import check_splits, retrain
 from chop.actions.search.runners.population_train import forget, forget_recorded
+from chop.actions.search.running import Note, Running
 from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.settings import Settings
 from chop.actions.search.strategies.base import Strategy
 from chop.actions.search.worker import Worker
 from chop.devices import parse_accelerator
+from chop.redaction import redacted
 from chop.training.interruption import Interrupted, Interruption
 from chop.training.report import device_name
 from chop.version import __version__
 
 logger = logging.getLogger(__name__)
 
-STUDY = "search"  # the name of a study, and of its journal
 NEW_NAME = "give the new search a name of its own by --study"
 LONGEST = 10**300  # a number that every reader of JSON takes
-UNNAMED = re.compile(rf"{STUDY}(-\d+)?")
 # what a study cannot be resumed without
 FIXED = (
     "model",
@@ -70,32 +66,6 @@ FIXED = (
     "population",
     "threads",
 )
-
-
-OF_ONE_SEARCH = ("search.json", "report.html", "study.pkl")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a search runs, and where it keeps what it finds."""
-
-    folder: Path
-    storage: str | None = None
-    study: str = STUDY
-    workers: int | None = None
-    engine: str = "local"
-    resume: bool = False
-    progress: bool = True
-    command: str = ""
-
-    @property
-    def url(self) -> str:
-        return self.storage or str(self.folder / f"{self.study}.journal")
-
-    @property
-    def unfinished(self) -> Path:
-        """Where populations are kept until their trials are recorded."""
-        return self.folder / f"{self.study}.populations"
 
 
 @dataclass(frozen=True)
@@ -128,9 +98,9 @@ def conduct(
     tell: Callable[[Results, Place], None] = lambda results, place: None,
 ) -> Results:
     """Set everything up, search, and write the files; `tell` hears of cut searches as well."""
-    began = datetime.datetime.now()
+    clock = Clock()
     _quiet_optuna()
-    place = _free_place(place, problem.settings().heartbeat)
+    place = free_place(place, problem.settings().heartbeat)
     problem = dataclasses.replace(problem, folder=place.unfinished)
     logger.info("Building search space...")
     ready = prepared(problem)
@@ -139,10 +109,12 @@ def conduct(
     baseline, seconds = _baseline(worker, problem.trained)
     logger.info("\n%s", plan(worker.space, settings, workers, seconds))
     _warn_of_idle(workers, strategy, settings, worker.group)
-    logger.info("The study is '%s' in %s", place.study, without_password(place.url))
+    logger.info("The study is '%s' in %s", place.study, redacted(place.url))
     described = described_search(problem, settings, worker, about)
-    record = Record(place.url, place.study, settings.goals.directions, worker.space.choices)
-    with contextlib.closing(record), ExitStack() as stack:
+    ways, choices = settings.goals.directions, worker.space.choices
+    record = Record(place.url, place.study, ways, choices, create=not place.continues, writes=True)
+    running = Running(place.folder)
+    with contextlib.closing(record), running, ExitStack() as stack:
         led = None if record.existed else _found(record, settings, described)
         if led is not None:
             stack.enter_context(led)
@@ -153,20 +125,18 @@ def conduct(
         cut = None
         if led is not None:
             coordinator = _coordinator(strategy, engine, record, settings, worker, led)
+            running.write(_note(place, clock))
             coordinator.recorded = functools.partial(forget, place.unfinished)
             cut = _search(coordinator, settings, place, led, visualizer)
         stack.close()
         results = Results(record, settings.goals, worker.space.config_of)
         forget_recorded(place.unfinished, results.outcomes, worker.group, settings.n_trials)
         if led is not None:
-            page = {
-                **described,
-                **_circumstances(place, began, problem.accelerator),
-                "workers": workers,
-            }
-            page["baseline"] = baseline
+            page = {**described, **_circumstances(place, clock, problem.accelerator)}
+            page |= {"workers": workers, "baseline": baseline}
             with _finishing():
                 results.write(place.folder, page, _labs_keys(problem))
+                running.remove()
             if settings.retrain is not None and cut is None:
                 folder = place.folder / f"{place.study}.retrained"
                 page["test"] = retrain(
@@ -180,6 +150,13 @@ def conduct(
     if cut is not None:
         raise cut
     return results
+
+
+def _note(place: Place, clock: Clock) -> Note:
+    """What others may know of this search while it runs."""
+    shown = located(place.url)
+    storage = shown if redacted(shown) == shown else None
+    return Note(place.study, storage, place.command, clock.started)
 
 
 @contextmanager
@@ -206,18 +183,33 @@ def _labs_keys(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _circumstances(place: Place, began: datetime.datetime, accelerator: str) -> dict[str, Any]:
+class Clock:
+    """When a search began, and how long it has run, whatever is done to the machine's clock."""
+
+    def __init__(self) -> None:
+        self._began, self._start = datetime.datetime.now(), time.monotonic()
+
+    @property
+    def started(self) -> str:
+        return self._began.isoformat(timespec="seconds")
+
+    def read(self) -> dict[str, Any]:
+        """As search.json has it."""
+        seconds = time.monotonic() - self._start
+        ended = self._began + datetime.timedelta(seconds=seconds)
+        finished = ended.isoformat(timespec="seconds")
+        return {"started": self.started, "finished": finished, "seconds": seconds}
+
+
+def _circumstances(place: Place, clock: Clock, accelerator: str) -> dict[str, Any]:
     """When, where and by what a search was run."""
-    ended = datetime.datetime.now()
     return {
         "command": place.command,
-        "started": began.isoformat(timespec="seconds"),
-        "finished": ended.isoformat(timespec="seconds"),
-        "seconds": (ended - began).total_seconds(),
+        **clock.read(),
         "versions": _versions(),
         "machine": _machine(accelerator),
         "study": place.study,
-        "storage": without_password(place.url),
+        "storage": redacted(place.url),
         "test": None,
     }
 
@@ -277,50 +269,6 @@ def _warn_of_nothing_to_take(strategy: Strategy, settings: Settings, group: int)
             "search.strategy.setup.in_flight = %d; a new study with %d has work for two",
             *(group, settings.in_flight, 2 * group),
         )
-
-
-def _free_place(place: Place, beat: float) -> Place:
-    """A second search in a folder gets a study of its own; a resumed one the latest."""
-    if place.resume:
-        return latest(place)
-    there = _journals(place)
-    if not there:
-        return place
-    if is_led_at(str(there[-1]), there[-1].stem, beat):
-        return latest(place)
-    taken = {file.stem for file in there}
-    free = (f"{STUDY}-{i}" for i in itertools.count(1) if f"{STUDY}-{i}" not in taken)
-    _set_aside(place.folder, there[-1].stem)
-    return dataclasses.replace(place, study=next(free))
-
-
-def _set_aside(folder: Path, study: str) -> None:
-    """Keep what an earlier search has left; its journal stays where it is."""
-    named = (folder / name for name in ("best.json", "log.json", *OF_ONE_SEARCH))
-    files = [*(file for file in named if file.exists()), *folder.glob("trial_*")]
-    if not files:
-        return
-    aside = folder / study
-    aside.mkdir(exist_ok=True)
-    for file in files:
-        if (aside / file.name).is_dir():
-            shutil.rmtree(aside / file.name)
-        file.replace(aside / file.name)
-    logger.info("An earlier search is in this folder: its files are in %s now", aside)
-
-
-def latest(place: Place) -> Place:
-    """The place of the search that is there."""
-    there = _journals(place)
-    return dataclasses.replace(place, study=there[-1].stem) if there else place
-
-
-def _journals(place: Place) -> list[Path]:
-    """The studies of the folder that nobody has named, the latest last."""
-    if place.storage is not None or place.study != STUDY:
-        return []
-    files = [f for f in place.folder.glob(f"{STUDY}*.journal") if UNNAMED.fullmatch(f.stem)]
-    return sorted(files, key=lambda file: file.stat().st_mtime)
 
 
 def described_search(
@@ -458,12 +406,14 @@ def _take_part(
             )
         lead = Lead.taken(record, beat)
         if lead is not None:
+            if not record.about():  # who made the study was killed at once
+                record.note("about", dict(about))
             return lead
 
 
 def check_same(record: Record, about: Mapping[str, Any], fix: str = NEW_NAME) -> None:
     """Refuse to mix two searches."""
-    before = record.attributes().get("about", {})
+    before = record.about()
     differ = [key for key in FIXED if key in before and before[key] != about[key]]
     if differ:
         key, theirs, ours = _difference(differ[0], before[differ[0]], about[differ[0]])

@@ -206,8 +206,7 @@ class Coordinator:
         self._told += 1
         if self._told % self.group == 0:
             self._forget_group(out.number)
-        if self.visualizer is not None and out.scaled:
-            self.visualizer.log_metrics(metrics=dict(out.scaled), step=out.number)
+        self._log(out)
 
     def _lesson(self, out: Outcome) -> tuple[Sequence[float] | None, Sequence[float]]:
         """Objectives and violations to learn from; those of a stopped trial are its last ones."""
@@ -239,6 +238,8 @@ class Coordinator:
     def run(self, interrupted: Callable[[], object] = lambda: None) -> None:
         """Search until there are enough trials, no more designs, no more time, or a signal."""
         until = time.monotonic() + (self.settings.timeout or float("inf"))
+        if len(self._stored) == self._limit == self.progress.done:
+            self._skip_all()
         self._advance()
         while not self._finished() and not interrupted():
             late = time.monotonic() >= until
@@ -255,6 +256,21 @@ class Coordinator:
             self._look_around()
             self._advance()
             self.show(self.progress)
+
+    def _skip_all(self) -> None:
+        """All trials are done: nothing is asked any more, so the strategy need not learn of them.
+
+        A sampler that is told thousands of trials one by one takes minutes.
+        """
+        self._next = self._told = self._limit
+        outcomes = [trial.outcome for _, trial in sorted(self._stored.items())]
+        for out in filter(None, outcomes):
+            self._log(out)
+        self._stored.clear()
+
+    def _log(self, out: Outcome) -> None:
+        if self.visualizer is not None and out.scaled:
+            self.visualizer.log_metrics(metrics=dict(out.scaled), step=out.number)
 
     def _finished(self) -> bool:
         over = self._exhausted or self._next >= self._limit

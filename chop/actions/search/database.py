@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -17,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import bindparam, delete, insert, inspect, select, text, update
 from sqlalchemy.exc import OperationalError
 
+from chop.actions.options import ConfigError
 from chop.actions.search.journal import NOT_ALONE, SYNC_SECONDS, described
 from chop.actions.search.sharing import Common
 
@@ -35,8 +38,26 @@ BEFORE = (
     .where(TRIALS.c.study_id == bindparam("study"))
     .limit(2)
 )
+OPTUNAS = {"studies", "trials", "version_info"}  # tables of every database with a study
 UNFINISHED = [state for state in TrialState if not state.is_finished()]
 END = update(TRIALS).where(TRIALS.c.trial_id == bindparam("trial"), TRIALS.c.state.in_(UNFINISHED))
+
+
+def check_tables(path: Path, patience: float) -> None:
+    """Refuse to add a study to the SQLite database of another program."""
+    if not path.exists():
+        return
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, patience, uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from error
+    if tables and tables.isdisjoint(OPTUNAS):
+        raise ConfigError(
+            f"--storage: {path} is the database of another program; name a new file, or the "
+            f"database of a study"
+        )
 
 
 class Database(_CachedStorage):

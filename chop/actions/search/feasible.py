@@ -140,7 +140,7 @@ def _broken(constraint: Constraint, value: float) -> bool:
 
 def _values(parameter: Parameter) -> list[Any]:
     count = parameter.choice.count
-    if count is None:
+    if count is None or count > LARGEST:
         raise _Unknown
     return [parameter.choice.nth(i) for i in range(count)]
 

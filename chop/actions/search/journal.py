@@ -20,6 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial, TrialState
 
+from chop.actions.options import ConfigError
 from chop.actions.search.sharing import Common
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ except ImportError:  # Windows, where Optuna's own lock has to do
 
 SYNC_SECONDS = 0.2  # for which a machine that crashes may forget what nobody waits for
 START = b'{"op_code":'  # of every line
+FIRST = START + b"0,"  # of the first one, which creates a study
+LONGEST_FIRST = 1 << 16  # bytes: names of studies are short
 NOT_ALONE = "another search adds trials to it as well; stop one of them"
 
 
@@ -49,12 +52,12 @@ class File(JournalFileBackend):
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         weakref.finalize(self, os.close, self._file)
         self._synced = 0.0
-        with self._alone():
+        with self.alone():
             pass  # which mends it
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Write lines, which survive this process and the machine."""
-        with self._alone():
+        with self.alone():
             self._write(_lines(logs), os.fstat(self._file).st_size, urgent=True)
 
     def append_known(
@@ -66,7 +69,7 @@ class File(JournalFileBackend):
         are `urgent`, they survive the machine as well.
         """
         lines = _lines(logs)
-        with self._alone():
+        with self.alone():
             number, size = check(), os.fstat(self._file).st_size
             self._write(lines, size, urgent)
             self._log_number_offset = {0: 0, number + len(logs): size + len(lines)}
@@ -91,7 +94,8 @@ class File(JournalFileBackend):
             raise
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """Meanwhile nobody else writes."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             _mend(self._file)
@@ -133,6 +137,15 @@ class Journal(JournalStorage):
             self._common.share(replay._trials[trial_id])
         if isinstance(self._backend, File):
             self._backend.forget(replay.log_number_read)
+
+    def check_end(self) -> None:
+        """Refuse a last line that cannot be read: after the next one, nothing could be."""
+        backend = self._backend
+        if isinstance(backend, File) and not backend.is_read(self._replay_result.log_number_read):
+            with backend.alone():  # unless another process has just written it
+                self._sync_with_backend()
+                if not backend.is_read(self._replay_result.log_number_read):
+                    raise ValueError("its last line is not one of a journal")
 
     def close(self) -> None:
         """Nothing is held that would have to be given back."""
@@ -244,16 +257,38 @@ def described(distribution: BaseDistribution) -> str:
 
 
 def open_journal(path: Path) -> Journal:
-    """The storage in a file, which is made if it is not there."""
+    """The storage in a file, which is made if it is not there; no other file is written to."""
+    _check_first_line(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    backend = JournalFileBackend(str(path)) if fcntl is None else File(path)
+    journal = Journal(JournalFileBackend(str(path)) if fcntl is None else File(path))
+    journal.check_end()
+    return journal
+
+
+def _check_first_line(path: Path) -> None:
+    """Refuse what is no journal: whoever appends to it destroys it.
+
+    Of a first line without an end only its beginning was written, before its search was killed.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        line = file.readline(LONGEST_FIRST)
+    whole = line.endswith(b"\n")
+    if line and not (line.startswith(FIRST) and (_creates_study(line) if whole else True)):
+        raise ConfigError(
+            f"{path} is not the journal of a search, or has lost its beginning; it is left as it "
+            f"is: name a new file, or the journal of a study, by --storage"
+        )
+
+
+def _creates_study(line: bytes) -> bool:
     try:
-        return Journal(backend)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is no journal of a search, or is damaged; name another file by --storage"
-        ) from error
+        log = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(log, dict) and "study_name" in log
 
 
 class _Whole(FrozenTrial):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
-from chop.actions.search.conduct import Place, conduct
+from chop.actions.search.conduct import conduct
+from chop.actions.search.place import Place
 from chop.actions.search.problem import Problem
 from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results
 from chop.actions.search.search_space.base import Candidate
@@ -38,6 +39,9 @@ __all__ = [
     "flatten_dict",
     "unflatten_dict",
 ]
+
+
+LONGEST = 10_000  # values of a key that a list may have
 
 
 class SearchSpaceBase:
@@ -119,7 +123,7 @@ class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
         self._problem = _bare_problem(self.model, self.model_info, self.dummy_input)
         self._space = space_of(table, self._problem)
         every = self._space.choices.parameters
-        self.choices_flattened = {p.key: list(p.choice.plain()) for p in every}
+        self.choices_flattened = {p.key: _listed(p) for p in every}
         self.choice_lengths_flattened = {k: len(v) for k, v in self.choices_flattened.items()}
 
     def flattened_indexes_to_config(self, indexes: Mapping[str, int]) -> dict[str, Any]:
@@ -132,6 +136,17 @@ class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
         graph = self._space.build(nodes)
         graph.model.train(not is_eval_mode)
         return graph
+
+
+def _listed(parameter: Parameter) -> list[Any]:
+    """All values of a key, as the labs' hooks have them."""
+    count = parameter.choice.count
+    if count is None or count > LONGEST:
+        raise ValueError(
+            f"{parameter.key} is a range of more than {LONGEST:,} values, and a strategy with the "
+            f"labs' hooks lists them; give a list, or a range with a step"
+        )
+    return [parameter.choice.nth(i) for i in range(count)]
 
 
 def _bare_problem(

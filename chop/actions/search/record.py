@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import logging
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.options import ConfigError, without_password
+from chop.actions.options import ConfigError
 from chop.actions.search.goals import Costs
+from chop.actions.search.kept import attributes_of, marks_of, outcome_of
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.rungs import Before, Mark
 from chop.actions.search.search_space.choices import Choices
-from chop.actions.search.sharing import interned
 from chop.actions.search.strategies.base import Chosen
 from chop.actions.search.strategies.optuna import quiet, stored
+from chop.redaction import redacted, redacted_text, without_marks
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OURS = "mase"  # the user attribute with what Optuna has no place for
 KINDS = ("journal", "sqlite", "postgresql")
 STORAGES = "the path of a journal file, sqlite:///study.db, or postgresql://user@host/name"
+IN_MEMORY = re.compile(r":memory:|[?&]mode=memory\b")
+# what Optuna and we raise at lines and rows that this version would not have written
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, AssertionError, RuntimeError)
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
 
 
@@ -55,19 +58,26 @@ class Stored:
     told: int = 0  # trials of whose marks it knows
 
 
-def open_storage(url: str, *, create: bool = True) -> Storage:
-    """The storage at a URL; a path, or `journal:///path`, is a journal file."""
+def open_storage(url: str, *, create: bool = True, writes: bool | None = None) -> Storage:
+    """The storage at a URL; a path, or `journal:///path`, is a journal file.
+
+    Who `creates` it if it is missing `writes` to it as well, unless told otherwise.
+    """
     scheme, path = _parts(url)
     if not create and path is not None and not path.exists():
         raise ConfigError(f"there is no study in {path}; search first, or correct --storage")
-    with _told(url), quiet():
+    with reading(url), quiet():
         if scheme == "journal":
             from chop.actions.search.journal import open_journal
 
             assert path is not None
             return open_journal(path)
+        if path is not None:
+            from chop.actions.search.database import check_tables
+
+            check_tables(path, SQLITE_PATIENCE)
         found = _database(url)
-        if create:
+        if create if writes is None else writes:
             found.write_ahead()
         return found
 
@@ -75,26 +85,48 @@ def open_storage(url: str, *, create: bool = True) -> Storage:
 def _parts(url: str) -> tuple[str, Path | None]:
     """What kind of storage it is, and its file if it is in one."""
     scheme, separator, rest = url.partition("://")
-    if not separator and url.partition(":")[0] not in KINDS:
+    is_path = not separator and url.partition(":")[0] not in KINDS
+    if is_path and redacted(url) == url:  # a password shall not become the name of a file
         return "journal", Path(url)
     scheme = scheme.partition("+")[0]  # without the driver
     if scheme not in KINDS or not separator:
-        raise ConfigError(
-            f"--storage {without_password(url)} is no storage for studies; write {STORAGES}"
-        )
+        raise ConfigError(f"--storage {redacted(url)} is no storage for studies; write {STORAGES}")
     if scheme == "journal":
         return scheme, Path(rest)
     file = rest.removeprefix("/").partition("?")[0]
-    return scheme, Path(file) if scheme == "sqlite" and file not in ("", ":memory:") else None
+    if scheme == "sqlite" and (not file or IN_MEMORY.search(rest)):
+        raise ConfigError(
+            f"--storage {redacted(url)} is a database in memory, and the study would be "
+            f"lost with it; name a file: sqlite:///study.db"
+        )
+    return scheme, Path(file) if scheme == "sqlite" else None
 
 
 def check_url(url: str) -> None:
     """Refuse what is no storage, whatever is in it."""
-    _, path = _parts(url)
+    scheme, path = _parts(url)
+    if scheme == "postgresql":
+        _for_sqlalchemy(url)
     if path is not None and path.is_dir():
-        raise ConfigError(f"--storage {url} is a folder; name a file in it")
+        raise ConfigError(f"--storage {redacted(url)} is a folder; name a file in it")
+    if path is not None and path.exists() and not path.is_file():
+        raise ConfigError(f"--storage {redacted(url)} is a device or a pipe; name a file")
     if path is not None and url.startswith("sqlite") and not path.absolute().parent.is_dir():
-        raise ConfigError(f"--storage {url}: there is no folder {path.parent}; make it first")
+        raise ConfigError(
+            f"--storage {redacted(url)}: there is no folder {path.parent}; make it first"
+        )
+
+
+def located(url: str) -> str:
+    """The URL as processes in other folders can use it."""
+    scheme, path = _parts(url)
+    if path is None:
+        return url
+    if scheme == "journal":
+        return str(path.absolute())
+    head, _, rest = url.partition(":///")
+    _, mark, options = rest.partition("?")
+    return f"{head}:///{path.absolute()}{mark}{options}"
 
 
 def _database(url: str) -> Database:
@@ -106,24 +138,48 @@ def _database(url: str) -> Database:
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
         arguments["connect_args"] = {"timeout": SQLITE_PATIENCE}
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return Database(RDBStorage(url, engine_kwargs=arguments))
+        return Database(RDBStorage(_for_sqlalchemy(url), engine_kwargs=arguments))
     except ImportError as error:
         raise ConfigError(
-            f"--storage {without_password(url)}: its driver is not installed; "
+            f"--storage {redacted(url)}: its driver is not installed; "
             f'.venv/bin/pip install -c constraints.txt -e ".[postgres]"'
         ) from error
     except ArgumentError as error:
         raise ConfigError(
-            f"--storage {without_password(url)} is no storage ({_reason(error)}); write {STORAGES}"
+            f"--storage {redacted(url)} is no storage ({_reason(error, url)}); write {STORAGES}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def _for_sqlalchemy(url: str) -> str:
+    """The URL with our driver; for a password that was left out, the driver looks elsewhere."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    url = without_marks(url)
+    try:
+        host = make_url(url).host or ""
+    except (ArgumentError, ValueError) as error:
+        raise ConfigError(
+            f"--storage {redacted(url)} is not a valid URL ({_reason(error, url)}); "
+            f"write {STORAGES}"
+        ) from None  # whose text may hold the password
+    if "@" in host:
+        raise ConfigError(f"--storage {redacted(url)}: write an @ in the password as %40")
+    if url.startswith("postgresql://"):
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+    return url.replace("{", "{{").replace("}", "}}")  # Optuna takes it for a template
+
+
+def _reason(error: Exception, url: str) -> str:
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return without_password(lines[0]) if lines else type(error).__name__
+    return redacted_text(lines[0], url) if lines else type(error).__name__
+
+
+def _advice(reason: str) -> str:
+    if "no password supplied" in reason or "password authentication failed" in reason:
+        return "give the password in --storage, in PGPASSWORD or in ~/.pgpass"
+    return "what it has is kept, and --resume goes on with it"
 
 
 @contextlib.contextmanager
@@ -137,10 +193,34 @@ def _told(url: str) -> Iterator[None]:
     except StorageError:
         raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
+        reason = _reason(error, url)
         raise StorageError(
-            f"the study in {without_password(url)} cannot be read or written: {_reason(error)}; "
-            f"what it has is kept, and --resume goes on with it"
+            f"the study in {redacted(url)} cannot be read or written: {reason}; {_advice(reason)}"
         ) from error
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Errors of a storage as one sentence, and those of what is written in it."""
+    try:
+        with _told(url):
+            yield
+    except ConfigError:
+        raise
+    except DAMAGED as error:
+        raise StorageError(
+            f"the study in {redacted(url)} is damaged, or was written by another version "
+            f"of MASE or Optuna ({type(error).__name__}: {_reason(error, url)}); restore a copy of "
+            f"it, or name another by --storage"
+        ) from error
+
+
+def missing_study(study: str, url: str) -> str:
+    """What is said of a study that should be there."""
+    return (
+        f"there is no study {study!r} in {redacted(url)}; correct --storage and --study, "
+        f"or search first, without --resume"
+    )
 
 
 class Record:
@@ -154,23 +234,21 @@ class Record:
         choices: Choices,
         *,
         create: bool = True,
+        writes: bool | None = None,
     ) -> None:
         import optuna
         from optuna.study import StudyDirection
 
         self.url, self.study, self.choices = url, study, choices
-        self._storage = open_storage(url, create=create)
+        self._storage = open_storage(url, create=create, writes=writes)
         ways = [StudyDirection[d.upper()] for d in directions]
-        with _told(url), quiet():
+        with reading(url), quiet():
             try:
                 self._id = self._storage.get_study_id_from_name(study)
                 self.existed = True
             except KeyError:
                 if not create:
-                    raise ConfigError(
-                        f"there is no study {study!r} in {without_password(url)}; name one by "
-                        f"--study, or search first"
-                    ) from None
+                    raise ConfigError(missing_study(study, url)) from None
                 try:
                     self._id = self._storage.create_new_study(ways, study)
                     self.existed = False
@@ -185,12 +263,13 @@ class Record:
                 f"give the new search another name by --study"
             )
         self._ids: dict[int, int] = {}
+        self._objectives = len(ways)
 
     @classmethod
-    def found(cls, url: str, study: str) -> Record | None:
+    def found(cls, url: str, study: str, *, create: bool = True) -> Record | None:
         """The study of that name, to look at; None if there is none."""
-        storage = open_storage(url)
-        with _told(url):
+        storage = open_storage(url, create=create)
+        with reading(url):
             try:
                 number = storage.get_study_id_from_name(study)
             except KeyError:
@@ -199,6 +278,8 @@ class Record:
         record = cls.__new__(cls)
         record.url, record.study, record.choices = url, study, Choices([])
         record._storage, record._id, record.existed, record._ids = storage, number, True, {}
+        with reading(url):
+            record._objectives = len(storage.get_study_directions(number))
         return record
 
     # --- the search as a whole
@@ -210,11 +291,19 @@ class Record:
     @property
     def shown(self) -> str:
         """Where it is, for people."""
-        return str(without_password(self.url))
+        return str(redacted(self.url))
 
     def attributes(self) -> dict[str, Any]:
-        with _told(self.url):
+        with reading(self.url):
             return self._storage.get_study_user_attrs(self._id)
+
+    def about(self) -> dict[str, Any]:
+        """What the search is about; empty if it was killed before it could say so."""
+        with reading(self.url):
+            about = self.attributes().get("about", {})
+            if not isinstance(about, dict):
+                raise TypeError(f"what the study is about is a table, not {type(about).__name__}")
+            return about
 
     def note(self, key: str, value: Any) -> None:
         with _told(self.url):
@@ -228,11 +317,18 @@ class Record:
 
     def outcomes(self) -> dict[int, Outcome]:
         """What has come of the finished trials, by their numbers."""
-        return {t.number: _outcome(t) for t in self.frozen() if t.state.is_finished()}
+        finished = [trial for trial in self.frozen() if trial.state.is_finished()]
+        with reading(self.url):
+            return {trial.number: outcome_of(trial, self._objectives) for trial in finished}
 
     def designs(self) -> Mapping[int, Chosen]:
         """The designs of all trials, by their numbers."""
-        return _Designs(self.choices, {t.number: t.params for t in self.frozen()})
+        return _Designs(self.decoded, {t.number: t.params for t in self.frozen()})
+
+    def decoded(self, numbers: Mapping[str, float]) -> Chosen:
+        """The design that is stored as these numbers."""
+        with reading(self.url):
+            return self.choices.decoded(numbers)
 
     def unfinished(self) -> list[Stored]:
         """The trials that wait, or that somebody measures."""
@@ -254,11 +350,14 @@ class Record:
     def outcomes_of(self, numbers: Collection[int]) -> list[Outcome]:
         """What has come of those of the trials that are finished."""
         there = [trial for trial in self.frozen() if trial.number in numbers]
-        return [_outcome(trial) for trial in there if trial.state.is_finished()]
+        with reading(self.url):
+            return [
+                outcome_of(trial, self._objectives) for trial in there if trial.state.is_finished()
+            ]
 
     def frozen(self) -> list[FrozenTrial]:
         """The trials as Optuna has them."""
-        with _told(self.url):
+        with reading(self.url):
             found = self._storage.get_all_trials(self._id, deepcopy=False)
         self._ids |= {trial.number: trial._trial_id for trial in found}
         return sorted(found, key=lambda trial: trial.number)
@@ -297,9 +396,10 @@ class Record:
     def before(self, trial: Stored) -> Before:
         """What a published trial may know of others."""
         marks: dict[int, tuple[Mark, ...]] = {}
-        for other in self.frozen() if trial.told else ():
-            if other.number < trial.told:
-                for rung, mark in _marks(other).items():
+        others = [other for other in self.frozen() if other.number < trial.told]
+        with reading(self.url):
+            for other in others:
+                for rung, mark in marks_of(other).items():
                     marks[rung] = (*marks.get(rung, ()), mark)
         return Before(trial.front, marks, trial.told)
 
@@ -337,7 +437,7 @@ class Record:
         from optuna.trial import TrialState
 
         values = None if out.values is None else list(out.values)
-        about, state = _attributes(out), TrialState[out.state]
+        about, state = attributes_of(out), TrialState[out.state]
         try:
             with _told(self.url):
                 self._storage.finish(self._ids[out.number], about, state, values, urgent=urgent)
@@ -359,7 +459,7 @@ class Record:
         attributes: dict[str, Any] = {}
         start, values, end = datetime.datetime.now(), None, None
         if isinstance(about, Outcome):
-            attributes |= _attributes(about)
+            attributes |= attributes_of(about)
             start = datetime.datetime.fromtimestamp(about.started)
             end = start + datetime.timedelta(seconds=about.seconds)
             values = None if about.values is None else list(about.values)
@@ -382,79 +482,35 @@ class Record:
 
     def _stored(self, trial: FrozenTrial) -> Stored:
         finished = trial.state.is_finished()
-        return Stored(
-            trial.number,
-            self.choices.decoded(trial.params),
-            trial.system_attrs,
-            _outcome(trial) if finished else None,
-            trial.state.name == "WAITING",
-            trial.user_attrs.get("worker", ""),
-            tuple(tuple(costs) for costs in trial.user_attrs.get("front", ())),
-            trial.user_attrs.get("last", -1),
-            trial.user_attrs.get("told", 0),
-        )
+        with reading(self.url):
+            return Stored(
+                trial.number,
+                self.choices.decoded(trial.params),
+                trial.system_attrs,
+                outcome_of(trial, self._objectives) if finished else None,
+                trial.state.name == "WAITING",
+                trial.user_attrs.get("worker", ""),
+                tuple(tuple(costs) for costs in trial.user_attrs.get("front", ())),
+                trial.user_attrs.get("last", -1),
+                trial.user_attrs.get("told", 0),
+            )
 
 
 class _Designs(Mapping[int, Chosen]):
     """Designs as the numbers that were suggested, until somebody looks at one."""
 
-    def __init__(self, choices: Choices, numbers: dict[int, dict[str, float]]) -> None:
-        self._choices, self._numbers = choices, numbers
+    def __init__(
+        self,
+        decoded: Callable[[Mapping[str, float]], Chosen],
+        numbers: dict[int, dict[str, float]],
+    ) -> None:
+        self._decoded, self._numbers = decoded, numbers
 
     def __getitem__(self, number: int) -> Chosen:
-        return self._choices.decoded(self._numbers[number])
+        return self._decoded(self._numbers[number])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
-
-
-def _attributes(out: Outcome) -> dict[str, Any]:
-    """What of an outcome goes beside its values."""
-    ours = {
-        "violations": list(out.violations),
-        "layers": dict(out.layers),
-        "rungs": {str(rung): dataclasses.asdict(mark) for rung, mark in out.marks.items()},
-        "started": out.started,
-        "seconds": out.seconds,
-        "worker": out.worker,
-        "error": out.error,
-    }
-    return {
-        "software_metrics": interned(out.software),
-        "hardware_metrics": interned(out.hardware),
-        "scaled_metrics": interned(out.scaled),
-        OURS: {key: value for key, value in ours.items() if value},
-    }
-
-
-def _outcome(trial: FrozenTrial) -> Outcome:
-    attributes = trial.user_attrs
-    ours = attributes.get(OURS, {})
-    began = trial.datetime_start
-    return Outcome(
-        trial.number,
-        trial.state.name,  # type: ignore[arg-type]
-        values=None if trial.values is None else tuple(trial.values),
-        violations=tuple(ours.get("violations", ())),
-        software=attributes.get("software_metrics", {}),
-        hardware=attributes.get("hardware_metrics", {}),
-        scaled=attributes.get("scaled_metrics", {}),
-        layers=ours.get("layers", {}),
-        marks=_marks(trial),
-        started=ours.get("started", began.timestamp() if began else 0.0),
-        seconds=ours.get("seconds", 0.0),
-        worker=ours.get("worker", ""),
-        error=ours.get("error"),
-    )
-
-
-def _marks(trial: FrozenTrial) -> dict[int, Mark]:
-    """What a trial had come to at each rung."""
-    stored = trial.user_attrs.get(OURS, {}).get("rungs", {})
-    return {
-        int(rung): Mark(mark["metrics"], mark["costs"] and tuple(mark["costs"]))
-        for rung, mark in stored.items()
-    }

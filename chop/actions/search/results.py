@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import datetime
 import functools
@@ -18,12 +17,14 @@ from chop.actions.search.goals import Goals
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.record import Record
 from chop.actions.search.strategies.base import Chosen
+from chop.files import whole_file
 
 DIGITS = 10  # of the labs' files
 AS_GOOD = 0.01  # of the best value: what counts as equally good
 REMEMBERED = 512  # tables whose text is known while a file is written
 LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
+FULL = "the trials are kept: free some space, and --resume writes the results"
 
 Config = Mapping[str, Any]
 # the table `default` of every design in the labs' files
@@ -144,6 +145,11 @@ class Results:
         self._configs.clear()
         self.written = True
 
+    def content(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What search.json holds."""
+        content: dict[str, Any] = json.loads("".join(self._page_json(about)))
+        return content
+
     def _best_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
         for out in self.best:
             yield {
@@ -256,25 +262,13 @@ class Results:
                 whole = copy.copy(trial)
                 whole.user_attrs = {**trial.user_attrs, "sampled_config": self.config(trial.number)}
                 add_as_it_is(study, whole)
-        with _replaced(path) as partial, partial.open("wb") as file:
+        with whole_file(path, advice=FULL) as part, part.open("wb") as file:
             pickle.dump(study, file)
 
 
 def _write(path: Path, parts: Iterable[str]) -> None:
-    with _replaced(path) as partial, partial.open("w", encoding="utf-8") as file:
+    with whole_file(path, advice=FULL) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(parts)
-
-
-@contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
-    """A file to write, which takes the place of `path` when all went well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _short(metrics: Mapping[str, float]) -> str:

@@ -17,7 +17,7 @@ from chop.actions.search.families import POPULATION, Families
 from chop.actions.search.identity import identity
 from chop.actions.search.results import Results, plain
 from chop.actions.search.settings import Retrain
-from chop.files import write_text
+from chop.files import read_json, write_whole
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +90,7 @@ def _baseline(problem: Problem, folder: Path, whose: str) -> Scores:
 
     options = TrainOptions(accelerator=problem.accelerator)
     scores = _scores(problem.graph.clone().model, problem, options)
-    write_text(file, json.dumps({"mark": mark, "scores": scores}) + "\n")
+    write_whole(file, json.dumps({"mark": mark, "scores": scores}) + "\n")
     return scores
 
 
@@ -139,7 +139,7 @@ class _Design:
 
     def write(self, scores: Scores) -> None:
         """Keep the scores, which makes the design a done one."""
-        write_text(self.file, json.dumps({"mark": self.mark, "scores": scores}) + "\n")
+        write_whole(self.file, json.dumps({"mark": self.mark, "scores": scores}) + "\n")
         logger.info("Trial %d: %s", self.number, scores)
 
     def untrained(self) -> MaseGraph:
@@ -271,14 +271,23 @@ def _say(reports: Sequence[Report]) -> None:
 
 def _read(file: Path, mark: str) -> Scores:
     """Scores that were written before."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if content.get("mark", "") != mark:
+    advice = "delete it, and --resume measures it again"
+    content = read_json(file, advice=advice)
+    scores: Scores = content.get("scores", {})
+    if not all(_is_score(scores, split) for split in SPLITS) or "mark" not in content:
+        raise ValueError(f"{file} does not hold the scores of a design; {advice}")
+    if content["mark"] != mark:
         raise ConfigError(
             f"{file.parent} is of another design, parent or data set, or was trained with other "
             f"options; a test split is looked at once, so remove the folder to train again"
         )
-    scores: Scores = content["scores"]
     return scores
+
+
+def _is_score(scores: Any, split: str) -> bool:
+    metrics = scores.get(split) if isinstance(scores, dict) else None
+    numbers = metrics.values() if isinstance(metrics, dict) else (None,)
+    return all(isinstance(number, int | float) for number in numbers)
 
 
 def _scores(model: nn.Module, problem: Problem, options: TrainOptions) -> Scores:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
-from chop.actions.project import Project
+from chop.actions.project import Project, check_study
 from chop.log import quieter
+from chop.redaction import MARK
 from chop.registry import unknown
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
 if TYPE_CHECKING:  # torch is imported when there is work to do
     from torch import nn
 
-    from chop.actions.search.conduct import Place
+    from chop.actions.search.place import Place
     from chop.actions.search.problem import Problem
     from chop.actions.search.results import Results
 
@@ -62,16 +64,20 @@ def search(
     study: str | None = None,
     resume: bool = False,
     engine: str = "local",
+    allow_nonfinite: bool = False,
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
-    from chop.actions.search.conduct import STUDY, Place, conduct
+    from chop.actions.search.conduct import conduct
     from chop.actions.search.labs import conduct_by, own_strategy
-    from chop.actions.search.settings import settings_of
+    from chop.actions.search.place import STUDY, Place
+    from chop.actions.search.settings import check_tables, settings_of
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     _check_engine(engine)
+    check_study(study)
     tables = _tables(search_config)
+    check_tables(tables)
     own = own_strategy(tables)
     if own is None:
         settings_of(tables)
@@ -85,6 +91,7 @@ def search(
         load_name,
         load_type,
         seed,
+        allow_nonfinite=allow_nonfinite,
     )
     place = Place(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
@@ -118,10 +125,12 @@ def make_problem(
     name: str = "",
     imports: tuple[Path, ...] = (),
     trained: bool = True,  # a notebook hands over a network that it has trained
+    allow_nonfinite: bool = False,
 ) -> Problem:
     """Load the parent, and trace it."""
     from chop.actions.search.problem import Problem
     from chop.actions.transform.source import Source
+    from chop.checkpoints import refuse_nonfinite
     from chop.devices import parse_accelerator
 
     if data_module.train_dataset is None:
@@ -133,26 +142,45 @@ def make_problem(
         raise ValueError(str(error)) from error
     source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
     graph = source.graph_on(device, dict(cf_args or {}))
+    if not allow_nonfinite:
+        refuse_nonfinite(graph.model, load_name)
     return Problem(
         graph, model_info, task, data_module, tables, accelerator, seed, imports, trained
     )
 
 
-def run_search(config: RunConfig, project: Project) -> None:
-    """`ch search`."""
-    from chop.actions.search.conduct import STUDY, Place, prepared
-    from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
-    from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
-    from chop.actions.search.settings import settings_of
+def check_search(config: RunConfig, project: Project) -> None:
+    """Refuse what is wrong whatever runners and spaces the files of --import may register."""
+    from chop.actions.search.record import check_url
+    from chop.devices import parse_accelerator
 
     _check_engine(config.engine)
+    check_study(config.study)
+    if config.storage is not None:
+        check_url(config.storage)
+    _check_storage_given(config, project)
+    try:
+        parse_accelerator(config.accelerator)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from error
+
+
+def run_search(config: RunConfig, project: Project) -> None:
+    """`ch search`."""
+    from chop.actions.search.conduct import prepared
+    from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
+    from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
+    from chop.actions.search.place import check_study_exists
+    from chop.actions.search.settings import check_tables, settings_of
+
+    check_tables(config.search, f"{config.config}: ")
     tables = candidates_trained(config)
     own = own_strategy(tables)
     if own is None:
         settings_of(tables, f"{config.config}: ")
     elif config.apply is not None and searches_itself(own):
         raise ConfigError(f"--apply: {own.__name__} searches by itself, and keeps what it finds")
-    _check_before_training(config, tables)
+    _check_space(tables)
     model, info, data_module = model_and_data(config)
 
     def problem_of(model: nn.Module, load_name: str | None, load_type: str) -> Problem:
@@ -170,23 +198,21 @@ def run_search(config: RunConfig, project: Project) -> None:
             str(config.model),
             config.imports,
             trained=load_name is not None or config.is_pretrained,
+            allow_nonfinite=config.allow_nonfinite,
         )
 
-    if own is None and trains_parent(config, project):  # a file that is wrong costs no training
+    place = _place(config, project)
+    is_trained = not trains_parent(config, project)
+    if own is None and not is_trained:  # a file that is wrong costs no training
+        if place.continues or config.apply is not None:
+            check_study_exists(place)
         with quieter("chop", logging.ERROR):
             prepared(problem_of(copy.deepcopy(model), None, config.load_type))
     project.create()
-    problem = problem_of(model, *parent_checkpoint(config, project, model, data_module))
-    place = Place(
-        project.search_ckpts,
-        config.storage,
-        config.study or STUDY,
-        config.workers,
-        config.engine,
-        config.resume,
-        not config.no_progress,
-        command(*sys.argv[1:]),
-    )
+    begins = not place.continues and config.apply is None and not (own and searches_itself(own))
+    with nullcontext(True) if is_trained else _noted(place, begins) as alone:
+        source = parent_checkpoint(config, project, model, data_module, alone=alone)
+    problem = problem_of(model, *source)
 
     def go(problem: Problem) -> None:
         _apply_or_search(problem, place, config)
@@ -197,23 +223,64 @@ def run_search(config: RunConfig, project: Project) -> None:
         conduct_by(own, problem, place.folder, go)
 
 
-def _check_before_training(config: RunConfig, tables: Mapping[str, Any]) -> None:
-    """What can be wrong whatever the network is, before a parent is trained for it."""
-    from chop.actions.search.problem import wrong_usage
-    from chop.actions.search.record import check_url
-    from chop.actions.search.search_space.registry import check_name
-    from chop.devices import parse_accelerator
+def _place(config: RunConfig, project: Project) -> Place:
+    """Where the options have the search run."""
+    from chop.actions.search.place import STUDY, Place
+    from chop.actions.search.running import read_note
 
-    name = tables.get("search_space", {}).get("name")
-    try:
-        parse_accelerator(config.accelerator)
-    except RuntimeError as error:
-        raise ConfigError(str(error)) from error
+    note = read_note(project.search_ckpts) if config.resume else None
+    return Place(
+        project.search_ckpts,
+        config.storage,
+        config.study or STUDY,
+        config.workers,
+        config.engine,
+        config.resume,
+        not config.no_progress,
+        command(*sys.argv[1:]),
+        begins=note is not None and note.study is None,
+    )
+
+
+@contextmanager
+def _noted(place: Place, begins: bool) -> Iterator[bool]:
+    """While a parent is trained: whether no other process does that in the same folder.
+
+    By the note of a search that `begins` --resume finds it, although it has no study yet.
+    """
+    from chop.actions.search.running import Note, Running
+
+    with Running(place.folder) as running:
+        if begins:
+            running.write(Note(command=place.command))
+        yield running.is_first
+
+
+def _check_storage_given(config: RunConfig, project: Project) -> None:
+    """A search that was kept elsewhere is found again only by who knows where, and its password."""
+    from chop.actions.search.report.record import read_record
+
+    goes_on, file = config.resume or config.apply is not None, project.search_ckpts / "search.json"
+    kept_here = any(project.search_ckpts.glob("*.journal"))
+    if config.storage is not None or not goes_on or kept_here or not file.is_file():
+        return
+    record = read_record(file)
+    password = " with its password, or with PGPASSWORD set" if MARK in str(record.storage) else ""
+    raise ConfigError(
+        f"{'--resume' if config.resume else '--apply'}: the study {record.study!r} of this search "
+        f"is kept in {record.storage}; name it by --storage and --study{password}"
+    )
+
+
+def _check_space(tables: Mapping[str, Any]) -> None:
+    """The name of the space can be wrong whatever the network is, which may have to be trained."""
+    from chop.actions.search.problem import wrong_usage
+    from chop.actions.search.search_space.registry import check_name
+
+    name = tables["search_space"].get("name")
     if isinstance(name, str):
         with wrong_usage():
             check_name(name)
-    if config.storage is not None:
-        check_url(config.storage)
 
 
 def _apply_or_search(problem: Problem, place: Place, config: RunConfig) -> None:

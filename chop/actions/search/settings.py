@@ -174,6 +174,24 @@ def settings_of(
     )
 
 
+def check_tables(search: Mapping[str, Any], where: str = "") -> None:
+    """Refuse anything but tables where the space and the strategy are read before they are made."""
+    for key in ("search_space", "strategy"):
+        try:
+            _table(search, key, "search")
+        except ValueError as error:
+            raise ConfigError(f"{where}{error}") from error
+    space = search["search_space"]
+    inner = {f"search_space.{key}": space.get(key) for key in ("seed", "passes")}
+    seeds = space["seed"] if isinstance(space.get("seed"), Mapping) else {}
+    for name, seed in seeds.items():
+        if isinstance(seed, Mapping):
+            inner[f"search_space.seed.{name}.config"] = seed.get("config")
+    for path, table in inner.items():
+        if not isinstance(table, Mapping | None):
+            raise ConfigError(f"{where}search.{path} is a table, not {table!r:.80}")
+
+
 def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     found = tables.get(key)
     if not isinstance(found, Mapping):

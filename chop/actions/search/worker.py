@@ -32,6 +32,7 @@ from chop.actions.search.runners.base import (
 from chop.actions.search.search_space.base import Candidate, Space
 from chop.actions.search.settings import EarlyStopping, Settings
 from chop.actions.search.strategies.base import Chosen, Quest
+from chop.redaction import redacted_text
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -338,7 +339,7 @@ def _seed_all(seed: int) -> None:
 
 def _told(error: BaseException) -> str:
     lines = traceback.format_exception(error)
-    return "".join(lines).strip()
+    return redacted_text("".join(lines).strip())
 
 
 __all__ = ["Runner", "Worker"]

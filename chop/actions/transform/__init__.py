@@ -67,11 +67,21 @@ def transform(
     return graph
 
 
+def check_transform(config: RunConfig, project: Project) -> None:
+    """Refuse what is wrong whatever the files of --import may register."""
+    _plan(config, project, are_all_known=not config.imports)
+
+
+def _plan(config: RunConfig, project: Project, *, are_all_known: bool = True) -> Plan:
+    table = {"passes": config.passes, "transform": config.transform, "cf_args": config.cf_args}
+    folder, where = project.software / "transform", f"{config.config}: "
+    return plan_of(table, folder, where, confined=True, are_all_known=are_all_known)
+
+
 def run_transform(config: RunConfig, project: Project) -> None:
     """`ch transform`."""
     folder = project.software / "transform"
-    table = {"passes": config.passes, "transform": config.transform, "cf_args": config.cf_args}
-    plan = plan_of(table, folder, f"{config.config}: ")
+    plan = _plan(config, project)
     model, info, data_module = model_and_data(config)
     project.create()
     logger.info("Transforming model '%s'...", config.model)

@@ -25,8 +25,6 @@ PLACES = {
     ("save_mase_graph", "save_dir"): "saved_mase_graph",
     ("save_node_meta_param", "save_path"): "saved_node_meta_param",
 }
-READS = ("load_dir", "load_path", "baseline_weight_path")  # options that name what is read
-WRITES = ("file_name", "picture", "save_dir", "save_path")  # options that name what is written
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,18 @@ class Step:
     def name(self) -> str:
         return self.run.name
 
-    def written(self) -> list[Path]:
-        """The files and folders that the pass was told to write."""
-        paths = [value for key, value in self.options.items() if key in WRITES]
-        return [Path(path) for path in paths if isinstance(path, str | Path)]
+    def read(self) -> dict[str, Path]:
+        """The files and folders that the pass was told to read, by option."""
+        return self._named(is_written=False)
+
+    def written(self) -> dict[str, Path]:
+        """The files and folders that the pass was told to write, by option."""
+        return self._named(is_written=True)
+
+    def _named(self, is_written: bool) -> dict[str, Path]:
+        named = {key: self.options.get(key) for key in paths_of(self.run, is_written)}
+        given = {key: path for key, path in named.items() if isinstance(path, str | Path)}
+        return {key: Path(path).expanduser() for key, path in given.items() if str(path)}
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,26 @@ class Plan:
             raise ConfigError(*(self.where + problem for problem in problems))
 
 
-def plan_of(config: Mapping[str, Any], folder: Path | None, where: str = "") -> Plan:
+def paths_of(run: GraphPass, is_written: bool) -> list[str]:
+    """The options of a pass that name what it writes, or what it reads."""
+    from chop.passes.options import PathUse
+
+    use = PathUse.WRITTEN if is_written else PathUse.READ
+    return [key for key, its_use in run.paths.items() if its_use is use]
+
+
+def plan_of(
+    config: Mapping[str, Any],
+    folder: Path | None,
+    where: str = "",
+    *,
+    confined: bool = False,
+    are_all_known: bool = True,
+) -> Plan:
     """The passes of a configuration, all of whose mistakes are said at once; `where` they are.
 
-    What passes write under a relative name lands in `folder`.
+    What passes write under a relative name lands in `folder`, and if `confined` nothing may lead
+    out of it. Unless `are_all_known`, other passes may be registered later.
     """
     settings = config.get("transform") or {}
     style = settings.get("style", "graph")
@@ -85,13 +107,15 @@ def plan_of(config: Mapping[str, Any], folder: Path | None, where: str = "") -> 
         try:
             run = _pass(name, style)
         except UnknownName as error:
-            problems.append(f"passes: {error}")
+            problems += [f"passes: {error}"] if are_all_known else []
             continue
         placed = options if folder is None else _placed(run, options, folder, steps)
         step = Step(_label(run, steps), place, run, placed)
-        problems += _problems(step, _made(steps))
+        problems += _problems(step)
+        problems += _missing(step, _made(steps)) if are_all_known else ()
+        problems += _escaping(step, folder) if confined and folder is not None else ()
         steps.append(step)
-    if not steps and not problems:
+    if not config.get("passes"):
         problems.append("passes: there is nothing to do; add a table such as [passes.quantize]")
     if problems:
         raise ConfigError(*(where + problem for problem in problems))
@@ -156,19 +180,19 @@ def _placed(
         for (name, key), file in PLACES.items()
         if name == run.name
     }
-    made = _made(earlier)
+    made, writes = _made(earlier), paths_of(run, is_written=True)
 
     def placed(key: str, value: Any) -> Any:
         if key not in run.options or not isinstance(value, str | Path):
             return value
         there = folder / Path(value).expanduser()  # an absolute one stays as it is
-        return str(there) if key in WRITES or there in made else value
+        return str(there) if key in writes or there in made else value
 
     return {key: placed(key, value) for key, value in (defaults | options).items()}
 
 
 def _made(steps: list[Step]) -> set[Path]:
-    return {path for step in steps for path in step.written()}
+    return {path for step in steps for path in step.written().values()}
 
 
 def _complete(step: Step) -> dict[str, Any]:
@@ -177,24 +201,27 @@ def _complete(step: Step) -> dict[str, Any]:
     return comes | step.options
 
 
-def _problems(step: Step, made: set[Path]) -> Iterable[str]:
-    """All that is wrong with a step, after which `made` will be there."""
+def _problems(step: Step) -> Iterable[str]:
+    """All that is wrong with the options of a step."""
     if step.run.python_only:
         text = "needs an object of Python, which no file can hold; call it from Python"
         return [f"{step.place}: pass {step.name!r} {text}"]
-    problems = step.run.problems(_complete(step))
-    return [*_lines(step.place, step.run, problems), *_missing(step, made)]
+    return _lines(step.place, step.run, step.run.problems(_complete(step)))
 
 
 def _missing(step: Step, made: set[Path]) -> Iterator[str]:
-    for key in READS:
-        file = step.options.get(key)
-        if key not in step.run.options or not isinstance(file, str | Path) or not str(file):
-            continue
-        path = Path(file).expanduser()
+    """What the step reads and nobody has written; `made` will be there."""
+    for key, path in step.read().items():
         restore_folder(path)
         if not path.exists() and path not in made:
-            yield f"{step.place}.{key}: there is no file or folder {str(file)!r}"
+            yield f"{step.place}.{key}: there is no file or folder {str(step.options[key])!r}"
+
+
+def _escaping(step: Step, folder: Path) -> Iterator[str]:
+    """What the step would write outside of `folder`, be it through a symbolic link."""
+    for key, path in step.written().items():
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield f"{step.place}.{key}: {str(path)!r} is outside of {folder}; give a name inside it"
 
 
 def _unfilled(step: Step, subject: Any, earlier: list[Step]) -> Iterator[str]:

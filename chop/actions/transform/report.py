@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.files import write_text
+from chop.files import read_json, write_whole
 
 if TYPE_CHECKING:
     from chop.training.evaluate import Score
@@ -71,7 +71,7 @@ def write(result: Result, folder: Path | None) -> None:
     }
     if result.failed is not None:
         content["failed"] = result.failed
-    write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
+    write_whole(folder / FILE, json.dumps(content, indent=2) + "\n")
 
 
 def remove_stale(folder: Path | None) -> None:
@@ -89,8 +89,7 @@ def remove_stale(folder: Path | None) -> None:
 
 def _listed(file: Path) -> list[str]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:  # somebody else's; it will be overwritten
+        files = read_json(file, advice="it will be overwritten").get("files")
+    except ValueError:  # another program's
         return []
-    files = content.get("files") if isinstance(content, dict) else None
     return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []

@@ -42,23 +42,24 @@ class Source:
         graph.meta["made_from"] = graph.meta.get("made_from") or names
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
-        dummy_in = self.batch_on(device) | getattr(graph.model, "additional_inputs", {})
+        more = getattr(graph.model, "additional_inputs", {})
+        dummy_in = self.batch_on(device, graph.model) | more
         # values of a whole batch would make the saved metadata larger than the model
         about = {"dummy_in": dummy_in, "add_value": False}
         steps = ["init_metadata", ("add_common_metadata", about), "add_software_metadata"]
         return Pipeline(steps)(graph)[0]  # type: ignore[arg-type]
 
-    def batch_on(self, device: Any) -> dict[str, Any]:
-        """Inputs of the model, by name."""
+    def batch_on(self, device: Any, model: nn.Module) -> dict[str, Any]:
+        """Inputs of the model as it is now, by name."""
         from chop.tools.get_input import get_dummy_input
 
-        return get_dummy_input(self.model_info, self.data_module, self.task, device)
+        return get_dummy_input(self.model_info, self.data_module, self.task, device, model=model)
 
-    def batches(self, split: str) -> Any:
-        """Inputs of the model, by name, for as long as one wants."""
+    def batches(self, split: str, model: nn.Module) -> Any:
+        """Inputs of the model as it is now, by name, for as long as one wants."""
         from chop.tools.get_input import InputGenerator
 
-        return InputGenerator(self.model_info, self.data_module, self.task, split)
+        return InputGenerator(self.model_info, self.data_module, self.task, split, model=model)
 
     def _bare_graph(self, device: Any, cf_args: dict[str, Any]) -> MaseGraph:
         from chop.checkpoints import is_saved_graph, load_graph

@@ -14,6 +14,7 @@ from chop.actions.transform.effect import Traits, effect
 from chop.actions.transform.plan import Plan, Step
 from chop.actions.transform.report import Result
 from chop.actions.transform.source import Source, model_of
+from chop.memory import OutOfMemory, memory_for
 from chop.registry import UnknownName
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 # which split an input generator draws from, where it is not the training data
 GENERATORS = {"prune": "val"}
 # what is said in one sentence; anything else is a mistake of ours
-EXPECTED = (ValueError, OSError, ImportError, ArithmeticError, RuntimeError)
+EXPECTED = (ValueError, OSError, ImportError, ArithmeticError, RuntimeError, OutOfMemory)
 
 Scorer = Callable[[Any], Any]
 
@@ -75,7 +76,8 @@ def _device(accelerator: str) -> Any:
 def _run_all(steps: list[Step], result: Result, source: Source, folder: Path | None) -> None:
     for i, step in enumerate(steps, 1):
         try:
-            result.graph = _run(step, result, source, folder)
+            with memory_for(f"run the pass {step.label!r}"):
+                result.graph = _run(step, result, source, folder)
         except Exception as error:
             _give_up(error, step, f"{i} of {len(steps)}", result, folder)
         report.write(result, folder)
@@ -115,12 +117,12 @@ def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any
     else:
         subject, info = run_pass(step.run, result.graph, options)
     seconds = time.perf_counter() - start
-    said = effect(before, Traits.of(subject), info, step.written())
+    said = effect(before, Traits.of(subject), info, list(step.written().values()))
     logger.debug("pass %s took %.3f s: %s", step.label, seconds, said)
     result.rows.append(
         {"Pass": step.label, "Kind": step.run.kind, "Seconds": seconds, "Effect": said}
     )
-    result.files += step.written()
+    result.files += step.written().values()
     return subject
 
 
@@ -144,11 +146,12 @@ def _injected(step: Step, source: Source, subject: Any) -> dict[str, Any]:
     """What a file cannot hold, for the options that it leaves out."""
     missing = step.run.options.keys() - step.options.keys()
     found: dict[str, Any] = {}
+    model = model_of(subject)
     if "input_generator" in missing:
-        found["input_generator"] = source.batches(GENERATORS.get(step.name, "train"))
+        found["input_generator"] = source.batches(GENERATORS.get(step.name, "train"), model)
     if "dummy_in" in missing:
-        device = next((p.device for p in model_of(subject).parameters()), "cpu")
-        found["dummy_in"] = source.batch_on(device)
+        device = next((p.device for p in model.parameters()), "cpu")
+        found["dummy_in"] = source.batch_on(device, model)
     if "model_name" in missing:
         found["model_name"] = source.model_name
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import BuiltinFunctionType, EllipsisType, FunctionType
@@ -102,12 +103,9 @@ def _class(encode: Encoder, value: type) -> Any:
 
 
 def _function(encode: Encoder, value: Any) -> Any:
-    if not encode.lenient:
-        return {"function": encode.names.of_function(value)}
-    try:
-        return {"function": encode.names.of_function(value)}
-    except ForeignName:
-        return {"repr": repr(value)[:200]}
+    if encode.lenient:  # metadata is read, never called
+        return {"repr": str(getattr(value, "__qualname__", value))[:200]}
+    return {"function": encode.names.of_function(value)}
 
 
 Encode = Callable[[Encoder, Any], Any]
@@ -143,44 +141,80 @@ def _encoder_of(cls: type) -> Encode | None:
     return next((encode for kind, encode in ENCODERS if issubclass(cls, kind)), None)
 
 
+# the kinds of values, by the tag that a file gives them, that may stand in its parts
+PLAIN = frozenset(
+    ("size", "tuple", "dict", "slice", "range", "ellipsis", "complex", "float", "text", "repr")
+) | {"dtype", "device", "layout", "memory_format"}
+ARGUMENTS = PLAIN | {"node"}  # of nodes
+VALUES = PLAIN | {"set", "tensor", "array", "type", "class"}  # settings of the graph
+ATTRIBUTES = VALUES | {"function"}  # of layers
+METADATA = VALUES | {"node", "function"}
+JSON = (bool, int, float, str, type(None))
+
+
 class Decoder:
-    """Turns what a file holds back into values."""
+    """Turns what a file holds back into values, of the kinds that `kinds` has tags of."""
 
     def __init__(
         self,
         names: Names,
         tensors: Mapping[str, Tensor],
         nodes: Mapping[str, fx.Node] | None = None,
+        kinds: frozenset[str] = VALUES,
     ) -> None:
-        self.names, self.tensors = names, tensors
+        self.names, self.tensors, self.kinds = names, tensors, kinds
         self.nodes: Mapping[str, fx.Node] = nodes if nodes is not None else {}
 
     def __call__(self, value: Any) -> Any:
+        if isinstance(value, JSON):
+            return value
         if isinstance(value, list):
             return [self(item) for item in value]
         if not isinstance(value, dict):
-            return value
+            raise ValueError(f"a {type(value).__name__} is not a value that a graph holds")
         if len(value) == 1:
             ((tag, content),) = value.items()
             if tag in DECODERS:
-                return DECODERS[tag](self, content)
+                return self._tagged(tag, content)
         return {key: self(item) for key, item in value.items()}
 
+    def _tagged(self, tag: str, content: Any) -> Any:
+        if tag not in self.kinds:
+            raise ForeignName(f"a value of the kind {tag!r} may not stand here")
+        if self.kinds is METADATA and tag == "function":  # nothing in metadata can be called
+            return str(content)
+        return DECODERS[tag](self, content)
 
-def _torch_constant(kind: type) -> Callable[[Decoder, Any], Any]:
+
+def _torch_constants(kind: type) -> Callable[[Decoder, Any], Any]:
+    known = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, kind)}
+
     def decode(decoder: Decoder, name: Any) -> Any:
-        found = getattr(torch, str(name), None)
-        if not isinstance(found, kind):
-            raise ForeignName(f"{name!r} is no {kind.__name__} of torch")
-        return found
+        if name not in known:
+            raise ForeignName(f"{name!r:.60} is not a {kind.__name__} of torch")
+        return known[name]
 
     return decode
+
+
+def _device(decoder: Decoder, name: Any) -> torch.device:
+    if not isinstance(name, str) or not DEVICE.fullmatch(name):
+        raise ForeignName(f"{name!r:.60} is not a device; use cpu, cuda or cuda:0")
+    return torch.device(name)
+
+
+def _function_value(decode: Decoder, name: Any) -> Any:
+    fn = decode.names.function(name)
+    if fn is getattr:
+        raise ForeignName("getattr may not be the value of an attribute")
+    return fn
 
 
 def _pairs(decode: Decoder, pairs: Any) -> dict[Any, Any]:
     return {decode(key): decode(value) for key, value in pairs}
 
 
+DEVICE = re.compile(r"(cpu|cuda|hpu|meta|mps|mtia|xla|xpu)(:\d{1,3})?", re.ASCII)
 DECODERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "node": lambda d, v: d.nodes[v],
     "tensor": lambda d, v: d.tensors[v],
@@ -194,13 +228,13 @@ DECODERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "ellipsis": lambda d, v: ...,
     "complex": lambda d, v: complex(*d(v)),
     "float": lambda d, v: float(v),
-    "dtype": _torch_constant(torch.dtype),
-    "device": lambda d, v: torch.device(v),
-    "layout": _torch_constant(torch.layout),
-    "memory_format": _torch_constant(torch.memory_format),
+    "dtype": _torch_constants(torch.dtype),
+    "device": _device,
+    "layout": _torch_constants(torch.layout),
+    "memory_format": _torch_constants(torch.memory_format),
     "type": lambda d, v: TYPES[v],
     "class": lambda d, v: d.names.module_class(v),
-    "function": lambda d, v: d.names.function(v),
+    "function": _function_value,
     "repr": lambda d, v: str(v),
     "text": lambda d, v: str(v),
 }

@@ -14,17 +14,20 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
 from chop.registry import UnknownName
 
 # What the constructor leaves on the GraphModule for passes to read; fx drops them in a copy
-MODEL_ATTRIBUTES = (
-    *("patched_op_names", "patched_custom_layers", "additional_inputs", "custom_ops"),
-    "original_architecture",
-)
+MODEL_ATTRIBUTES: dict[str, type] = {
+    "patched_op_names": list,
+    "patched_custom_layers": list,
+    "additional_inputs": dict,
+    "custom_ops": dict,
+    "original_architecture": dict,
+}
 # What a model may say about itself in the dict `patched_nodes`
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 
@@ -92,7 +95,7 @@ class MaseGraph:
                 raise TypeError(f"{name} is a dict, not {type(given).__name__} {given!r:.40}")
         del skip_init_metadata, add_metadata_args
         self.cf_args = dict(cf_args or {})
-        self.custom_ops = _checked_custom_ops(custom_ops)
+        self.custom_ops = checked_custom_ops(custom_ops)
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self)}
         if isinstance(model, fx.GraphModule):
             if cf_args or hf_input_names:
@@ -219,7 +222,7 @@ class MaseGraph:
 
         if Path(file).suffix != ".svg":
             raise ValueError(f"draw writes SVG: name the file {Path(file).stem}.svg, not {file}")
-        return write_text(file, draw_svg(self.fx_graph, self.model.get_submodule))
+        return write_whole(file, draw_svg(self.fx_graph, self.model.get_submodule))
 
     def __repr__(self) -> str:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"
@@ -294,7 +297,7 @@ def _check_all(where: str, things: Any, fits: Callable[[object], bool], what: st
             raise TypeError(f"{where} takes {what}, not {thing!r:.60}")
 
 
-def _checked_custom_ops(
+def checked_custom_ops(
     custom_ops: Mapping[str, Mapping[Any, Any]] | None,
 ) -> dict[str, dict[Any, Any]]:
     kinds: dict[str, dict[Any, Any]] = {"modules": {}, "functions": {}}

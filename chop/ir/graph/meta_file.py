@@ -14,13 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.ir.graph.encoding import DECODERS, Decoder, Encoder, Tensors
+from chop.files import whole_file, write_safetensors, write_whole
+from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import MaseMetadata
 from chop.ir.graph.names import Names
+from chop.ir.record import Record
 
 NA = "NA"  # TOML has no null
 BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+# what reading values of the wrong kind, or nested too deeply, may end in
+DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+    *(ArithmeticError, AssertionError, SyntaxError),
+)
 
 
 class GraphFileError(ValueError):
@@ -36,11 +45,11 @@ def write_node_meta(graph: MaseGraph, file: Path, names: Names | None = None) ->
         if meta is not None:
             encode = Encoder(names or Names(), tensors, node.name, lenient=True)
             tables[node.name] = encode(dict(meta.parameters))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(toml_text(tables), encoding="utf-8")
+    write_whole(file, toml_text(tables))
     beside = tensor_file(file)
     if tensors.by_key:
-        write_tensors(tensors.by_key, beside)
+        with whole_file(beside) as part:
+            write_tensors(tensors.by_key, part)
     else:
         beside.unlink(missing_ok=True)
 
@@ -59,14 +68,28 @@ def read_node_meta(
         )
     beside = tensor_file(file)
     tensors = read_tensors(beside, device) if beside.exists() else {}
-    decode = Decoder(names or Names(), tensors, {node.name: node for node in graph.nodes})
+    nodes = {node.name: node for node in graph.nodes}
+    decode = Decoder(names or Names(), tensors, nodes, METADATA)
     try:
-        found = {name: decode(_without_na(table)) for name, table in tables.items()}
-    except (ValueError, KeyError, TypeError) as error:
+        found = {
+            name: MaseMetadata(nodes[name], parameters=decode(_without_na(table)))
+            for name, table in tables.items()
+        }
+        for metadata in found.values():
+            check_records(metadata.parameters)
+    except DAMAGE as error:
         raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
-    for node in graph.nodes:
-        if node.name in found:
-            node.meta["mase"] = MaseMetadata(node, parameters=found[node.name])
+    for name, metadata in found.items():
+        nodes[name].meta["mase"] = metadata
+
+
+def check_records(record: Record) -> None:
+    """Refuse metadata in which a plain value stands where a table belongs."""
+    for key, kind in record.fields().items():
+        if key in record and not isinstance(record[key], kind):
+            raise ValueError(f"{key!r} in it is not a table")
+        if key in record:
+            check_records(record[key])
 
 
 def tensor_file(file: Path) -> Path:
@@ -86,8 +109,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
         tables = _read_lines(text) or tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise GraphFileError(f"{file} is damaged or no TOML file: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise GraphFileError(f"{file} is damaged or not a TOML file: {_reason(error)}") from error
     wrong = [name for name, table in tables.items() if not isinstance(table, dict)]
     if wrong:
         raise GraphFileError(f"{file} holds no metadata: {wrong[0]!r} is no table of a node")
@@ -208,9 +231,7 @@ def _inline(value: Any) -> str:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(dict(tensors), file, metadata={"format": "pt"})
+    write_safetensors(tensors, file, metadata={"format": "pt"})
 
 
 def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:

@@ -1,95 +1,52 @@
 """Functions and classes by name: which of them a saved graph may name, and what each name means.
 
-Nothing is imported but MASE's own modules, and nothing is called: a file cannot bring code with it.
+A name is looked up in tables of what is allowed. Nothing is imported but MASE's own modules, and
+nothing is called: a file cannot bring code with it.
 """
 
 from __future__ import annotations
 
-import builtins
 import importlib
-import math
-import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, reduce
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import fx, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
-from chop.ir.graph.tracer import CONSTRUCTORS
 from chop.ir.ops import OPS, StandIn
+from chop.ir.pure import FUNCTIONS, METHODS, NAMED, NAMES_OF, OPERATORS
 
-# where functions are looked up, under the names that a file gives these places
-SPACES: dict[str, Any] = {
-    "torch": torch,
-    "torch.nn.functional": F,
-    "torch.special": torch.special,
-    "torch.linalg": torch.linalg,
-    "torch.fft": torch.fft,
-    "torch._C._nn": torch._C._nn,
-    "torch.Tensor": Tensor,
-    "operator": operator,
-    "math": math,
-    "builtins": builtins,
-}
-BUILTINS = frozenset({"abs", "bool", "divmod", "float", "getattr", "int", "len"}) | frozenset(
-    {"max", "min", "pow", "range", "round", "sum"}
-)
-CALLERS = frozenset({"attrgetter", "call", "itemgetter", "methodcaller"})  # of any other function
-OPERATORS = frozenset(f"__{n.strip('_')}__" for n in operator.__all__ if n not in CALLERS)
-OWN = ("chop.passes.", "chop.nn.", "chop.models.", "chop.ir.")
+TORCH_LAYERS = "torch.nn.modules."
+OWN_LAYERS = ("chop.passes.", "chop.nn.", "chop.models.", "chop.ir.")
+MODULE = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", re.ASCII)
+PUBLIC = re.compile(r"[A-Za-z]\w*", re.ASCII)
 USER_FILE = re.compile(r"(mase_user_\w+)_[0-9a-f]{8}")  # the hash is that of a path on one machine
-VALUES = (Tensor, torch.Size, tuple, list, dict, str, int, float)  # whose methods a graph may call
+SCRIPT = "__main__"  # the script or notebook that loads the graph
 
 
 class ForeignName(ValueError):
     """A name that a saved graph may not use."""
 
 
-def is_harmless(name: str) -> bool:
-    """Whether a method or attribute is public, or Python's spelling of an operator."""
-    return not name.startswith("_") or name in OPERATORS
-
-
 def check_method(name: str) -> str:
-    """The name of a method that tensors, or the plain values around them, have."""
-    if not is_harmless(name) or not any(hasattr(kind, name) for kind in VALUES):
-        raise ForeignName(f"{name!r} is no method of a tensor or of a plain value")
+    """The name of a method that a saved graph may call."""
+    if name not in METHODS:
+        raise ForeignName(f"the method {name!r:.60} is not one that a saved graph may call")
     return name
-
-
-@cache
-def _overridable() -> frozenset[Any]:
-    """What torch lets tensors override: its operators, and nothing that reads or writes files."""
-    return frozenset(fn for fn in torch.overrides.get_testing_overrides() if callable(fn))
-
-
-def _allowed(space: str, name: str, fn: Any) -> bool:
-    if not callable(fn) or not is_harmless(name):
-        return False
-    if space == "builtins":
-        return name in BUILTINS
-    if space == "operator":
-        return name not in CALLERS
-    return (
-        space == "math"
-        or fn in CONSTRUCTORS
-        or fn in _overridable()
-        or any(fn is known for op in OPS.values() for known in op.functions)
-    )
 
 
 class Names:
     """What names mean in one file: torch's, MASE's, those of the user's files, and of `own`."""
 
     def __init__(self, own: Iterable[Any] = ()) -> None:
-        registered = [fn for op in OPS.values() for fn in (*op.modules, *op.functions)]
+        registered = [thing for op in OPS.values() if op.pure for thing in (*op.modules, *op.given)]
         self._own: dict[str, Any] = {}
-        for thing in (*registered, *own):
+        for thing in (*FUNCTIONS, *registered, *own):
             if isinstance(thing, type | FunctionType):
                 self._own[_path(thing)] = thing
         self._functions: dict[str, Any] = {}
@@ -103,9 +60,9 @@ class Names:
             except ForeignName:
                 continue
         raise ForeignName(
-            f"the function {getattr(fn, '__name__', fn)!r} cannot be found again by its name; "
-            f"define it at the top of a module and register it with chop.ir.ops.define, or give "
-            f"it in custom_ops"
+            f"the function {getattr(fn, '__name__', fn)!r} is not one that a saved graph may call; "
+            f"if it is yours, define it at the top of a module and register it with "
+            f"chop.ir.ops.define, or give it in custom_ops"
         )
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -115,36 +72,14 @@ class Names:
         return found
 
     def _function(self, name: str) -> Any:
-        if name in self._own:
-            return self._own[name]
-        if name.startswith("torch.ops.aten."):
-            return _aten(name)
-        module, colon, last = name.partition(":")
-        if colon:
-            return self._other_function(name, module, last)
-        space, _, last = name.rpartition(".")
-        fn = getattr(SPACES[space], last, None) if space in SPACES else None
-        if fn is None or not _allowed(space, last, fn):
-            raise ForeignName(f"{name!r} is no function that a graph may call")
-        return fn
-
-    def _other_function(self, name: str, module: str, last: str) -> Any:
-        if module.startswith("chop.passes."):  # quantized functions
-            fn = _attribute(_own_module(module), [last])
-            if isinstance(fn, StandIn):
-                return fn
-        elif module.startswith("chop.models."):  # those that torch.fx.wrap keeps whole
-            fn = _attribute(_own_module(module), [last])
-            if isinstance(fn, FunctionType) and _is_wrapped(fn):
-                return fn
-        elif USER_FILE.fullmatch(f"{module}_00000000"):
-            fn = next((vars(m).get(last) for m in _modules(module)), None)
-            if isinstance(fn, FunctionType):
-                return fn
-        raise ForeignName(
-            f"{name!r} is no function that a graph may call; if it is yours, import its file "
-            f"(--import) or give it in custom_ops"
-        )
+        module, _, last = name.partition(":")
+        found = NAMED.get(name) or self._own.get(name) or _aten(name) or _other(module, last)
+        if not callable(found) or (isinstance(found, type) and found not in FUNCTIONS):
+            raise ForeignName(
+                f"the function {name!r:.80} is not one that a saved graph may call; if it is "
+                f"yours, import its file (--import) or give it in custom_ops"
+            )
+        return found
 
     def of_class(self, cls: type) -> str:
         """The name under which `module_class` finds `cls` again."""
@@ -155,8 +90,9 @@ class Names:
         except ForeignName:
             pass
         raise ForeignName(
-            f"the class {cls.__qualname__!r} of {cls.__module__!r} cannot be found again by its "
-            f"name; define it at the top of a module"
+            f"the class {cls.__qualname__!r} of {cls.__module__!r} is not one that a saved graph "
+            f"may use; define it at the top of a module, and give it in custom_ops unless that is "
+            f"your script or a file of --import"
         )
 
     def meant_by(self, cls: type) -> type[nn.Module]:
@@ -170,29 +106,60 @@ class Names:
         cls = self._own.get(name)
         if cls is None:
             module, _, qualname = name.partition(":")
-            cls = _class_in(module, qualname.split("."))
-        barred = torch.jit.ScriptModule | fx.GraphModule
-        if not isinstance(cls, type) or not issubclass(cls, nn.Module) or issubclass(cls, barred):
+            cls = _torch_layers().get(name) or _own_layer(module, qualname)
+            cls = cls or _users(module, qualname)
+        if not _is_layer(cls):
             raise ForeignName(
-                f"there is no layer {name!r} here; if it is yours, import its file (--import) "
-                f"before loading"
+                f"there is no layer {name!r:.80} that a saved graph may use; if it is yours, "
+                f"import its file (--import) or give it in custom_ops"
             )
-        return cls
+        found: type[nn.Module] = cls
+        return found
 
 
-def _class_in(module: str, path: list[str]) -> Any:
-    if module.startswith(OWN):
-        return _attribute(_own_module(module), path)
-    if module.startswith("torch.") and not module.startswith(("torch.nn.", "torch.ao.nn.")):
+def _is_layer(thing: Any) -> bool:
+    """Whether this is a class of layers that compute when they are called, as they are."""
+    barred = (torch.jit.ScriptModule, fx.GraphModule, LazyModuleMixin)
+    return (
+        isinstance(thing, type) and issubclass(thing, nn.Module) and not issubclass(thing, barred)
+    )
+
+
+@cache
+def _torch_layers() -> dict[str, type]:
+    homes = [home for name, home in sys.modules.items() if name.startswith(TORCH_LAYERS)]
+    things = [thing for home in homes for thing in vars(home).values() if _is_layer(thing)]
+    return {_path(cls): cls for cls in things if cls.__module__.startswith(TORCH_LAYERS)}
+
+
+def _own_layer(module: str, name: str) -> Any:
+    """A layer that MASE defines, such as a quantized one, which its module makes when asked."""
+    cls = _of_mase(module, name)
+    defined = isinstance(cls, type) and cls.__module__.startswith(OWN_LAYERS)
+    return cls if defined else None
+
+
+def _of_mase(module: str, name: str) -> Any:
+    """A public thing of one of MASE's modules."""
+    if not module.startswith(OWN_LAYERS) or not MODULE.fullmatch(module):
         return None
-    return next((_in_vars(there, path) for there in _modules(module)), None)
+    try:
+        home = importlib.import_module(module)
+    except ImportError:
+        return None
+    return getattr(home, name, None) if PUBLIC.fullmatch(name) else None
 
 
-def _in_vars(thing: Any, path: list[str]) -> Any:
-    """Without getattr, as a module's own __getattr__ may import whatever it likes."""
-    for part in path:
-        thing = vars(thing).get(part) if hasattr(thing, "__dict__") else None
-    return thing
+def _other(module: str, name: str) -> Any:
+    """A quantized function, one that torch.fx.wrap keeps whole in a model, or one of the user."""
+    fn = _of_mase(module, name)
+    if isinstance(fn, StandIn):
+        known = fn.target in fn.spec.functions
+        return fn if known and (fn.target in FUNCTIONS or fn.target in fn.spec.given) else None
+    if isinstance(fn, FunctionType) and fn.__module__ == module and _is_wrapped(fn):
+        return fn
+    fn = _users(module, name) if module != SCRIPT else None
+    return fn if isinstance(fn, FunctionType) else None
 
 
 def _is_wrapped(fn: FunctionType) -> bool:
@@ -200,25 +167,26 @@ def _is_wrapped(fn: FunctionType) -> bool:
     return (id(fn.__globals__), fn.__name__) in wrapped
 
 
-def _own_module(name: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
+def _users(module: str, qualname: str) -> Any:
+    """What the script, or a file of the user, defines; not what it has imported."""
+    if not module.startswith((SCRIPT, "mase_user_")):
         return None
-
-
-def _attribute(thing: Any, path: list[str]) -> Any:
-    return reduce(lambda owner, part: getattr(owner, part, None), path, thing)
-
-
-def _modules(name: str) -> Iterator[ModuleType]:
-    """The imported module of that name; a user's file goes by its name without its path."""
-    if name in sys.modules:
-        yield sys.modules[name]
-    for full, module in list(sys.modules.items()):
+    for full, home in list(sys.modules.items()):
         match = USER_FILE.fullmatch(full)
-        if match and match[1] == name:
-            yield module
+        if module == (match[1] if match else full) and (match or full == SCRIPT):
+            found = _in_vars(home, qualname.split("."))
+            if getattr(found, "__module__", None) == full:
+                return found
+    return None
+
+
+def _in_vars(home: ModuleType, path: list[str]) -> Any:
+    """Without getattr, as a module's own __getattr__ may import whatever it likes."""
+    thing: Any = home
+    for part in path:
+        is_home = thing is home or isinstance(thing, type)
+        thing = vars(thing).get(part) if is_home and PUBLIC.fullmatch(part) else None
+    return thing if isinstance(thing, type | FunctionType) else None
 
 
 def _path(thing: Any) -> str:
@@ -231,23 +199,22 @@ def _spellings(fn: Any) -> Iterator[str]:
     if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         yield f"torch.ops.{str(fn).removeprefix('torch.ops.')}"
         return
-    name = str(getattr(fn, "__name__", ""))
-    for space, module in SPACES.items():
-        if getattr(module, name, None) is fn:
-            yield f"{space}.{name}"
+    known: Any = NAMES_OF
+    if isinstance(fn, Hashable):
+        yield from known.get(fn, ())
     if hasattr(fn, "__qualname__"):
         yield _path(fn)
 
 
 def _aten(name: str) -> Any:
-    *path, last = name.removeprefix("torch.ops.aten.").split(".")
-    names = [*path, last]
-    if "file" in names[0] or not all(re.fullmatch(r"\w+", part) for part in names):
-        raise ForeignName(f"{name!r} is no function that a graph may call")
-    fn = _attribute(torch.ops.aten, names)
-    if not isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        raise ForeignName(f"this torch has no operator {name!r}")
-    return fn
+    """An operator of torch.ops.aten, or one overload of it, that the table of ops knows."""
+    if not name.startswith("torch.ops.aten."):
+        return None
+    operator, _, overload = name.removeprefix("torch.ops.aten.").partition(".")
+    packet = getattr(torch.ops.aten, operator, None) if operator in OPERATORS else None
+    if not overload or packet is None:
+        return packet
+    return getattr(packet, overload) if overload in packet.overloads() else None
 
 
 def own_of(custom_ops: Mapping[str, Mapping[Any, Any]] | None) -> list[Any]:

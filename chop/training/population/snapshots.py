@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.checkpoints import read_torch_file
+from chop.training.fields import Progress
 from chop.training.population.population import Candidate, Outcome, Population
 from chop.training.population.stacks import State
-from chop.training.saving import Progress
 from chop.version import __version__
 
 KEY = "mase_population"

@@ -123,6 +123,8 @@ def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="
 
 # --- a server of our own
 
+GUARDED = "guarded"  # the role that has to give its password
+
 
 def postgres_program(name):
     found = shutil.which(name) or next(
@@ -148,8 +150,9 @@ def somebody():
 
 
 @pytest.fixture(scope="session")
-def postgres():
+def postgres(package):
     """The URL of a server on the loopback, without a database of anybody's."""
+    package("psycopg")
     initdb, pg_ctl = postgres_program("initdb"), postgres_program("pg_ctl")
     as_somebody, user = somebody()
     folder = Path(tempfile.mkdtemp(prefix="mase-pg-"))  # whose parents anybody may enter
@@ -167,6 +170,8 @@ def postgres():
 
     data = folder / "data"
     run(initdb, "-D", str(data), "-U", "mase", "-A", "trust", "--no-sync")
+    rules = data / "pg_hba.conf"
+    rules.write_text(f"host all {GUARDED} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
     flags = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
     run(pg_ctl, "-D", str(data), "-l", str(folder / "log"), "-w", "-o", flags, "start")
     yield f"postgresql://mase:secret@127.0.0.1:{port}/postgres"
@@ -174,7 +179,7 @@ def postgres():
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+@pytest.fixture(params=["journal", "sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def storage(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("postgres")
@@ -295,7 +300,7 @@ class Searches:
         command += ["--load-type", "pt", "--no-progress", *map(str, flags)]
         if "[search.strategy.sw_runner.odd]" in Path(config).read_text():
             command += ["--import", str(self.folder / "odd.py")]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = dict(os.environ)
         if trials is not None:
             environment["ODD_TRIALS"] = str(trials)
         process = subprocess.Popen(

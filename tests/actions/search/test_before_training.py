@@ -50,6 +50,45 @@ def test_a_file_that_is_wrong_costs_no_training(here, tmp_path, monkeypatch, cas
     assert not (tmp_path / "out" / "quickstart").exists()
 
 
+# values that are not what a table of a search holds, at paths below [search]
+PATHS = [
+    ["search_space"],
+    ["search_space", "name"],
+    *(["search_space", key] for key in ("setup", "seed", "passes", "options")),
+    ["search_space", "seed", "linear"],
+    ["search_space", "seed", "linear", "config"],
+    ["search_space", "seed", "linear", "config", "name"],
+    ["search_space", "seed", "linear", "config", "weight_width"],
+    ["search_space", "passes", "redefine"],
+    *(["strategy"], ["strategy", "name"], ["strategy", "setup"], ["strategy", "setup", "sampler"]),
+    ["strategy", "sw_runner"],
+    ["strategy", "sw_runner", "basic_evaluation"],
+    *(["strategy", "metrics"], ["strategy", "metrics", "accuracy"], ["strategy", "constraints"]),
+]
+ODD = [1, "x", [["NA"]], {"a": 1}, "NA"]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=".".join)
+def test_a_value_of_another_kind_is_one_sentence(here, tmp_path, path):
+    import tomlkit
+
+    file = tmp_path / "odd.toml"
+    for value in ODD:
+        table = tomllib.loads(QUICKSTART) | {"model": "jsc-tiny"}
+        # what may be so is refused for the last thing that is looked at, or for the one before
+        table["search"]["strategy"]["constraints"] = ["average_bitwidth <= 1"]
+        table["search"]["strategy"]["setup"]["sampler_options"]["population_size"] = 1
+        place = table["search"]
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = value
+        file.write_text(tomlkit.dumps(table))
+        code, _, said = here("search", "--config", file, "--project-dir", tmp_path / "out")
+        assert code == 2, said
+        assert said.splitlines()[-1].startswith("ch: ")
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
     """The parent of a search has the weights that `ch train` gives it."""

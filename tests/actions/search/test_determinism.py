@@ -33,7 +33,8 @@ CASES = {
 }
 
 
-FURTHER = ("tpe, one objective", "tpe that counts what runs", "nsgaiii")  # more of the same
+# more of the same, or expensive
+FURTHER = ("tpe, one objective", "tpe that counts what runs", "nsgaiii", "gp")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -324,7 +324,7 @@ def test_a_lock_does_not_outlive_its_process(journal, monkeypatch):
     script = (
         "import os, signal, sys; from pathlib import Path\n"
         "from chop.actions.search.journal import File\n"
-        "with File(Path(sys.argv[1]))._alone(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with File(Path(sys.argv[1])).alone(): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     import sys
 
@@ -342,7 +342,7 @@ def test_a_journal_that_is_no_journal_is_refused_in_a_sentence(tmp_path):
     for content in (b"hello\nthere\n", b"\x00\x01\n\n", b'{"a":1}\n{"b":2}\n'):
         path = tmp_path / "j"
         path.write_bytes(content)
-        with pytest.raises((StorageError, ValueError), match="is no journal"):
+        with pytest.raises((StorageError, ValueError), match="is not the journal"):
             Record(str(path), "s", TWO, CHOICES)
         assert path.read_bytes() == content
 

@@ -105,5 +105,5 @@ def test_files_that_cannot_be_written_leave_those_that_were_there(tmp_path, monk
         results.write(tmp_path, {}, {"another": "key"})
     del before[tmp_path / "best.json"]  # which has its designs only
     assert {file: file.read_bytes() for file in before} == before
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob(".*.part"))
     assert len(json.loads((tmp_path / "log.json").read_text())) == 3

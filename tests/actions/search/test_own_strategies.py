@@ -197,3 +197,23 @@ def test_the_command_takes_them_from_a_file(searches):
     assert searches.table("one") == searches.table("two")
     searches.run(config, *flags, "--apply", "best", out="one")
     assert list(searches.results("one").glob("trial_*"))
+
+
+def test_the_values_of_a_range_are_listed_for_the_labs_hooks(network):
+    model, info, _, _, data = network
+    cls = space_named(SPACE["name"])
+    dummy = {"x": data.train_dataset[0][0][None]}
+
+    def listed(width):
+        seed = {"linear": {"config": {**SPACE["seed"]["linear"]["config"], "weight_width": width}}}
+        made = cls(model, info, {**SPACE, "seed": seed}, dummy, "cpu")
+        made.build_search_space()
+        return made.choices_flattened["seq_blocks_2/config/weight_width"]
+
+    assert listed({"min": 2, "max": 8, "step": 3}) == [2, 5, 8]
+    assert listed({"min": 2, "max": 4}) == [2, 3, 4]
+
+
+def test_a_space_that_is_not_a_table_is_refused(network, tmp_path):
+    with pytest.raises(ConfigError, match=r"add a table \[search\.search_space\]"):
+        search(*network, tables("optuna") | {"search_space": 1}, tmp_path, "cpu")

@@ -11,9 +11,9 @@ import torch
 from chop.actions.config import ConfigError
 from chop.actions.search import search as search_module
 from chop.actions.search.apply import apply
-from chop.actions.search.conduct import Place
 from chop.actions.search.display import goals_text
 from chop.actions.search.goals import Constraint, Goal, Goals
+from chop.actions.search.place import Place
 from chop.actions.search.problem import Problem
 from chop.actions.search.runners.base import Runner, register_runner
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter
@@ -211,6 +211,7 @@ def best_of(sampler, number, trials=40):
     return best
 
 
+@pytest.mark.slow
 def test_tpe_beats_random_on_a_planted_problem():
     """In 10 of 12 seeds at least, which chance gives with a probability of 2 %."""
     wins = [best_of("tpe", n) < best_of("random", n) for n in range(12)]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -115,6 +116,25 @@ def test_training_that_was_interrupted_goes_on(run, monkeypatch, tmp_path):
     assert last.stat().st_mtime_ns == written, "no step was taken twice"
 
 
+def test_scores_that_are_damaged_are_named_and_measured_again_once_deleted(run, tmp_path):
+    _, before = run()
+    for pattern, content, reason in (
+        (
+            "baseline.json",
+            '{"mark": "0f", "sco',
+            r"is damaged \(it is cut off at line 1, column 16",
+        ),
+        ("trial_*/result.json", '{"mark": "", "scores": {"test": 1}}', "does not hold the scores"),
+    ):
+        [file] = (tmp_path / "search.retrained").glob(pattern)
+        file.write_text(content)
+        with pytest.raises(ValueError, match=f"{re.escape(str(file))} {reason}.*; delete it, and "):
+            run(resume=True)
+        file.unlink()
+    _, after = run(resume=True)
+    assert after["test"] == before["test"]
+
+
 def test_other_options_are_no_reason_to_test_again(run):
     run()
     with pytest.raises(ConfigError, match="remove the folder"):
@@ -145,6 +165,7 @@ def all_three(monkeypatch):
     monkeypatch.setattr(module, "_chosen", lambda how, results: [0, 1, 2])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("all_three")
 @pytest.mark.parametrize("patience", [1, 5])
 def test_designs_of_one_family_become_what_each_becomes_alone(

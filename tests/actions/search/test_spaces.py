@@ -357,13 +357,14 @@ def test_brute_force_visits_each_place_once(choices, seed):
     assert len({repr(chosen) for chosen in asked}) == choices.size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("nodes", [34, 1200, 6000])
-def test_a_space_of_any_size_can_be_gone_through_and_talked_of(nodes):
+def test_a_space_of_any_size_can_be_searched_and_talked_of(nodes):
     """10^30 designs, more than a float can count, more digits than Python writes."""
     from chop.actions.search.display import summary
 
     choices = Choices([Parameter(f"{i}/config/w", OneOf(tuple(range(8)))) for i in range(nodes)])
-    strategy = strategy_named("brute")(Quest(choices, ("maximize",), 10, 1))
+    strategy = strategy_named("random")(Quest(choices, ("maximize",), 10, 1))
     asked = [strategy.ask(number) for number in range(12)]
     assert len({repr(chosen) for chosen in asked}) == 12
     varied = [key for key in asked[0] if len({chosen[key] for chosen in asked}) > 1]

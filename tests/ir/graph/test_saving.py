@@ -16,7 +16,8 @@ from torch import nn
 from chop.files import replaced_folder
 from chop.ir import MaseGraph
 from chop.ir.graph.names import ForeignName, Names
-from chop.ir.graph.saving import EXTRAS, Extra, made_from
+from chop.ir.graph.saved_layers import EXTRAS, Extra
+from chop.ir.graph.saving import made_from
 from chop.passes import Pipeline, run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 
@@ -146,8 +147,10 @@ def test_layers_and_functions_of_ones_own_come_back(tmp_path):
     assert (own.factor, own.act, own.table["a"]) == (3.0, F.relu, (1, None))
     assert torch.equal(own.table[2], torch.arange(3))
     assert back.custom_ops == graph.custom_ops
-    with pytest.raises(ValueError, match=r"doubled.*custom_ops"):
+    with pytest.raises(ValueError, match=r"Own.*custom_ops"):
         MaseGraph.from_checkpoint(tmp_path / "g")
+    with pytest.raises(ValueError, match=r"doubled.*custom_ops"):
+        MaseGraph.from_checkpoint(tmp_path / "g", custom_ops={"modules": {Own: {}}})
 
 
 def test_a_layer_is_as_it_was_and_not_as_it_would_be_configured(tmp_path):
@@ -155,9 +158,10 @@ def test_a_layer_is_as_it_was_and_not_as_it_would_be_configured(tmp_path):
     layer = Learning(3, 2, config=widths | {f"{o[:-6]}_frac_width": 4 for o in widths})
     layer.seen += 2
     layer.merged.append(nn.ReLU())
-    graph, x = MaseGraph(nn.Sequential(layer)), torch.randn(4, 3)
+    own = {"modules": {Learning: {}}}
+    graph, x = MaseGraph(nn.Sequential(layer), custom_ops=own), torch.randn(4, 3)
     graph.export(tmp_path / "g")
-    back = MaseGraph.from_checkpoint(tmp_path / "g")
+    back = MaseGraph.from_checkpoint(tmp_path / "g", custom_ops=own)
     assert torch.equal(back.model(x), graph.model(x))
     assert str(back.model) == str(graph.model)
 
@@ -189,7 +193,7 @@ def test_another_process_needs_chop_and_the_users_file_only(tmp_path):
         "if sys.argv[2] == 'save': MaseGraph(mine.Net(), custom_ops=ops).export(sys.argv[3])\n"
         "else: print(MaseGraph.from_checkpoint(sys.argv[3]).model(torch.ones(2)).tolist())"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
 
     def run(file, what):
         words = [sys.executable, "-c", script, str(file), what, str(tmp_path / "g")]
@@ -256,7 +260,7 @@ def test_a_swap_that_fails_is_undone(tmp_path, monkeypatch):
     rename = os.rename
 
     def broken(source, target):
-        if str(source).endswith(".part"):
+        if ".part" in str(source):
             raise OSError(5, "Input/output error")
         rename(source, target)
 
@@ -374,7 +378,7 @@ def test_a_file_cannot_make_what_is_no_layer(saved, cls):
 
 def test_a_file_cannot_set_methods_or_smuggle_in_code(saved, tmp_path):
     for key in ("forward", "_modules", "__class__", "state_dict"):
-        with pytest.raises(ValueError, match="no attribute that a file may set"):
+        with pytest.raises(ValueError, match="not an attribute that a file may set"):
             edited(saved, lambda c, key=key: c["modules"][1].update(attributes={key: 1}))
     for name in ("a b", "x = 1", "class", "__import__('os')"):
         with pytest.raises(ValueError, match=r"graph\.json"):

@@ -122,7 +122,7 @@ def test_metadata_edited_by_hand_may_be_any_toml(graph, tmp_path, text):
 )
 def test_what_is_no_toml_is_refused_with_its_line(graph, tmp_path, text):
     (tmp_path / "meta.toml").write_text(text)
-    with pytest.raises(ValueError, match=r"meta.toml is damaged or no TOML file: .*line \d"):
+    with pytest.raises(ValueError, match=r"meta.toml is damaged or not a TOML file: .*line \d"):
         load_node_meta_param_interface_pass(graph, tmp_path / "meta.toml")
 
 

@@ -31,6 +31,7 @@ def assert_as_alone(family, models, chosen, splits=None, **others):
     return outcomes
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_pairs_learn_as_alone(family, seed):
     draw = family.random(seed)
@@ -95,6 +96,7 @@ def test_the_best_epoch_is_kept_as_its_checkpoint_would_be(family, tmp_path):
 FORMATS = ["minifloat_ieee", "log", "block_fp", "binary", "ternary", "scale_integer", "fp8"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_format_learns_as_alone_beside_others(family, name):
     configs = [family.of_format(name), family.integer(6, 3), None, family.of_format(name)]

@@ -46,6 +46,7 @@ class Picture(nn.Module):
         return self.fc2(torch.tanh(self.fc1(self.act(x))))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", [None, "integer", "scale_integer", "block_fp"])
 def test_small_resnets_of_several_widths_learn_as_alone(family, format):
     config = family.integer(8, 5) if format == "integer" else format and family.of_format(format)
@@ -65,6 +66,7 @@ def test_small_resnets_of_several_widths_learn_as_alone(family, format):
         assert outcome.loss == pytest.approx(fitted.validation.loss, abs=TOLERANCE)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("format", ["integer", "scale_integer", "ternary"])
 def test_pictures_that_are_flattened_first_learn_as_alone(family, format):
     config = family.integer(7, 4) if format == "integer" else family.of_format(format)

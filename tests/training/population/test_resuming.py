@@ -38,6 +38,7 @@ def facts(outcome):
     return {key: value for key, value in vars(outcome).items() if key != "seconds"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("killed_at", [1, 2, 3, 4])
 def test_resumed_is_uninterrupted(family, tmp_path, killed_at):
     whole = models(family)
@@ -66,6 +67,7 @@ def test_resumed_is_uninterrupted(family, tmp_path, killed_at):
     assert family.distance(again[0], members[0]) == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("killed_at", [2, 4])
 def test_the_best_epoch_survives_as_well(family, tmp_path, killed_at):
     whole = models(family)

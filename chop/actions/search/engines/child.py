@@ -1,4 +1,4 @@
-"""A process that measures what it is sent: `python -m chop.actions.search.engines.child FD`."""
+"""A process that measures what it is sent; `engines.processes` starts it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -44,15 +43,12 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def main() -> None:
+def main(descriptor: int) -> None:
+    """Measure what comes through the pipe of that number."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):  # the search itself is told
         signal.signal(number, signal.SIG_IGN)
     logging.getLogger("chop").setLevel(logging.ERROR)
-    pipe = Connection(int(sys.argv[1]))
+    pipe = Connection(descriptor)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(pipe)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -12,13 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from chop.actions.search.engines.base import Died, Event, Hearsay, Note, Work, overdue
 from chop.actions.search.outcome import Outcome
+from chop.processes import import_path
 
 STARTS = 3  # processes in a row that may be killed before one of them is ready
+# -P, and folders that are listed one by one: a worker imports from where the search does alone
+START = (
+    "import sys; pipe, *sys.path = sys.argv[1:]; "
+    "from chop.actions.search.engines.child import main; main(int(pipe))"
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # are for the search itself, which then ends us
 
 
@@ -46,14 +50,11 @@ class Processes:
 
     def _spawned(self) -> _Child:
         ours, theirs = Pipe()
-        path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
-        environment = os.environ | {"PYTHONPATH": path}
         with _blocked():
             process = subprocess.Popen(
-                [sys.executable, "-m", "chop.actions.search.engines.child", str(theirs.fileno())],
+                [sys.executable, "-P", "-c", START, str(theirs.fileno()), *import_path()],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=environment,
             )
         theirs.close()
         return _Child(process, ours)

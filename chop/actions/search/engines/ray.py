@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -13,15 +12,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from chop.actions.search.engines.base import Died, Event, Hearsay, Note, Work, overdue
+from chop.processes import import_path
 
 logger = logging.getLogger(__name__)
 
 STARTS = 3  # workers in a row that may be lost before one of them is ready
 PATIENCE = 60.0  # seconds without a worker after which that is said
+SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set for a job of `ray job submit`, which has a folder
 # what Ray tells the driver by itself; we say the same in our words
 SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -70,9 +71,8 @@ class RayEngine:
             raise
 
     def _start(self) -> _Member:
-        path = [str(Path(folder).resolve()) for folder in sys.path]
         actor = self._class.remote()
-        return _Member(actor, actor.begin.remote(path, self._packed))
+        return _Member(actor, actor.begin.remote(import_path(), os.getcwd(), self._packed))
 
     def free(self) -> int:
         return self.slots - len(self._waiting) - sum(m.task is not None for m in self._members)
@@ -196,9 +196,12 @@ def _connect(ray: Any) -> None:
     """
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        with _signals_kept(), warnings.catch_warnings():
+        with _signals_kept(), warnings.catch_warnings(), TemporaryDirectory() as empty:
             warnings.simplefilter("ignore")
-            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+            # without a folder of the job's own, Ray's workers import from the present one
+            environment = {} if SUBMITTED in os.environ else {"working_dir": empty}
+            quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+            ray.init(**quiet, runtime_env=environment)
     except Exception as error:  # Ray raises what it likes
         reason = str(error).strip().partition("\n")[0]
         raise ConnectionError(
@@ -256,12 +259,16 @@ def _actor_class() -> type:
     """A class that Ray sends by value, for a worker has to be told where `chop` is."""
 
     class Trials:
-        def begin(self, path: list[str], packed: bytes) -> str | None:
+        def begin(self, path: list[str], folder: str, packed: bytes) -> str | None:
             """Make the worker; what is wrong, if something is."""
+            import contextlib
             import logging
+            import os
             import sys
 
             sys.path[:] = dict.fromkeys([*path, *sys.path])
+            with contextlib.suppress(OSError):  # of another machine
+                os.chdir(folder)
             try:
                 from chop.actions.search.problem import unpacked
 

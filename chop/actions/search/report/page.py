@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import string
 from importlib import resources
 from pathlib import Path
@@ -12,8 +11,8 @@ from pathlib import Path
 from chop.actions.search.report import sections
 from chop.actions.search.report.columns import page_data
 from chop.actions.search.report.markup import json_block, tag
-from chop.actions.search.report.record import SearchRecord, read_record
-from chop.files import write_text
+from chop.actions.search.report.record import SearchRecord, drawable, read_record
+from chop.files import write_whole
 
 __all__ = ["report_page", "write_report"]
 
@@ -21,14 +20,12 @@ SCRIPTS = ("basics.js", "scatter.js", "curves.js", "parallel.js", "design.js", "
 
 
 def write_report(record: Path, output: Path | None = None) -> Path:
-    """Write the page of a `search.json`, beside it if no other file is named."""
-    page = report_page(read_record(record))
+    """Write the page of a search, beside its `search.json` if no other file is named."""
+    found = read_record(record)
+    with drawable(record):
+        page = report_page(found)
     file = (output or record.with_name("report.html")).expanduser()
-    if file.is_dir():
-        raise IsADirectoryError(f"{str(file)!r} is a folder; name a file in it")
-    part = write_text(file.with_name(f".{file.name}.{os.getpid()}.part"), page)
-    os.replace(part, file)  # somebody may be looking at the last one
-    return file
+    return write_whole(file, page)
 
 
 def report_page(record: SearchRecord) -> str:

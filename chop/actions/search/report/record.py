@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from chop.actions.config import ConfigError
 from chop.actions.invocation import called
+from chop.actions.search.running import FILE as RUNNING
+from chop.actions.search.running import Note, is_running, read_note
+from chop.redaction import redacted, redacted_text
 from chop.registry import nearest
 
 __all__ = ["Objective", "SearchRecord", "Space", "Trial", "find_record", "read_record"]
@@ -88,7 +92,7 @@ class SearchRecord(_Part):
     """A whole search."""
 
     version: int
-    command: str = "ch search"
+    command: Annotated[str, AfterValidator(lambda text: redacted_text(text))] = "ch search"
     started: str | None = None
     finished: str | None = None
     seconds: float | None = None
@@ -102,7 +106,7 @@ class SearchRecord(_Part):
     seed: int | None = None
     sampler: str | None = None
     study: str | None = None
-    storage: str | None = None
+    storage: Annotated[str | None, AfterValidator(redacted)] = None
     workers: int | None = None
     space: Space = Space()
     objectives: list[Objective] = Field(min_length=1)
@@ -114,6 +118,7 @@ class SearchRecord(_Part):
     importance: dict[str, dict[str, float | None]] = {}
     chosen: int | None = None
     test: dict[str, dict[str, Any]] | None = None
+    state: Literal["running", "cut"] | None = None  # of a search that has not written its files
 
     @property
     def goals(self) -> list[Objective]:
@@ -139,26 +144,46 @@ def finite(value: float | None, divisor: float = 1.0) -> float | None:
 
 
 def find_record(where: str | Path, project_dir: Path) -> Path:
-    """The `search.json` meant by a project's name, its folder, or the file itself."""
+    """The file by which `read_record` knows the search of a project, or the file that is named.
+
+    That is its search.json and, as long as it has none or is not up to date, the note of the
+    running search or the journal of its study.
+    """
     path = Path(where).expanduser()
     if path.is_file():
         return path
     folder = path if path.is_dir() else project_dir / path
     if not folder.is_dir():
         raise ConfigError(_no_such_project(str(where), project_dir))
-    places = (folder / IN_PROJECT, folder / IN_PROJECT.name)
-    found = next((place for place in places if place.is_file()), None)
-    if found is None and any((folder / IN_PROJECT).parent.glob("*.journal")):
-        raise ConfigError(
-            f"the search in {folder} was cut off before it wrote its files; go on with it by "
-            f"`{called()} search … --project {folder.name} --resume`"
-        )
-    if found is None:
-        raise ConfigError(
-            f"no search in {folder}: {IN_PROJECT} is missing; "
-            f"run `{called()} search --project {folder.name}` first, or name another project"
-        )
-    return found
+    for place in ((folder / IN_PROJECT).parent, folder):
+        if (found := _record_in(place)) is not None:
+            return found
+    raise ConfigError(
+        f"no search in {folder}: {IN_PROJECT} is missing; "
+        f"run `{called()} search --project {folder.name}` first, or name another project"
+    )
+
+
+def _record_in(folder: Path) -> Path | None:
+    """What is known of the latest search in a folder: the first of these that is there."""
+    note = read_note(folder)
+    is_known = note is not None and note.study is not None and note.storage is not None
+    if is_known and is_running(folder):
+        return folder / RUNNING
+    if (folder / FILE).is_file():
+        return folder / FILE
+    if note is not None:
+        return folder / RUNNING
+    return _latest_journal(folder)
+
+
+def _latest_journal(folder: Path) -> Path | None:
+    if next(folder.glob("*.journal"), None) is None:
+        return None
+    from chop.actions.search.place import numbered_journals
+
+    numbered = numbered_journals(folder)
+    return numbered[max(numbered)] if numbered else next(folder.glob("*.journal"))
 
 
 def _no_such_project(name: str, project_dir: Path) -> str:
@@ -175,7 +200,29 @@ def _listed(names: list[str], most: int = 8) -> str:
 
 
 def read_record(file: Path) -> SearchRecord:
-    """The search in `file`, or a sentence that says what is wrong with it."""
+    """The search that `file` tells of, or a sentence that says what is wrong with it."""
+    from chop.actions.search.report.study import read_running, read_study
+
+    if file.name == RUNNING:
+        return read_running(file.parent) or read_record(file.with_name(FILE))
+    if file.suffix == ".journal":
+        return read_study(str(file), Note(file.stem), file.parent, running=False)
+    with drawable(file):
+        return _read(file)
+
+
+@contextlib.contextmanager
+def drawable(file: Path) -> Iterator[None]:
+    """Errors of JSON that no search has written as one sentence."""
+    try:
+        yield
+    except RecursionError as error:
+        raise ValueError(_damaged(file, "it is nested too deeply")) from error
+    except OverflowError as error:
+        raise ValueError(_damaged(file, "a number in it is too large")) from error
+
+
+def _read(file: Path) -> SearchRecord:
     try:
         content = json.loads(
             file.read_text(encoding="utf-8"),
@@ -183,7 +230,7 @@ def read_record(file: Path) -> SearchRecord:
             parse_float=lambda text: finite(float(text)),
             object_hook=_sharing(),
         )
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ValueError(_damaged(file, str(error))) from error
     if not isinstance(content, dict) or not isinstance(content.get("version"), int):
         raise ValueError(_damaged(file, "it has no version"))

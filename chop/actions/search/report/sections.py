@@ -44,7 +44,27 @@ def subtitle(record: SearchRecord) -> Html:
         " These numbers say nothing about real measurements.",
         class_="note",
     )
-    return join([sentence, note if record.simulated else None])
+    return join([sentence, _unfinished(record), note if record.simulated else None])
+
+
+def _unfinished(record: SearchRecord) -> Html | None:
+    """Whether there is more to come."""
+    if record.state is None:
+        return None
+    done = f"the page shows the {len(record.trials):,} trials that are done"
+    if record.state == "running":
+        return tag(
+            "p",
+            tag("strong", "This search is running."),
+            f" So far, {done}; make it again for more.",
+            class_="note",
+        )
+    return tag(
+        "p",
+        tag("strong", "This search was cut off."),
+        f" Until --resume goes on with it, {done}.",
+        class_="note",
+    )
 
 
 def _listed(words: list[str]) -> str:

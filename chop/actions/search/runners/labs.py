@@ -107,9 +107,9 @@ class LabRunner:
         """The graph with metadata; those that it has are left as they are."""
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
-        given = get_dummy_input(self.model_info, data_module, self.task, self.device)
-        if len(given) == 1:  # whatever the model calls its only input
-            given = {str(graph.inputs[0].target): next(iter(given.values()))}
+        given = get_dummy_input(
+            self.model_info, data_module, self.task, self.device, model=graph.model
+        )
         init_metadata_analysis_pass(graph)
         add_common_metadata_analysis_pass(graph, {"dummy_in": given, "add_value": False})
         return graph

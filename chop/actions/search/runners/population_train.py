@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import inspect
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,8 +172,10 @@ def _metrics(report: Report) -> dict[str, float]:
 
 def forget(folder: Path, first: int) -> None:
     """Remove the snapshots of a group whose trials are recorded."""
-    for file in _snapshots(folder, first):
+    for file in folder.glob(f"{first}-*.pt"):
         file.unlink(missing_ok=True)
+    for part in folder.glob(f".{first}-*.part"):  # of processes that were killed
+        shutil.rmtree(part, ignore_errors=True)
     with contextlib.suppress(OSError):  # others are at work
         folder.rmdir()
 
@@ -183,8 +186,3 @@ def forget_recorded(folder: Path, recorded: Collection[int], group: int, trials:
     for first in firsts:
         if all(number in recorded for number in range(first, min(first + group, trials))):
             forget(folder, first)
-
-
-def _snapshots(folder: Path, first: int) -> Iterator[Path]:
-    yield from folder.glob(f"{first}-*.pt")
-    yield from folder.glob(f".{first}-*.part")  # of processes that were killed

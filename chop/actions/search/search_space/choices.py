@@ -13,6 +13,7 @@ from chop.registry import UnknownName
 RANGE_KEYS = {"min", "max", "step", "log"}
 SEPARATOR = "/"
 CLOSE = 1e-9  # of a step: 0.7 / 0.1 is a little less than 7
+EXACT = 2**53  # up to which every whole number is one that a storage of Optuna can hold
 
 
 class Suggester(Protocol):
@@ -102,7 +103,8 @@ class Range:
     def suggest(self, trial: Suggester, key: str) -> Any:
         if self.whole:
             low, high, step = int(self.low), int(self.high), int(self.step or 1)
-            return trial.suggest_int(key, low, high, step=step, log=self.log)
+            # as a storage would give it back
+            return int(float(trial.suggest_int(key, low, high, step=step, log=self.log)))
         return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
     def nth(self, index: int) -> Any:
@@ -120,8 +122,8 @@ class Range:
         return {key: value for key, value in shown.items() if value is not None}
 
 
-def choice_of(value: Any, where: str) -> Choice:
-    """What a leaf of a seed offers: a list of values, or `{min, max, step, log}`."""
+def choice_of(value: Any, where: str, *, tables: bool = True) -> Choice:
+    """What a leaf of a seed offers: a list of values, `tables` among them or not, or a range."""
     if isinstance(value, Mapping) and {"min", "max"} <= value.keys():
         for key in value:
             if key not in RANGE_KEYS:
@@ -133,9 +135,38 @@ def choice_of(value: Any, where: str) -> Choice:
         )
     if not value:
         raise ValueError(f"{where} is an empty list; give at least one choice")
+    for offered in value:
+        _check_offered(offered, where, tables)
     if any(_same(v, other) for i, v in enumerate(value) for other in value[:i]):
         raise ValueError(f"{where} offers a value twice: {list(value)}")
     return OneOf(tuple(value))
+
+
+def _check_offered(value: Any, where: str, tables: bool) -> None:
+    """Refuse a choice that could not be written to a file and found again in it."""
+    if not _is_plain(value, tables):
+        raise ValueError(
+            f"{where} offers {value!r:.80}; choices are numbers, text, true, false, or lists "
+            f"{'and tables ' if tables else ''}of these"
+        )
+    if _has_nan(value):
+        raise ValueError(
+            f"{where} offers {value!r:.80}, which is not equal to itself; leave nan out"
+        )
+
+
+def _is_plain(value: Any, tables: bool) -> bool:
+    if isinstance(value, Mapping):
+        return tables and all(isinstance(k, str) and _is_plain(v, tables) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item, tables) for item in value)
+    return isinstance(value, bool | int | float | str | None)
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, Mapping | list | tuple):
+        return any(map(_has_nan, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -161,11 +192,37 @@ def _range(value: Mapping[str, Any], where: str) -> Range:
         raise ValueError(f"{where}.log is true or false, not {log!r}")
     if log and (low <= 0 or step is not None):
         raise ValueError(f"{where}: a logarithmic range starts above 0 and has no step")
+    if isinstance(low, int) and isinstance(high, int):
+        _check_exact(low, high, step, where)
     return Range(low, high, step, bool(log))
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and type(value) is not bool
+
+
+def _check_exact(low: int, high: int, step: int | None, where: str) -> None:
+    """Refuse whole numbers that a storage, which holds them as float64, would change."""
+    for key, number in (("min", low), ("max", high)):
+        if not _is_exact(number):
+            raise ValueError(
+                f"{where}.{key} = {number!r:.40} is not exact as a float64, as which studies store "
+                f"it; use a number of at most 2**53"
+            )
+    if step not in (None, 1) and max(abs(low), abs(high)) > EXACT:
+        raise ValueError(
+            f"{where}: the steps of a range beyond 2**53 are not all exact; leave step out, or set "
+            f"max to at most 2**53"
+        )
+
+
+def _is_exact(number: int) -> bool:
+    try:
+        return int(float(number)) == number
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -249,11 +306,9 @@ def _groups(parameters: Sequence[Parameter]) -> list[Group]:
 def _alternatives(group: Group) -> list[tuple[Any, list[Parameter], int | None]]:
     """Each value of the first parameter, the others that exist with it, and their number."""
     head, *rest = group
-    if head.choice.count is None:
-        return [(None, [], None)]
+    assert isinstance(head.choice, OneOf), "what others depend on is a list, and never long"
     found = []
-    for i in range(head.choice.count):
-        value = head.choice.nth(i)
+    for value in head.choice.values:
         there = [p for p in rest if p.exists({head.key: value})]
         counts = [p.choice.count for p in there]
         product = None if None in counts else math.prod(c for c in counts if c is not None)
@@ -262,12 +317,16 @@ def _alternatives(group: Group) -> list[tuple[Any, list[Parameter], int | None]]
 
 
 def _count(group: Group) -> int | None:
+    if len(group) == 1:  # a range may have more values than any list
+        return group[0].choice.count
     counts = [count for *_, count in _alternatives(group)]
     return None if None in counts else sum(c for c in counts if c is not None)
 
 
 def _decode(group: Group, index: int) -> dict[str, Any]:
     head = group[0]
+    if len(group) == 1:
+        return {head.key: head.choice.nth(index)}
     for value, there, count in _alternatives(group):
         assert count is not None
         if index >= count:

@@ -11,7 +11,9 @@ from torch import fx, nn
 
 from chop.actions.search.search_space.parts import frozen
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.numerics.kept import Kept, Seen, Vouched
+from chop.numerics.weight_cache import CachedWeight as Kept
+from chop.numerics.weight_cache import ObservedParameter as Seen
+from chop.numerics.weight_cache import TrackedWeights as Vouched
 from chop.passes.graph.transforms.quantize.quantize import (
     call_instead,
     node_config,

@@ -89,15 +89,17 @@ class NodePart(Part):
         self, graph: MaseGraph, node: fx.Node, own: list[Parameter], chosen: Mapping[str, Any]
     ) -> None:
         """Raise what the pass would say of a node's table."""
+        from chop.passes.base import PASSES
         from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_form
         from chop.passes.graph.transforms.quantize.variants import is_variant
 
         config = {p.key.rpartition("/")[2]: chosen[p.key] for p in own if p.exists(chosen)}
-        name = config.get("name")
-        if self.run.name != "quantize":
-            if name not in WIDENINGS or self.run.name == "redefine":
-                self.run.check({"by": "name", node.name: {"config": config}})
-        elif name is not None and name not in WIDENINGS and not is_variant(name):
+        name, table = config.get("name"), {"by": "name", node.name: {"config": config}}
+        if name in WIDENINGS:
+            PASSES["redefine"].check(table)
+        elif self.run.name != "quantize":
+            self.run.check(table)
+        elif name is not None and not is_variant(name):
             quantized_form(graph, node, node_config(node.name, {"config": config}))
 
     def config(self, chosen: Mapping[str, Any]) -> Config:

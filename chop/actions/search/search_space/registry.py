@@ -60,7 +60,9 @@ def _by_hand(name: str, cls: type[Any], table: Mapping[str, Any], problem: Probl
 def lab_space(cls: type[Any], table: Mapping[str, Any], problem: Problem) -> Any:
     """A space with the labs' four hooks, for the parent."""
     model, config = problem.graph.model, {k: v for k, v in table.items() if k != "name"}
-    inputs = get_dummy_input(problem.model_info, problem.data_module, problem.task, "cpu")
+    inputs = get_dummy_input(
+        problem.model_info, problem.data_module, problem.task, "cpu", model=model
+    )
     return cls(model, problem.model_info, config, inputs, problem.accelerator)
 
 
@@ -188,10 +190,19 @@ def _batches(problem: Problem) -> list[Any]:
     device = next(problem.graph.model.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(problem.seed)
-        found = InputGenerator(
-            problem.model_info, problem.data_module, problem.task, "train", SETTLING
-        )
+        found = _generator(problem, SETTLING)
         return [{name: x.to(device) for name, x in batch.items()} for batch in found]
+
+
+def _generator(problem: Problem, max_batches: int | None = None) -> InputGenerator:
+    return InputGenerator(
+        problem.model_info,
+        problem.data_module,
+        problem.task,
+        "train",
+        max_batches,
+        model=problem.graph.model,
+    )
 
 
 def _generated(run: str, problem: Problem) -> dict[str, Any]:
@@ -200,5 +211,4 @@ def _generated(run: str, problem: Problem) -> dict[str, Any]:
 
     if "input_generator" not in PASSES[run].options:
         return {}
-    data = problem.data_module
-    return {"input_generator": InputGenerator(problem.model_info, data, problem.task, "train")}
+    return {"input_generator": _generator(problem)}

@@ -105,6 +105,9 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
     head = choice_of(choices["name"], f"{where}.name")
     if not isinstance(head, OneOf):
         raise ValueError(f"{where}.name is a list of names, not a range")
+    for name in head.values:
+        if not isinstance(name, str | None):
+            raise ValueError(f'{where}.name offers {name!r:.80}; names are text, or "NA" for none')
     parameters = [Parameter(f"{path}/name", head)]
     for place, choice, names in _leaves(choices, head.values, where):
         key, real = place.rpartition(".")[2], [name for name in names if name is not None]
@@ -133,8 +136,8 @@ def _leaves(
         if key == "name" or key in own:
             continue
         others = tuple(name for name in names if key not in own.get(name, ()))
-        yield f"{where}.{key}", choice_of(value, f"{where}.{key}"), others
+        yield f"{where}.{key}", choice_of(value, f"{where}.{key}", tables=False), others
     for name, inner in own.items():
         for key, value in inner.items():
             place = f"{where}.{name}.{key}"
-            yield place, choice_of(value, place), (name,)
+            yield place, choice_of(value, place, tables=False), (name,)

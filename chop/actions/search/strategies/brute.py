@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+from chop.actions.search.search_space.choices import shown_size
 from chop.actions.search.strategies.base import Chosen, Quest, Strategy, register_strategy
+
+MOST = 10**9  # designs; at a millisecond each, they take a fortnight
 
 
 @register_strategy("brute", "brute-force", "bruteforce", "grid")
@@ -20,6 +23,11 @@ class BruteForce(Strategy):
             raise ValueError(
                 "brute force goes through all designs, and a range of fractions has no end of "
                 "them; give the range a step, or list its values"
+            )
+        if size > MOST:
+            raise ValueError(
+                f"brute force tries every design, and this space has {shown_size(size)} designs, "
+                f"more than {MOST:,}; use tpe, random or nsgaii, or offer fewer choices"
             )
         self.size = size
         self._start = quest.seed_of(0) % size

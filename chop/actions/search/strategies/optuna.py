@@ -273,6 +273,12 @@ class GP(OptunaStrategy):
 
     sampler = "GPSampler"
 
+    def _sampler(self, number: int) -> BaseSampler:
+        from chop.actions.search.rounded import Rounded, has_long_ranges
+
+        made = super()._sampler(number)
+        return Rounded(made) if has_long_ranges(distributions(self.quest.choices)) else made
+
 
 @register_strategy("cmaes")
 class CmaEs(OptunaStrategy):

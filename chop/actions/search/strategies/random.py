@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
+from chop.actions.search.search_space.choices import EXACT
 from chop.actions.search.strategies.base import Chosen, Strategy, register_strategy
 
 
@@ -23,14 +24,18 @@ class _Dice:
     """Suggests numbers without looking at anything."""
 
     def __init__(self, generator: Random) -> None:
-        self._random = generator.random
+        self._random, self._below = generator.random, generator.randrange
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
         if log:
-            return round(self.suggest_float(name, low - 0.5, high + 0.5, log=True))
-        return low + step * int(self._random() * ((high - low) // step + 1))
+            drawn = round(self.suggest_float(name, low - 0.5, high + 0.5, log=True))
+            return min(max(drawn, low), high)
+        count = (high - low) // step + 1
+        if count > EXACT:  # a float has too few digits for all of them
+            return low + step * self._below(count)
+        return low + step * int(self._random() * count)
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False

@@ -12,8 +12,8 @@ from chop.ir.graph.mase_metadata import MaseMetadata, Operands, TensorMeta, mase
 from chop.ir.operands import bind_operands, flatten
 from chop.ir.ops import MASE_TYPES, identify
 from chop.passes.base import graph_pass, has_metadata
-from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import verilog_params
-from chop.passes.graph.analysis.utils import fetch_attr
+from chop.passes.graph.describe.hardware import verilog_params
+from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.utils import get_module_by_target, vf
 from chop.registry import UnknownName
 

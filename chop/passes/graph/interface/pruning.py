@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from chop.ir.graph.saving import EXTRAS, Extra
+from chop.ir.graph.saved_layers import EXTRAS, Extra
 
 HOME = "chop.passes.graph.transforms.pruning"
 

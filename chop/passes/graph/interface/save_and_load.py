@@ -16,6 +16,7 @@ from chop.ir.graph.names import Names, own_of
 from chop.ir.graph.saving import load_graph, save_graph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
+from chop.passes.options import InputPath, OutputPath
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class _TakesPath(GraphPass):
 
 
 @graph_pass("save_mase_graph", "interface", cls=_TakesPath)
-def save_mase_graph_interface_pass(graph: MaseGraph, *, save_dir: str | Path) -> dict[str, Any]:
+def save_mase_graph_interface_pass(graph: MaseGraph, *, save_dir: OutputPath) -> dict[str, Any]:
     """Save the graph as a folder that replaces `save_dir` as a whole; the graph is only read."""
     folder = save_graph(graph, save_dir)
     show_logs_unless_configured()
@@ -39,7 +40,7 @@ def save_mase_graph_interface_pass(graph: MaseGraph, *, save_dir: str | Path) ->
 
 
 @graph_pass("load_mase_graph", "interface", cls=_TakesPath, new_nodes=True)
-def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: str | Path) -> dict[str, Any]:
+def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: InputPath) -> dict[str, Any]:
     """Turn the graph into the one that was saved in `load_dir`, on the device that it is on."""
     first = next(graph.model.parameters(), torch.empty(0))
     loaded = load_graph(load_dir, first.device, graph.custom_ops)
@@ -54,7 +55,7 @@ def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: str | Path) ->
 
 @graph_pass("save_node_meta_param", "interface", needs=("metadata",), cls=_TakesPath)
 def save_node_meta_param_interface_pass(
-    graph: MaseGraph, *, save_path: str | Path
+    graph: MaseGraph, *, save_path: OutputPath
 ) -> dict[str, Any]:
     """Write the metadata of all nodes to a TOML file, a table per node; tensors lie beside it."""
     write_node_meta(graph, Path(save_path), Names(own_of(graph.custom_ops)))
@@ -65,7 +66,7 @@ def save_node_meta_param_interface_pass(
 
 @graph_pass("load_node_meta_param", "interface", cls=_TakesPath)
 def load_node_meta_param_interface_pass(
-    graph: MaseGraph, *, load_path: str | Path
+    graph: MaseGraph, *, load_path: InputPath
 ) -> dict[str, Any]:
     """Give nodes the metadata that a TOML file has for them."""
     read_node_meta(graph, Path(load_path), Names(own_of(graph.custom_ops)))

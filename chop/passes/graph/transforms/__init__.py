@@ -3,7 +3,7 @@
 from chop.passes.graph.transforms import lutnet as lutnet  # whose layers register themselves
 from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
 from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
-from chop.passes.graph.transforms.logicnets import logicnets_fusion_transform_pass
+from chop.passes.graph.transforms.logicnets_fusion import logicnets_fusion_transform_pass
 from chop.passes.graph.transforms.lora import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,

@@ -18,9 +18,8 @@ from torch.nn.utils import parametrize
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.analysis.utils import fetch_attr
-from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
-from chop.passes.graph.transforms.upkeep import (
+from chop.passes.graph.describe.nodes import fetch_attr
+from chop.passes.graph.transforms.metadata_sync import (
     bypass,
     calls,
     exchange,
@@ -29,6 +28,7 @@ from chop.passes.graph.transforms.upkeep import (
     read_modules,
     take_results,
 )
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from torch import fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.transforms.upkeep import add_metadata, finish, outer_names
+from chop.passes.graph.transforms.metadata_sync import add_metadata, finish, outer_names
 from chop.passes.options import STACK, Choice, Problem, choices
 from chop.registry import UnknownName
 
@@ -93,14 +93,14 @@ def _innermost(groups: Groups) -> list[str]:
     return [name for name in groups if name not in outer]
 
 
-class _Part:
+class _SubgraphPart:
     """A group of nodes as a graph of its own, with what goes in and what comes out."""
 
     def __init__(self, graph: fx.Graph, inputs: list[fx.Node], outputs: list[fx.Node]) -> None:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
 
 
-def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _Part | None:
+def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _SubgraphPart | None:
     """The group as a graph whose names count from the module; None if it uses others' layers."""
     prefix, members = f"{name}.", set(group)
     sources = dict.fromkeys(s for node in group for s in node.all_input_nodes if s not in members)
@@ -119,7 +119,7 @@ def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _Part | None:
         copy.target = str(node.target).removeprefix(prefix)
     results = [env[node] for node in outputs]
     part.output(results[0] if len(results) == 1 else tuple(results))
-    return _Part(part, inputs, outputs)
+    return _SubgraphPart(part, inputs, outputs)
 
 
 def _inside(graph: MaseGraph) -> dict[str, list[fx.Node]]:
@@ -133,7 +133,7 @@ def _inside(graph: MaseGraph) -> dict[str, list[fx.Node]]:
 
 
 def _why_not(
-    groups: list[list[fx.Node]], parts: Sequence[_Part | None], inside: list[fx.Node]
+    groups: list[list[fx.Node]], parts: Sequence[_SubgraphPart | None], inside: list[fx.Node]
 ) -> str | None:
     members = {node for group in groups for node in group}
     for node in inside:
@@ -161,7 +161,7 @@ def _outline(graph: fx.Graph) -> str:
 
 
 def _call(
-    graph: MaseGraph, name: str, group: list[fx.Node], part: _Part, inner: fx.GraphModule
+    graph: MaseGraph, name: str, group: list[fx.Node], part: _SubgraphPart, inner: fx.GraphModule
 ) -> dict[fx.Node, fx.Node]:
     """Put one call of `inner` in the place of a group; what takes the place of its results."""
     graph.model.add_submodule(name, inner)

@@ -11,24 +11,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import Operands, mase
+from chop.ir.graph.mase_metadata import mase
 from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
-from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.metadata_sync import calls
 from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
 from chop.passes.graph.transforms.quantize.config import without_na
 from chop.passes.graph.transforms.quantize.variants import layer_variant
-from chop.passes.graph.transforms.upkeep import (
-    bypass,
-    calls,
-    exchange,
-    finish,
-    own_copy,
-    take_results,
-)
-from chop.passes.graph.utils import get_node_by_name
-from chop.passes.options import Choice, Problem, choices
-from chop.registry import UnknownName, unknown
+from chop.registry import UnknownName
 
 MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries
 MAX_ENTRIES = 2**26  # of all tables of a layer
@@ -98,7 +88,7 @@ class LogicNets(Neurons):
         cls, configs: Mapping[fx.Node, dict[str, Any]], graph: MaseGraph, baseline: MaseGraph
     ) -> dict[fx.Node, dict[str, Any]]:
         """The configs with the names of norm and activation after each node, if they have none."""
-        here, there = _called_once(graph), _called_once(baseline)
+        here, there = called_once(graph), called_once(baseline)
         found = dict(configs)
         for node, config in configs.items():
             if any(config.get(key) for key in AROUND) or node.name not in here:
@@ -110,7 +100,7 @@ class LogicNets(Neurons):
                 )
             names = [n.name for n in _followers(cls.norm, there[node.name], baseline, there)]
             followers = _same_followers(node, names, here)
-            able = itertools.takewhile(lambda n: _is_rows(graph, n), followers)
+            able = itertools.takewhile(lambda n: is_rows(graph, n), followers)
             found[node] = {**config, AROUND[1]: [n.name for n in able]}
         return found
 
@@ -414,123 +404,19 @@ def _applied(layer: nn.Module, x: Tensor) -> Tensor:
     return x if layer.bias is None else x + layer.bias.reshape(-1, *ones)
 
 
-@graph_pass("logicnets_fusion", "transform", needs=("common",))
-def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[str, Any]:
-    """Merge the layers around LogicNets layers into them, and compute their truth tables.
-
-    Each key is the name of such a node, with a table `{"config": {"additional_layers_inputs":
-    […], "additional_layers_outputs": […]}}` of names of nodes, in the order in which they are
-    computed; without them, those of the config that the layer was quantized with. Without any key,
-    all LogicNets layers whose configs name layers are merged with them.
-    """
-    per_node = per_node or {name: {} for name in _unmerged(graph)}
-    plans = {key: _plan(graph, key, table) for key, table in per_node.items()}
-    erased = []
-    for node, before, after in plans.values():
-        layer = own_copy(graph.modules[str(node.target)])
-        assert isinstance(layer, LogicNets)
-        modules = [[graph.modules[str(n.target)] for n in part] for part in (before, after)]
-        try:
-            layer.merge(*modules)
-        except ValueError as error:
-            raise PassArgsError(f"{node.name!r}: {error}") from None
-        layer.calculate_truth_tables()
-        if after:
-            take_results(node, after[-1])
-        if before:
-            mase(node).common.args = Operands()  # it takes another node's result from now on
-        for part in (*before, *after):
-            erased.append(str(part.target))
-            bypass(graph, part, part.all_input_nodes[0])
-        exchange(graph, [node], layer)
-    finish(graph, unused=erased)
-    return {"fused": list(plans), "erased": erased}
-
-
-@logicnets_fusion_transform_pass.law
-def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
-    for key, table in options.items():
-        config = _config(table)
-        if config is None:
-            yield Problem(
-                key,
-                f"{key!r} needs a table {{'config': {{'additional_layers_outputs': […], …}}}}, "
-                f"not {table!r:.60}",
-            )
-        for option in config or ():
-            if option not in KEYS:
-                text = f"{key!r}: {unknown('key of logicnets', option, KEYS)}"
-                yield Problem(f"{key}.config.{option}", text)
-
-
-@logicnets_fusion_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
-    for key, table in options.items():
-        yield Choice(key, "name", key)
-        config = without_na(_config(table) or {})
-        for option in AROUND:
-            yield from choices(f"{key}.config.{option}", "name", config.get(option))
-
-
-def _config(table: Any) -> Mapping[str, Any] | None:
-    config = table.get("config", table) if isinstance(table, Mapping) else None
-    return config if isinstance(config, Mapping) else None
-
-
-def _unmerged(graph: MaseGraph) -> Iterator[str]:
-    for name, node in _called_once(graph).items():
-        layer = graph.modules[str(node.target)]
-        if not isinstance(layer, LogicNets) or layer.is_fused:
-            continue
-        if any(layer.config.get(key) for key in AROUND):
-            yield name
-
-
-Merge = tuple[fx.Node, list[fx.Node], list[fx.Node]]
-
-
-def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
-    """The node, those to merge before it and those after it; refuses what cannot be merged."""
-    config = table.get("config", table)
-    node = _node(graph, key)
-    layer = graph.modules[str(node.target)] if node.op == "call_module" else None
-    if not isinstance(layer, LogicNets):
-        raise PassArgsError(
-            f"node {key!r} is no LogicNets layer; quantize it with name = logicnets"
-        )
-    if len(calls(graph)[layer]) > 1:
-        raise PassArgsError(f"node {key!r}: its layer is called by other nodes too; leave it")
-    names = [list(without_na(config).get(k) or layer.config.get(k) or ()) for k in AROUND]
-    before, after = ([_node(graph, name) for name in part] for part in names)
-    chain = [*before, node, *after]
-    for first, second in itertools.pairwise(chain):
-        if not _follows(first, second):
-            raise PassArgsError(
-                f"{key!r}: {second.name!r} does not follow {first.name!r} alone; "
-                f"name the layers in the order in which they are computed"
-            )
-    for part in (*before, *after):
-        if part.op != "call_module":
-            raise PassArgsError(f"{key!r}: {part.name!r} calls no module, so it cannot be merged")
-        if not _is_rows(graph, part):
-            shape = mase(part).common.results.tensor("data_out_0").shape
-            raise PassArgsError(f"{key!r}: {part.name!r} normalises {shape}, not rows of features")
-    return node, before, after
-
-
-def _follows(first: fx.Node, second: fx.Node) -> bool:
+def follows(first: fx.Node, second: fx.Node) -> bool:
     """Whether `second`, and nobody else, takes what `first` gives, and nothing else."""
     return list(first.users) == [second] and second.all_input_nodes == [first]
 
 
-def _is_rows(graph: MaseGraph, node: fx.Node) -> bool:
+def is_rows(graph: MaseGraph, node: fx.Node) -> bool:
     """Whether a norm of features normalises those of rows, and not of sequences."""
     if not isinstance(graph.modules[str(node.target)], nn.BatchNorm1d):
         return True
     return len(mase(node).common.results.tensor("data_out_0").shape) == 2
 
 
-def _called_once(graph: MaseGraph) -> dict[str, fx.Node]:
+def called_once(graph: MaseGraph) -> dict[str, fx.Node]:
     """The nodes that call a module which nobody else calls, by name."""
     return {nodes[0].name: nodes[0] for nodes in calls(graph).values() if len(nodes) == 1}
 
@@ -541,7 +427,7 @@ def _followers(
     """The layers that follow and can be merged, up to the first activation."""
     while len(node.users) == 1:
         following = next(iter(node.users))
-        if following.name not in able or not _follows(node, following):
+        if following.name not in able or not follows(node, following):
             return
         layer = graph.modules[str(following.target)]
         if not isinstance(layer, (norm, *MERGEABLE)):
@@ -558,17 +444,10 @@ def _same_followers(
     """The nodes of those names; refuses a baseline in which others follow than here."""
     chain = [node]
     for name in names:
-        if name not in here or not _follows(chain[-1], here[name]):
+        if name not in here or not follows(chain[-1], here[name]):
             raise ValueError(
                 f"{name!r} follows {chain[-1].name!r} in the baseline graph, but not here; "
                 f"give the baseline of this graph, or none"
             )
         chain.append(here[name])
     return chain[1:]
-
-
-def _node(graph: MaseGraph, name: str) -> fx.Node:
-    try:
-        return get_node_by_name(graph.fx_graph, name)
-    except RuntimeError as error:
-        raise PassArgsError(str(error)) from None

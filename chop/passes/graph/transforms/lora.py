@@ -17,7 +17,13 @@ from chop.ir.graph.tracer import Leaf
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms.adapters import ADAPTED_OP
-from chop.passes.graph.transforms.upkeep import calls, exchange, finish, own_copy, read_modules
+from chop.passes.graph.transforms.metadata_sync import (
+    calls,
+    exchange,
+    finish,
+    own_copy,
+    read_modules,
+)
 from chop.passes.options import Choice, Problem, choices
 from chop.passes.select import select
 

@@ -11,7 +11,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
 from chop.numerics import FORMATS, NumberFormat, from_config
 from chop.passes.base import graph_pass
-from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.options import Problem
 from chop.registry import unknown
 

@@ -9,7 +9,7 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.transforms.upkeep import bypass, finish
+from chop.passes.graph.transforms.metadata_sync import bypass, finish
 
 
 @graph_pass("remove_dropout", "transform", needs=("common",))

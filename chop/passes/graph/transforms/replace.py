@@ -12,8 +12,8 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, TensorMeta, mase
 from chop.ir.operands import described, flatten
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import evaluation_mode, kept_random_state
-from chop.passes.graph.transforms.upkeep import calls, exchange, finish, known, read_modules
+from chop.passes.graph.describe.interpreter import evaluation_mode, kept_random_state
+from chop.passes.graph.transforms.metadata_sync import calls, exchange, finish, known, read_modules
 from chop.passes.options import Choice, Problem
 from chop.passes.select import By, select
 from chop.registry import UnknownName

@@ -1,6 +1,6 @@
 """A real Ray on this machine, two workers, and everything that goes wrong on a cluster."""
 
-import importlib
+import importlib.util
 import json
 import os
 import re
@@ -13,7 +13,11 @@ import time
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
+NO_RAY = importlib.util.find_spec("ray") is None
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(NO_RAY, reason="needs ray: run `make test-all`"),
+]
 
 CONFIG = """
 model = "jsc-tiny"

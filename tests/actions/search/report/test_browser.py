@@ -7,15 +7,16 @@ import shutil
 from collections import Counter
 
 import pytest
-from PIL import Image
 
 from chop.actions.search.report import SearchRecord, report_page
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None
 )
+Image = pytest.importorskip("PIL.Image", reason="needs pillow: run `make test-all`")
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.skipif(
         CHROMIUM is None,
         reason="no Chromium on the PATH: `apt-get install chromium`, or install Google Chrome",
@@ -26,8 +27,8 @@ PHONE = {"width": 360, "height": 740}
 
 
 @pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra dev")
+def browser(package):
+    playwright = package("playwright.sync_api")
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield launched
@@ -354,7 +355,6 @@ def test_a_narrower_window_draws_the_charts_anew(show):
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
-@pytest.mark.slow
 def test_ten_thousand_trials_can_be_used(show):
     page = show(10_000)
     assert page.evaluate("document.querySelectorAll('*').length") < 5000

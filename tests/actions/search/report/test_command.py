@@ -64,6 +64,36 @@ def test_a_search_that_cannot_be_read_is_a_failure(report, project, text):
     assert err.count("\n") == 1
 
 
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        (nested(300), "it is nested too deeply"),
+        (nested(2_000), "it is nested too deeply"),
+        (nested(200_000), "it is nested too deeply"),
+        ("1" + "0" * 400, "a number in it is too large"),
+        ("1" + "0" * 5_000, "digits"),
+    ],
+)
+@pytest.mark.parametrize("place", ["config", "software_metrics"])
+def test_json_that_no_search_writes_is_a_failure_too(report, project, written, why, place):
+    file = project("mine", 2) / "software" / "search_ckpts" / "search.json"
+    content = json.loads(file.read_text())
+    content["trials"][0][place] = {"a": "HERE"}
+    file.write_text(json.dumps(content).replace('"HERE"', written))
+    before = file.read_bytes()
+    code, _, err = report("mine")
+    assert code in (0, 1)
+    if code:
+        assert err.count("\n") == 1
+        assert f"ch: {file} is damaged (" in err
+        assert why in err
+    assert file.read_bytes() == before
+
+
 def test_a_place_that_cannot_be_written_is_a_failure(report, project, tmp_path):
     project("mine", 2)
     code, _, err = report("mine", "--output", tmp_path)

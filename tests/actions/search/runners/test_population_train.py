@@ -59,6 +59,7 @@ def plain(number, width=6, **facts):
     return make_trial(graph, number=number, seed=number, **facts)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -246,6 +247,7 @@ def scene_in(folder):
     return scene
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("epoch", [1, 2, 3])
 def test_a_population_that_was_killed_goes_on_from_its_last_epoch(tmp_path, monkeypatch, epoch):
     options = BUDGET | {"rungs": [2], "population": 4}

@@ -76,6 +76,7 @@ def assert_fused_alike(model, x, fused, skipped=0):
     return graph
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("groups", [1, 2])
@@ -114,8 +115,8 @@ def test_a_linear_layer_takes_its_norm_in():
     [
         ("jsc-toy", "jsc-sim", (4, 16), 3),
         ("vgg7", "cifar10", (1, 3, 32, 32), 6),
-        ("resnet18", "cifar10", (1, 3, 32, 32), 20),
-        ("mobilenetv2", "cifar10", (1, 3, 32, 32), 52),
+        pytest.param("resnet18", "cifar10", (1, 3, 32, 32), 20, marks=pytest.mark.slow),
+        pytest.param("mobilenetv2", "cifar10", (1, 3, 32, 32), 52, marks=pytest.mark.slow),
     ],
 )
 def test_networks_compute_the_same_without_their_norms(name, dataset, shape, fused):
@@ -382,6 +383,7 @@ class Functional(nn.Module):
         return F.relu(F.batch_norm(self.conv(x), *given, training=training, eps=0.01))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("training", [False, "own"])

@@ -18,8 +18,9 @@ from chop.passes import (
     quantize_transform_pass,
     verify_metadata_analysis_pass,
 )
-from chop.passes.graph.analysis.cost import MacCounter, cost_of
+from chop.passes.graph.analysis.cost import cost_of
 from chop.passes.module import report_trainable_parameters_analysis_pass
+from chop.testing.audit import MacCounter
 
 INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
 INTEGER |= {"weight_width": 8, "weight_frac_width": 4, "bias_width": 8, "bias_frac_width": 4}

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from annotated_types import Ge
-from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import CommonMeta, HardwareMeta, TensorMeta, mase
+from chop.ir.graph.mase_metadata import HardwareMeta, mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.analysis.add_metadata.hardware_components import INTERNAL
-from chop.passes.graph.analysis.utils import get_hardware_nodes
+from chop.passes.graph.describe.hardware import hardware_of
+from chop.passes.graph.describe.nodes import get_hardware_nodes
 from chop.passes.options import Problem
 
 
@@ -29,7 +28,7 @@ def add_hardware_metadata_analysis_pass(
     sources: dict[str, None] = {}
     for node in graph.nodes:
         if node in computing:
-            hardware = _computing(graph, node, parallelism)
+            hardware = hardware_of(graph, node, parallelism)
             sources |= dict.fromkeys(hardware.dependence_files)
         else:
             hardware = HardwareMeta(is_implicit=True, device_id=0, parallelism=list(parallelism))
@@ -41,87 +40,3 @@ def add_hardware_metadata_analysis_pass(
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     if not options["parallelism"]:
         yield Problem("parallelism", "parallelism is a list of numbers from 1, not []")
-
-
-def renote_hardware(graph: MaseGraph, node: fx.Node) -> None:
-    """After formats, shapes or the op of a node changed: its hardware, if it has any, anew."""
-    old = mase(node).hardware
-    if "verilog_param" in old:
-        mase(node).parameters.hardware = _computing(graph, node, old.parallelism)
-        mase(node).hardware.device_id = old.device_id
-
-
-def _computing(graph: MaseGraph, node: fx.Node, parallelism: Sequence[int]) -> HardwareMeta:
-    common = mase(node).common
-    return HardwareMeta(
-        is_implicit=False,
-        device_id=-1,
-        interface=_interface(common),
-        **_component(graph, node),
-        parallelism=list(parallelism),
-        verilog_param=dict(verilog_params(common, parallelism)),
-    )
-
-
-def _interface(common: CommonMeta) -> dict[str, Any]:
-    """Parameters lie in memory beside the module; data comes through its ports."""
-    return {
-        name: {"storage": "BRAM", "transpose": False} if isinstance(arg, TensorMeta) else {}
-        for name, arg in common.args.items()
-        if not name.startswith("data_in")
-    }
-
-
-def _component(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
-    custom = _custom(graph, node)
-    if custom:
-        return {
-            "toolchain": custom.get("toolchain", "EXTERNAL"),
-            "module": custom.get("module"),
-            "dependence_files": list(custom.get("dependence_files", ())),
-        }
-    ours = INTERNAL.get(mase(node).common.mase_op)
-    if ours is None:
-        return {"toolchain": "HLS", "module": None, "dependence_files": []}
-    return {"toolchain": "INTERNAL", "module": ours.module, "dependence_files": list(ours.files)}
-
-
-def _custom(graph: MaseGraph, node: fx.Node) -> Mapping[str, Any]:
-    """What `custom_ops` says about this node's module class or function."""
-    ops = getattr(graph.model, "custom_ops", {"modules": {}, "functions": {}})
-    if node.op == "call_function":
-        return ops["functions"].get(node.target) or {}
-    classes = type(mase(node).module).__mro__
-    return next((ops["modules"][cls] for cls in classes if ops["modules"].get(cls)), {})
-
-
-def verilog_params(
-    common: CommonMeta, parallelism: Sequence[int]
-) -> Iterator[tuple[str, int | float | str]]:
-    """Precision, size and parallelism of every tensor, and all plain arguments."""
-    for name, arg in (*common.args.items(), *common.results.items()):
-        prefix = name.upper().replace(".", "_")
-        if isinstance(arg, TensorMeta) and "precision" in arg:
-            yield from _tensor_params(prefix, arg, parallelism)
-        elif isinstance(arg, bool):
-            yield prefix, int(arg)
-        elif isinstance(arg, int | float | str):
-            yield prefix, arg
-
-
-def _tensor_params(
-    prefix: str, tensor: TensorMeta, parallelism: Sequence[int]
-) -> Iterator[tuple[str, Any]]:
-    for i, number in enumerate(tensor.precision):
-        yield f"{prefix}_PRECISION_{i}", number
-    wanted = [*reversed(parallelism)]
-    # a weight [out, in] and data [batch, features] have two dimensions in hardware, a bias too
-    shape = [1] * (2 - len(tensor.shape)) + tensor.shape
-    for dim, size in enumerate(reversed(shape)):
-        yield f"{prefix}_TENSOR_SIZE_DIM_{dim}", size
-        at_most = wanted[dim] if dim < len(wanted) else 1
-        yield f"{prefix}_PARALLELISM_DIM_{dim}", _divisor(size, at_most)
-
-
-def _divisor(size: int, at_most: int) -> int:
-    return next((n for n in range(min(size, at_most), 1, -1) if size % n == 0), 1)

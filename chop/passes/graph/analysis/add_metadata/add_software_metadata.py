@@ -7,8 +7,7 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import SoftwareMeta, mase
 from chop.passes.base import graph_pass
-
-NOT_A_STATISTIC = "num_batches_tracked"  # BatchNorm's counter of steps
+from chop.passes.graph.describe.software import tensors_in
 
 
 @graph_pass("add_software_metadata", "analysis", needs=("common",))
@@ -26,17 +25,6 @@ def _has_part(node: fx.Node, part: str) -> bool:
     """Inputs and attributes have results only, the output has arguments only."""
     lacking = {"placeholder": "args", "get_attr": "args", "output": "results"}
     return lacking.get(node.op) != part
-
-
-def tensors_in(node: fx.Node) -> list[str]:
-    """The tensors that a node takes or owns: arguments, parameters, buffers."""
-    meta = mase(node)
-    if node.op == "output":  # it takes what it gives
-        return [name.replace("data_out", "data_in") for name, _ in meta.common.results.tensors()]
-    names = [name for name, _ in meta.common.args.tensors()]
-    if meta.module is not None:
-        names += [name for name, _ in meta.module.named_buffers()]
-    return [name for name in names if not name.endswith(NOT_A_STATISTIC)]
 
 
 def _tensors_out(node: fx.Node) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import fx
@@ -31,7 +30,7 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
     weights_of,
 )
-from chop.passes.options import check_picture
+from chop.passes.options import OutputPath, check_picture
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +54,8 @@ def cost_analysis_pass(
     *,
     sparse: bool = False,
     per_sample: bool = False,
-    file_name: str | Path | None = None,
-    picture: str | Path | None = None,
+    file_name: OutputPath | None = None,
+    picture: OutputPath | None = None,
     silent: bool = False,
 ) -> Row:
     """Parameters, MACs, FLOPs, BitOPs and memory of each node, of each op, and in total.

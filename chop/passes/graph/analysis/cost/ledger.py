@@ -21,7 +21,7 @@ from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.numerics.float import Float
 from chop.passes.graph.analysis.cost.call import NOTHING, Count
 from chop.passes.graph.analysis.cost.cost import batch_size, call_of, guard_bits, warn_of, whole
-from chop.passes.graph.analysis.cost.liveness import lifetimes, named_in_place, peak, shares_memory
+from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
 from chop.passes.graph.analysis.cost.rules import count
 from chop.passes.graph.analysis.cost.tensors import (
     OPERANDS,
@@ -33,7 +33,9 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
 )
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.transforms.quantize.quantize import dtype_of, float_target, operands_of
+from chop.passes.graph.describe.formats import dtype_of, operands_of
+from chop.passes.graph.describe.in_place import named_in_place
+from chop.passes.graph.transforms.quantize.quantize import float_target
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
     has_function,
@@ -78,7 +80,7 @@ class _Bits(dict[NumberFormat | None, Any]):
 
 
 @dataclass
-class _Slot:
+class _CostSlot:
     """One operand of a node: the name of its format, and what it counts in each."""
 
     key: str | None
@@ -93,9 +95,9 @@ class _Result:
     """One tensor that a node gives: its own size, and what its readers need of it."""
 
     shape: tuple[int, ...]
-    own: _Slot
-    grid: _Slot | None  # results that lie on the grid of the input anyway
-    readers: list[tuple[int, list[_Slot]]] = field(default_factory=list)
+    own: _CostSlot
+    grid: _CostSlot | None  # results that lie on the grid of the input anyway
+    readers: list[tuple[int, list[_CostSlot]]] = field(default_factory=list)
 
     def stored(self, formats: Formats, all_formats: list[Formats]) -> int:
         slot = self.own if self.grid is None or "data_out" in formats else self.grid
@@ -117,12 +119,12 @@ class _Line:
     node: fx.Node
     module: nn.Module | None
     target: Any  # the float function, of a function
-    products: list[tuple[int, int, _Slot, _Slot]]  # how many, guard bits, both widths
-    parameters: list[_Slot]
+    products: list[tuple[int, int, _CostSlot, _CostSlot]]  # how many, guard bits, both widths
+    parameters: list[_CostSlot]
     is_parameter: bool
     results: list[_Result]
     activation: bool  # whether its results have a place of their own
-    weight: tuple[_Slot, int] | None = None  # of a weighted layer: what each element counts
+    weight: tuple[_CostSlot, int] | None = None  # of a weighted layer: what each element counts
 
     def __post_init__(self) -> None:
         self.in_place = self.target is not None and named_in_place(self.target)
@@ -320,23 +322,23 @@ def _is_quantized_form(line: _Line) -> bool:
     return float_target(node) == line.target and (not line.in_place or now is line.quantized)
 
 
-def _width(node: fx.Node, name: str | None) -> _Slot:
+def _width(node: fx.Node, name: str | None) -> _CostSlot:
     """How wide the elements of an operand are; what is computed inside is as wide as the result."""
     if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
         return _operand(node, name, element_width)
     for result, tensor in real_tensors(mase(node).common.results):
         return _result_slot(node, result, tensor, element_width)
-    return _Slot(None, _Bits(lambda fmt: 32.0, from_dtype(torch.float32)))
+    return _CostSlot(None, _Bits(lambda fmt: 32.0, from_dtype(torch.float32)))
 
 
-def _operand(node: fx.Node, name: str, measure: Measure) -> _Slot:
+def _operand(node: fx.Node, name: str, measure: Measure) -> _CostSlot:
     """What an operand counts; the metadata of a function publish only the precision of a format."""
     if node.op == "call_module":
-        return _Slot(OPERANDS.get(name), _Bits(measure, _float_format(node, name)))
+        return _CostSlot(OPERANDS.get(name), _Bits(measure, _float_format(node, name)))
     own, function = _float_format(node, name), _rounded(node)
     if function is None or not isinstance(own, Float):
-        return _Slot(None, _Bits(measure, own))
-    return _Slot(operands_of(node, function).get(name), _Bits(_published(measure), own))
+        return _CostSlot(None, _Bits(measure, own))
+    return _CostSlot(operands_of(node, function).get(name), _Bits(_published(measure), own))
 
 
 def _rounded(node: fx.Node) -> QuantizedFunction | None:
@@ -380,14 +382,14 @@ def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
         floating = from_dtype(tensor.torch_dtype)
         seen = _published(measure)
         zero = lambda fmt: seen(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731
-        grid = _Slot("data_in", _Bits(zero, floating))
+        grid = _CostSlot("data_in", _Bits(zero, floating))
     return _Result(tuple(tensor.shape), own, grid)
 
 
-def _result_slot(node: fx.Node, name: str, tensor: TensorMeta, measure: Measure) -> _Slot:
+def _result_slot(node: fx.Node, name: str, tensor: TensorMeta, measure: Measure) -> _CostSlot:
     if name != "data_out_0" or not _can_be_quantized(node) or "torch_dtype" not in tensor:
-        return _Slot(None, _Bits(measure, format_of(tensor)))
-    return _Slot("data_out", _Bits(_published(measure), from_dtype(tensor.torch_dtype)))
+        return _CostSlot(None, _Bits(measure, format_of(tensor)))
+    return _CostSlot("data_out", _Bits(_published(measure), from_dtype(tensor.torch_dtype)))
 
 
 def _can_be_quantized(node: fx.Node) -> bool:
@@ -408,7 +410,7 @@ def _tie(lines: Sequence[_Line]) -> None:
 
 def _reads(
     user: fx.Node, source: fx.Node, shape: Sequence[int], origins: Mapping[str, fx.Node]
-) -> list[_Slot]:
+) -> list[_CostSlot]:
     return [
         _operand(user, name, _stored(shape)) for name, origin in origins.items() if origin is source
     ]
@@ -425,7 +427,7 @@ def _weigh(lines: Iterable[_Line]) -> None:
         weighed.add(owner)
         shape = list(common.args.tensor("weight").shape)
         bits = _Bits(_average(shape), from_dtype(dtype_of(node, "weight")))
-        line.weight = (_Slot("weight", bits), math.prod(shape))
+        line.weight = (_CostSlot("weight", bits), math.prod(shape))
 
 
 def _other_saved_bits(model: nn.Module, counted: set[int]) -> int:

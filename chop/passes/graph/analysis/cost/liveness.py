@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from torch import fx
 
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.graph.tracer import IN_PLACE_OPERATORS
 from chop.passes.graph.analysis.cost.call import spelt
+from chop.passes.graph.describe.in_place import writes_in_place
 
 # these give what they are given, seen in another way
 VIEWS = spelt(
@@ -26,23 +25,6 @@ def shares_memory(node: fx.Node) -> bool:
     if not node.all_input_nodes or node.op == "output":
         return False
     return mase(node).common.mase_op in VIEWS or writes_in_place(node)
-
-
-def writes_in_place(node: fx.Node) -> bool:
-    """Whether a node changes the tensor that it is given."""
-    if node.op == "call_module":
-        return getattr(mase(node).module, "inplace", False) is True
-    if node.kwargs.get("inplace") is True or mase(node).common.args.get("inplace") is True:
-        return True
-    return named_in_place(node.target, node.op)
-
-
-def named_in_place(target: Any, op: str = "call_function") -> bool:
-    """Whether a function says by its name that it writes in place: `relu_`, `iadd`."""
-    name = str(getattr(target, "__name__", target))
-    if name.endswith("_") and not name.endswith("__") and name not in ("not_", "and_", "or_"):
-        return True
-    return op == "call_function" and name in IN_PLACE_OPERATORS
 
 
 def lifetimes(nodes: Iterable[fx.Node]) -> list[list[int]]:

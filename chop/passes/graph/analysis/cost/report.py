@@ -11,7 +11,7 @@ from typing import Any
 from tabulate import tabulate
 
 from chop.charts import Bars, bar_page
-from chop.files import write_text
+from chop.files import write_whole
 from chop.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
@@ -83,6 +83,6 @@ def report(
         logger.info("Cost of the graph, %s:", summary(info))
         logger.info("\n%s", table(info))
     if file_name is not None:
-        write_text(file_name, json.dumps(info, indent=2) + "\n")
+        write_whole(file_name, json.dumps(info, indent=2) + "\n")
     if picture is not None:
-        write_text(picture, picture_of(info))
+        write_whole(picture, picture_of(info))

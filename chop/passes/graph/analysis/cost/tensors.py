@@ -14,8 +14,8 @@ from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.passes.base import PassArgsError
-from chop.passes.graph.analysis.utils import fetch_attr
-from chop.passes.graph.transforms.quantize.quantize import node_formats
+from chop.passes.graph.describe.formats import node_formats
+from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 Place = tuple[int, int, int]

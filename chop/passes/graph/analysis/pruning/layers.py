@@ -10,13 +10,13 @@ from torch import Tensor, fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import OperandStats, SoftwareMeta, StatsTable, mase
 from chop.passes.base import PassArgsError
-from chop.passes.graph.analysis.run import RunError, Runner, input_values
+from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_values
 
 # Told of each call of a layer: its node, the layer, and what it takes in
 Watch = Callable[[fx.Node, nn.Module, Tensor], None]
 
 
-class _Watching(Runner):
+class _Watching(GraphRunner):
     def __init__(self, graph: MaseGraph, watch: Watch) -> None:
         super().__init__(graph.model)
         self.watch = watch

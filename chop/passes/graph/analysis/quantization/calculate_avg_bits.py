@@ -10,7 +10,7 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.transforms.quantize.quantize import node_formats
+from chop.passes.graph.describe.formats import node_formats
 
 WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d")
 

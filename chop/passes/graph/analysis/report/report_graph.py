@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Literal
 
 from tabulate import tabulate
 
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
+from chop.passes.options import OutputPath
 
 FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
 
@@ -19,7 +19,7 @@ FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_modul
 def report_graph_analysis_pass(
     graph: MaseGraph,
     *,
-    file_name: str | Path | None = None,
+    file_name: OutputPath | None = None,
     style: Literal["24", "sections"] = "24",
 ) -> None:
     """Print the fx graph, how often each kind of node occurs, and the layers; or write a file.
@@ -30,7 +30,7 @@ def report_graph_analysis_pass(
     if file_name is None:
         print(text)  # noqa: T201  the labs read it off the notebook
         return
-    write_text(file_name, text)
+    write_whole(file_name, text)
 
 
 def _overview(graph: MaseGraph) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import pprint
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from tabulate import tabulate
 from torch import fx
 
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.log import show_logs_unless_configured
 from chop.passes.base import FILLED_BY, PassArgsError, graph_pass, has_metadata
+from chop.passes.options import OutputPath
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def report_node_meta_param_analysis_pass(
     graph: MaseGraph,
     *,
     which: Sequence[Literal["all", "common", "hardware", "software"]] = ("all",),
-    save_path: str | Path | None = None,
+    save_path: OutputPath | None = None,
 ) -> None:
     """A table of all metadata of every node; `which` parts to show, and where to keep the table."""
     parts = [part for part in PARTS if part in which or "all" in which]
@@ -99,4 +99,4 @@ def report_node_meta_param_analysis_pass(
     table = tabulate(rows, headers=headers, tablefmt="grid")
     _show("add_common_meta_param_analysis_pass", table)
     if save_path is not None:
-        logger.info("Node meta param table is saved to %s", write_text(save_path, table))
+        logger.info("Node meta param table is saved to %s", write_whole(save_path, table))

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.analysis.cost.liveness import writes_in_place
+from chop.passes.graph.describe.in_place import writes_in_place
 
 Values = dict[str, Any]  # what each node gave, by its name
 

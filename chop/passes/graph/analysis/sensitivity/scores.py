@@ -16,7 +16,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass
-class Score:
+class LayerScore:
     """Sums over the batches that were seen."""
 
     signal: float = 0.0
@@ -46,7 +46,7 @@ class Score:
             return math.inf
         return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
 
-    def row(self, float_score: Score | None = None, classes: bool = False) -> dict[str, float]:
+    def row(self, float_score: LayerScore | None = None, classes: bool = False) -> dict[str, float]:
         """The numbers, and how they differ from those in float."""
         found = {"sqnr": self.sqnr}
         if self.samples:

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -17,16 +16,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from chop.charts import Bars, bar_page
-from chop.files import write_text
+from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import input_values, kept_random_state
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
-from chop.passes.graph.analysis.sensitivity.scores import Score
+from chop.passes.graph.analysis.sensitivity.scores import LayerScore
+from chop.passes.graph.describe.interpreter import input_values, kept_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
-from chop.passes.options import Choice, Problem, check_picture, choices
+from chop.passes.options import Choice, OutputPath, Problem, check_picture, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -47,8 +46,8 @@ def sensitivity_analysis_pass(
     num_batches: Annotated[int, Ge(1)] = 1,
     loss: Callable[..., Any] | None = None,
     rank_by: Measure = "sqnr",
-    file_name: str | Path | None = None,
-    picture: str | Path | None = None,
+    file_name: OutputPath | None = None,
+    picture: OutputPath | None = None,
     silent: bool = False,
 ) -> dict[str, Any]:
     """Rank layers by what is lost if only they are rounded, for each of several formats.
@@ -159,11 +158,11 @@ class _Measured:
         self, graph: MaseGraph, variants: Mapping[str, Rerun], chosen: list[str], loss: Any
     ) -> None:
         self.plain, self.variants, self.loss = Rerun(graph.clone()), variants, loss
-        self.baseline = Score()
-        self.rounded = {name: Score() for name in variants}
+        self.baseline = LayerScore()
+        self.rounded = {name: LayerScore() for name in variants}
         keys = [(node, fmt) for node in chosen for fmt in variants]
-        self.alone: dict[Key, Score] = {key: Score() for key in keys}
-        self.all_but: dict[Key, Score] = {key: Score() for key in keys}
+        self.alone: dict[Key, LayerScore] = {key: LayerScore() for key in keys}
+        self.all_but: dict[Key, LayerScore] = {key: LayerScore() for key in keys}
         self.ran, self.batches, self.classes = 0, 0, False
 
     def add(self, inputs: list[Any], target: Tensor | None) -> None:
@@ -200,7 +199,7 @@ class _Measured:
     def _check(self, inputs: list[Any], output: Any) -> None:
         """What is remembered must be what the model computes."""
         copied = [tree_map_only(Tensor, torch.clone, value) for value in inputs]
-        wanted = Score()
+        wanted = LayerScore()
         wanted.add(output, self.plain.graph.model(*copied), None, None)
         if not wanted.noise <= 1e-9 * wanted.signal:
             raise PassArgsError(
@@ -238,17 +237,17 @@ def _report(
     graph: MaseGraph,
     rank_by: Measure,
     silent: bool,
-    file_name: str | Path | None,
-    picture: str | Path | None,
+    file_name: OutputPath | None,
+    picture: OutputPath | None,
 ) -> None:
     if not silent:
         show_logs_unless_configured()
         logger.info("Sensitivity, the worst first (rounded alone, and all others rounded):")
         logger.info("\n%s", table(info, graph))
     if file_name is not None:
-        write_text(file_name, json.dumps(_finite(info), indent=2) + "\n")
+        write_whole(file_name, json.dumps(_finite(info), indent=2) + "\n")
     if picture is not None:
-        write_text(picture, _picture(info, rank_by))
+        write_whole(picture, _picture(info, rank_by))
 
 
 def table(info: Mapping[str, Any], graph: MaseGraph) -> str:

@@ -17,8 +17,13 @@ from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.operands import NAMED_OPERANDS, bind_operands, described, flatten
 from chop.ir.ops import identify
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.run import RunError, Runner, input_values, kept_random_state
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
+from chop.passes.graph.describe.interpreter import (
+    GraphRunner,
+    RunError,
+    input_values,
+    kept_random_state,
+)
 from chop.passes.options import Choice, Problem, choices
 from chop.passes.select import select
 
@@ -169,7 +174,7 @@ def _profile_activations(
     ):
         for batch in _batches(graph, input_generator, num_samples):
             try:
-                _Watch(graph, targets, batch.size, batched).run_untouched(batch.inputs)
+                _StatisticsWatch(graph, targets, batch.size, batched).run_untouched(batch.inputs)
             except RunError as error:
                 raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
             seen += batch.size
@@ -216,7 +221,7 @@ def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterat
             return
 
 
-class _Watch(Runner):
+class _StatisticsWatch(GraphRunner):
     """Runs a batch and shows the chosen operands to their statistics."""
 
     keep_random_state = False

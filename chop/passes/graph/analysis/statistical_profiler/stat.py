@@ -168,7 +168,7 @@ def create_new_stat(name: str, **kwargs: Any) -> Statistic:
 
 @STAT_NAME_TO_CLS.register("record")
 @dataclass(kw_only=True, eq=False)
-class Record(Statistic):
+class RecordedSamples(Statistic):
     """The samples themselves, joined on dim 0 (or on a new one), from the first sample on."""
 
     keys = ("data", "size_in_bytes")
@@ -258,7 +258,7 @@ class VariancePrecise(Reduction):
 
 
 @dataclass(kw_only=True, eq=False)
-class Range(Reduction):
+class RangeStatistic(Reduction):
     """A lower and an upper limit, of the magnitudes if `abs`; "NA" below two observations."""
 
     keys = ("min", "max", "range")
@@ -280,7 +280,7 @@ class Range(Reduction):
 
 @STAT_NAME_TO_CLS.register("range_n_sigma")
 @dataclass(kw_only=True, eq=False)
-class RangeNSigma(Range):
+class RangeNSigma(RangeStatistic):
     """`num_sigma` standard deviations around the mean, from either of the two variances."""
 
     var_mode: Literal["online", "precise"] = "online"
@@ -307,7 +307,7 @@ class RangeNSigma(Range):
 
 
 @STAT_NAME_TO_CLS.register("range_min_max")
-class RangeMinMax(Range):
+class RangeMinMax(RangeStatistic):
     """The smallest and the largest value, no data kept."""
 
     low: Tensor = ZERO + math.inf
@@ -323,7 +323,7 @@ class RangeMinMax(Range):
 
 @STAT_NAME_TO_CLS.register("range_quantile")
 @dataclass(kw_only=True, eq=False)
-class RangeQuantile(Range):
+class RangeQuantile(RangeStatistic):
     """The exact quantiles 1 − q and q, interpolated linearly; NaN wherever the data has one."""
 
     quantile: float = 0.975

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import fx, nn
@@ -19,6 +17,13 @@ from torch.nn.modules.conv import _ConvNd
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.passes.graph.transforms.pruning.channel_atoms import (
+    Atoms,
+    ChannelAxis,
+    Obstacle,
+    Split,
+    shared_parameters,
+)
 
 # what acts on each element, or on elements at the same place of several tensors
 ELEMENTWISE = frozenset(
@@ -48,86 +53,23 @@ RESHAPES = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "rav
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin"})
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The dimension of a tensor that holds channels, and the atom of each place along it."""
-
-    dim: int
-    atoms: list[int]
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """The node at which channels cannot be removed, and why."""
-
-    node: fx.Node
-    why: str
-
-
-@dataclass(frozen=True)
-class Split:
-    """A tensor that is cut into parts, and the axis of each of them."""
-
-    dim: int
-    parts: list[Axis]
-
-    def cuts(self) -> bool:
-        """Whether it is the channels that are divided."""
-        return any(part.dim == self.dim for part in self.parts)
-
-
-class Atoms:
-    """Atoms that are tied to each other are one; a frozen one cannot go."""
-
-    def __init__(self) -> None:
-        self._parent: list[int] = []
-        self._frozen: dict[int, Obstacle] = {}
-
-    def fresh(self, count: int) -> list[int]:
-        start = len(self._parent)
-        self._parent += range(start, start + count)
-        return list(range(start, start + count))
-
-    def root(self, atom: int) -> int:
-        parent = self._parent
-        while parent[atom] != atom:
-            parent[atom] = atom = parent[parent[atom]]
-        return atom
-
-    def tie(self, some: Sequence[int], others: Sequence[int]) -> None:
-        for one, other in zip(some, others, strict=True):
-            a, b = self.root(one), self.root(other)
-            if a == b:
-                continue
-            self._parent[b] = a
-            if b in self._frozen:
-                self._frozen.setdefault(a, self._frozen[b])
-
-    def freeze(self, atoms: Iterable[int], obstacle: Obstacle) -> None:
-        for atom in atoms:
-            self._frozen.setdefault(self.root(atom), obstacle)
-
-    def obstacle(self, atom: int) -> Obstacle | None:
-        return self._frozen.get(self.root(atom))
-
-
 class ChannelGraph:
     """The channels of a graph: those each module gives (`outs`) and takes (`ins`), as atoms."""
 
     def __init__(self, graph: MaseGraph) -> None:
         self.graph, self.atoms = graph, Atoms()
-        self.axes: dict[fx.Node, Axis | None] = {}
+        self.axes: dict[fx.Node, ChannelAxis | None] = {}
         self.outs: dict[str, list[int]] = {}
         self.ins: dict[str, list[int] | None] = {}
         self.producers: dict[str, fx.Node] = {}  # layers whose channels are atoms of their own
         self.resized: dict[fx.Node, tuple[int, int]] = {}  # view and reshape: argument, dimension
         self.splits: dict[fx.Node, Split] = {}
         self.attributes: dict[str, list[int]] = {}  # tensors with a number for each channel
-        self._shared = _shared_parameters(graph)
+        self._shared = shared_parameters(graph)
         for node in graph.nodes:
             self.axes[node] = self._follow(node)
 
-    def _follow(self, node: fx.Node) -> Axis | None:
+    def _follow(self, node: fx.Node) -> ChannelAxis | None:
         if node.op in ("placeholder", "get_attr"):
             return None
         rule = _rule(mase(node).common.mase_op)
@@ -136,10 +78,10 @@ class ChannelGraph:
             return self.block(node, inputs, _why(node))
         return rule(self, node)
 
-    def axis(self, node: Any) -> Axis | None:
+    def axis(self, node: Any) -> ChannelAxis | None:
         return self.axes.get(node) if isinstance(node, fx.Node) else None
 
-    def block(self, node: fx.Node, inputs: Iterable[fx.Node], why: str) -> Axis | None:
+    def block(self, node: fx.Node, inputs: Iterable[fx.Node], why: str) -> ChannelAxis | None:
         """Channels that arrive at `node` stay, and are not followed any further."""
         for source in inputs:
             axis = self.axes[source]
@@ -147,7 +89,7 @@ class ChannelGraph:
                 self.atoms.freeze(axis.atoms, Obstacle(node, why))
         return None
 
-    def take(self, node: fx.Node, target: str, axis: Axis | None, dim: int) -> bool:
+    def take(self, node: fx.Node, target: str, axis: ChannelAxis | None, dim: int) -> bool:
         """Note that a module reads channels along `dim`; whether it does."""
         if axis is not None and axis.dim != dim:
             self.block(node, node.all_input_nodes, "reads them along another dimension")
@@ -175,7 +117,7 @@ class ChannelGraph:
             self.atoms.freeze(known, obstacle)
 
 
-Rule = Callable[[ChannelGraph, fx.Node], Axis | None]
+Rule = Callable[[ChannelGraph, fx.Node], ChannelAxis | None]
 
 
 def _rule(op: str) -> Rule | None:
@@ -196,7 +138,7 @@ def _why(node: fx.Node) -> str:
     return f"({mase(node).common.mase_op}) has no rule for fewer channels"
 
 
-def _layer(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _layer(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Linear and convolutional layers: they end the channels that they read and begin others."""
     module: Any = mase(node).module
     source = node.args[0] if node.args else node.kwargs.get("input")
@@ -213,10 +155,10 @@ def _layer(channels: ChannelGraph, node: fx.Node) -> Axis | None:
         channels.outs[target] = channels.atoms.fresh(size)
         channels.producers[target] = node
     channels.check_shared(node, module, target)
-    return Axis(dim, channels.outs[target])
+    return ChannelAxis(dim, channels.outs[target])
 
 
-def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> Axis | None:
+def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> ChannelAxis | None:
     """Groups stay alike: what goes in one of them, goes at the same place in all."""
     target = str(node.target)
     source = node.args[0] if node.args else node.kwargs.get("input")
@@ -236,7 +178,7 @@ def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> Ax
             why = f"convolves in {module.groups} groups of one channel"
             channels.atoms.freeze(channels.outs[target], Obstacle(node, why))
     channels.check_shared(node, module, target)
-    return Axis(dim, channels.outs[target])
+    return ChannelAxis(dim, channels.outs[target])
 
 
 def _chunks(atoms: list[int], count: int) -> list[list[int]]:
@@ -245,8 +187,8 @@ def _chunks(atoms: list[int], count: int) -> list[list[int]]:
 
 
 def _depthwise(
-    channels: ChannelGraph, node: fx.Node, module: Any, axis: Axis, dim: int
-) -> Axis | None:
+    channels: ChannelGraph, node: fx.Node, module: Any, axis: ChannelAxis, dim: int
+) -> ChannelAxis | None:
     """Each channel goes its own way."""
     target = str(node.target)
     if not channels.take(node, target, axis, dim):
@@ -254,10 +196,10 @@ def _depthwise(
     each = module.out_channels // module.in_channels
     out = channels.give(node, target, [atom for atom in axis.atoms for _ in range(each)])
     channels.check_shared(node, module, target)
-    return Axis(dim, out)
+    return ChannelAxis(dim, out)
 
 
-def _features(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _features(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Norms with one number a channel, and PReLU."""
     module: Any = mase(node).module
     axis = channels.axis(node.all_input_nodes[0])
@@ -274,7 +216,7 @@ def _features(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     return axis
 
 
-def _norm_of_groups(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _norm_of_groups(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """The channels of a group share their statistics, and so go together."""
     module: Any = mase(node).module
     axis = channels.axis(node.all_input_nodes[0])
@@ -291,7 +233,7 @@ def _norm_of_groups(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     return axis
 
 
-def _norm_of_last(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _norm_of_last(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Layer norms change nothing about channels that lie before what they normalise."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
@@ -305,7 +247,7 @@ def _norm_of_last(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     return axis
 
 
-def _functional_norm(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _functional_norm(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """A batch norm whose tensors, one number a channel, are the model's own and read here only."""
     source, *tensors = node.all_input_nodes
     axis = channels.axis(source)
@@ -322,7 +264,7 @@ def _functional_norm(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     return axis
 
 
-def _split(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _split(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Parts of the channels, or of something else; each is taken by an index."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
@@ -336,7 +278,7 @@ def _split(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     atoms, parts = iter(axis.atoms), []
     for shape in shapes:
         mine = [next(atoms) for _ in range(shape[dim])] if axis.dim == dim else axis.atoms
-        parts.append(Axis(axis.dim, mine))
+        parts.append(ChannelAxis(axis.dim, mine))
     channels.splits[node] = Split(dim, parts)
     return None
 
@@ -347,7 +289,7 @@ def _part(node: fx.Node) -> int | None:
     return index if isinstance(index, int) else None
 
 
-def _item(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _item(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     source = node.all_input_nodes[0]
     split, part = channels.splits.get(source), _part(node)
     if split is not None and part is not None:
@@ -355,7 +297,7 @@ def _item(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     return channels.block(node, node.all_input_nodes, _why(node))
 
 
-def _elementwise(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _elementwise(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     tensors = [source for source in node.all_input_nodes if _is_tensor(source)]
     size = len(_shape(node))
     found = {n: a for n in tensors if (a := channels.axes[n]) is not None}
@@ -377,10 +319,10 @@ def _elementwise(channels: ChannelGraph, node: fx.Node) -> Axis | None:
             channels.block(node, [source], "spreads them over other channels")
     for other in wide[1:]:
         channels.atoms.tie(wide[0].atoms, other.atoms)
-    return Axis(size + place, wide[0].atoms) if wide else None
+    return ChannelAxis(size + place, wide[0].atoms) if wide else None
 
 
-def _concatenation(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _concatenation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     sources = node.args[0] if node.args else node.kwargs.get("tensors")
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(sources, list | tuple) or not isinstance(dim, int):
@@ -399,7 +341,7 @@ def _concatenation(channels: ChannelGraph, node: fx.Node) -> Axis | None:
                 atoms += others
             else:
                 atoms += axis.atoms
-        return Axis(dim, atoms)
+        return ChannelAxis(dim, atoms)
     if len(tracked) < len(axes) or len({axis.dim for axis in tracked}) > 1:
         return channels.block(node, node.all_input_nodes, "joins channels of different dimensions")
     for other in tracked[1:]:
@@ -407,7 +349,7 @@ def _concatenation(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     return tracked[0]
 
 
-def _spatial(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _spatial(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Poolings, paddings and resizings of the dimensions behind the channels."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
@@ -431,7 +373,7 @@ def _touched(node: fx.Node) -> int | None:
     return len(padding) // 2 if isinstance(padding, list | tuple) else None
 
 
-def _reshape(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _reshape(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Flattening and the like: each channel becomes as many places as it had elements."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
@@ -443,7 +385,7 @@ def _reshape(channels: ChannelGraph, node: fx.Node) -> Axis | None:
         each, rest = divmod(size, count)
         whole = rest == 0 and each > 0 and math.prod(behind) % each == 0
         if whole and math.prod(new[:dim]) == before and _can_resize(channels, node, dim):
-            return Axis(dim, [atom for atom in axis.atoms for _ in range(each)])
+            return ChannelAxis(dim, [atom for atom in axis.atoms for _ in range(each)])
     return channels.block(node, [source], "cuts across them")
 
 
@@ -465,7 +407,7 @@ def _can_resize(channels: ChannelGraph, node: fx.Node, dim: int) -> bool:
     return isinstance(size, int)
 
 
-def _reduction(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _reduction(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
     if axis is None:
@@ -480,10 +422,10 @@ def _reduction(channels: ChannelGraph, node: fx.Node) -> Axis | None:
     gone = {d % size for d in listed}
     if axis.dim in gone or not gone:
         return channels.block(node, [source], "reduces over them")
-    return axis if keep else Axis(axis.dim - sum(d < axis.dim for d in gone), axis.atoms)
+    return axis if keep else ChannelAxis(axis.dim - sum(d < axis.dim for d in gone), axis.atoms)
 
 
-def _permutation(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _permutation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
     if axis is None:
@@ -497,10 +439,10 @@ def _permutation(channels: ChannelGraph, node: fx.Node) -> Axis | None:
         a, b = places
         places = list(range(size))
         places[a], places[b] = b, a
-    return Axis(places.index(axis.dim), axis.atoms)
+    return ChannelAxis(places.index(axis.dim), axis.atoms)
 
 
-def _sizes(channels: ChannelGraph, node: fx.Node) -> Axis | None:
+def _sizes(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Asking for a shape is harmless as long as nobody reads the number of channels off it."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
@@ -547,15 +489,3 @@ def _is_tensor(node: fx.Node) -> bool:
 def _shape(node: fx.Node) -> list[int]:
     shape: list[int] = mase(node).common.results.tensor("data_out_0").shape
     return shape
-
-
-def _shared_parameters(graph: MaseGraph) -> set[int]:
-    """Parameters of several modules, and those that functions of the graph read."""
-    modules = set(graph.model.modules())
-    counts = Counter(id(p) for m in modules for p in m._parameters.values() if p is not None)
-    read = set()
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            parent, _, name = str(node.target).rpartition(".")
-            read.add(id(graph.modules[parent]._parameters.get(name)))
-    return {key for key, count in counts.items() if count > 1} | (read - {id(None)})

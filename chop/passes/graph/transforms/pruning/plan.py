@@ -42,7 +42,7 @@ Granularity = Literal["elementwise", "channel"] | Pattern
 
 
 @dataclass(frozen=True)
-class Wish:
+class PruneRequest:
     """The table `weight` or `activation` of a config.
 
     `sparsity` is one number, or numbers by type, name or regular expression, as `by` says; the
@@ -57,7 +57,7 @@ class Wish:
     by: By = "name"
 
     @classmethod
-    def read(cls, table: str, given: Mapping[str, Any]) -> Wish:
+    def read(cls, table: str, given: Mapping[str, Any]) -> PruneRequest:
         """The table `given`, in which nothing is wrong any more."""
         for problem in cls.problems(table, given):
             raise PassArgsError(problem.text)

@@ -26,7 +26,7 @@ from chop.passes.graph.transforms.pruning.methods import (
     smallest,
     smallest_in_size,
 )
-from chop.passes.graph.transforms.pruning.plan import Pattern, Wish
+from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest
 from chop.passes.options import Choice, Problem
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ def prune_transform_pass(
     and what was reached.
     """
     tables = _tables({"weight": weight, "activation": activation})
-    read = {name: Wish.read(name, given) for name, given in tables.items()}
-    plans = {name: (wish, wish.per_node(graph)) for name, wish in read.items()}
+    read = {name: PruneRequest.read(name, given) for name, given in tables.items()}
+    plans = {name: (request, request.per_node(graph)) for name, request in read.items()}
     if "activation" in plans:
         _check_activation(*plans["activation"])
     info: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def prune_transform_pass(
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     tables = _tables(options)
     for name, given in tables.items():
-        yield from Wish.problems(name, given)
+        yield from PruneRequest.problems(name, given)
     if not any(tables.values()):
         yield Problem("", "there is nothing to prune; add a table 'weight' or 'activation'")
     inputs = tables.get("activation", {})
@@ -83,7 +83,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 @prune_transform_pass.chooses
 def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
     for name, given in _tables(options).items():
-        yield from Wish.choices(name, given)
+        yield from PruneRequest.choices(name, given)
 
 
 def _tables(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -92,50 +92,50 @@ def _tables(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _prune_weights(
-    graph: MaseGraph, wish: Wish, asked: Mapping[fx.Node, float], seed: int
+    graph: MaseGraph, request: PruneRequest, asked: Mapping[fx.Node, float], seed: int
 ) -> dict[str, dict[str, float]]:
     layers = {node: graph.modules[str(node.target)] for node in asked}
     if not layers:
         logger.warning("There is no linear or convolutional layer to prune in this graph.")
-    if wish.scope == "global" and not isinstance(wish.granularity, Pattern):
-        scores = {n: _scores(layer, wish, str(n.target), seed) for n, layer in layers.items()}
+    if request.scope == "global" and not isinstance(request.granularity, Pattern):
+        scores = {n: _scores(layer, request, str(n.target), seed) for n, layer in layers.items()}
         removed = _removed_globally(scores, asked)
     else:
-        removed = {n: _removed(layer, n, wish, seed, asked[n]) for n, layer in layers.items()}
+        removed = {n: _removed(layer, n, request, seed, asked[n]) for n, layer in layers.items()}
     for node, layer in layers.items():
         marks = removed.pop(node)
         if not torch.count_nonzero(marks):  # several times as fast as any()
             continue
         logger.info("Pruning module: %s", node.name)
         new = renewed(layer)
-        attach_mask(new, "weight", _as_weight(marks.logical_not_(), layer, wish))
+        attach_mask(new, "weight", _as_weight(marks.logical_not_(), layer, request))
         replace_module(graph, str(node.target), new)
-    requested = asked if wish.scope == "local" else {}
-    return _reached(graph, asked, requested, wish)
+    requested = asked if request.scope == "local" else {}
+    return _reached(graph, asked, requested, request)
 
 
-def _scores(layer: nn.Module, wish: Wish, target: str, seed: int) -> Tensor:
+def _scores(layer: nn.Module, request: PruneRequest, target: str, seed: int) -> Tensor:
     """What each part of the weight is worth, as `_as_weight` expects it; the pruned -infinity.
 
     Elementwise, a vector; by channel, one number for each; by pattern, a matrix of groups.
     """
-    weight = _output_first(layer, looked_at(layer, wish.method, target), wish)
+    weight = _output_first(layer, looked_at(layer, request.method, target), request)
     mask = masks_of(layer).get("weight")
-    by_channel = wish.granularity == "channel"
+    by_channel = request.granularity == "channel"
     rows = weight.flatten(1) if by_channel else weight.reshape(-1, 1)
-    values = METHODS[wish.method](rows, generator_for(seed, target))
+    values = METHODS[request.method](rows, generator_for(seed, target))
     if mask is not None:
-        alive = _output_first(layer, mask, wish).reshape(rows.shape).any(1)
+        alive = _output_first(layer, mask, request).reshape(rows.shape).any(1)
         values = values.masked_fill(~alive, -torch.inf)
-    if isinstance(wish.granularity, Pattern):
-        return _grouped(values.reshape(weight.shape), wish.granularity.of)
+    if isinstance(request.granularity, Pattern):
+        return _grouped(values.reshape(weight.shape), request.granularity.of)
     return values
 
 
-def _output_first(layer: nn.Module, tensor: Tensor | None, wish: Wish) -> Tensor:
+def _output_first(layer: nn.Module, tensor: Tensor | None, request: PruneRequest) -> Tensor:
     """The weight without its history; (out, in, …) where it matters which is which."""
     assert tensor is not None
-    turned = isinstance(layer, TRANSPOSED) and wish.granularity != "elementwise"
+    turned = isinstance(layer, TRANSPOSED) and request.granularity != "elementwise"
     return tensor.detach().transpose(0, 1) if turned else tensor.detach()
 
 
@@ -147,16 +147,18 @@ def _grouped(values: Tensor, size: int) -> Tensor:
     return padded.reshape(*padded.shape[:-1], -1, size)
 
 
-def _removed(layer: nn.Module, node: fx.Node, wish: Wish, seed: int, sparsity: float) -> Tensor:
+def _removed(
+    layer: nn.Module, node: fx.Node, request: PruneRequest, seed: int, sparsity: float
+) -> Tensor:
     """What goes of one layer, which is ranked by itself."""
     target = str(node.target)
-    by_size = METHODS[wish.method] in (l1_scores, l2_scores) and wish.granularity == "elementwise"
-    if by_size and not masks_of(layer):
-        weight = looked_at(layer, wish.method, target).reshape(-1)
+    by_size = METHODS[request.method] in (l1_scores, l2_scores)
+    if by_size and request.granularity == "elementwise" and not masks_of(layer):
+        weight = looked_at(layer, request.method, target).reshape(-1)
         return smallest_in_size(weight, share(sparsity, len(weight)))
-    scores = _scores(layer, wish, target, seed)
-    if isinstance(wish.granularity, Pattern):
-        pattern = wish.granularity
+    scores = _scores(layer, request, target, seed)
+    if isinstance(request.granularity, Pattern):
+        pattern = request.granularity
         return smallest(scores, pattern.of - pattern.keep if sparsity else 0)
     return smallest(scores, share(sparsity, scores.numel()))
 
@@ -174,16 +176,16 @@ def _removed_globally(
     return {node: part.to(scores[node].device) for node, part in zip(scores, parts, strict=True)}
 
 
-def _as_weight(kept: Tensor, layer: nn.Module, wish: Wish) -> Tensor:
+def _as_weight(kept: Tensor, layer: nn.Module, request: PruneRequest) -> Tensor:
     """Marks of elements, channels or groups as a mask of the weight; the pruned stay pruned."""
-    weight = _output_first(layer, layer._parameters["weight"], wish)
-    if wish.granularity == "channel":
+    weight = _output_first(layer, layer._parameters["weight"], request)
+    if request.granularity == "channel":
         mask = kept.reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
-    elif isinstance(wish.granularity, Pattern):
+    elif isinstance(request.granularity, Pattern):
         mask = kept.flatten(-2)[..., : weight.shape[1]].movedim(-1, 1)
     else:
         mask = kept.reshape(weight.shape)
-    mask = _output_first(layer, mask, wish)  # and back
+    mask = _output_first(layer, mask, request)  # and back
     old = masks_of(layer).get("weight")
     return mask if old is None else mask & old
 
@@ -192,7 +194,7 @@ def _reached(
     graph: MaseGraph,
     asked: Mapping[fx.Node, float],
     requested: Mapping[fx.Node, float],
-    wish: Wish,
+    request: PruneRequest,
 ) -> dict[str, dict[str, float]]:
     """Of each layer and of all: asked for, reached, and the numbers behind that."""
     rows: dict[str, dict[str, float]] = {}
@@ -203,7 +205,7 @@ def _reached(
         pruned = 0 if mask is None else total - int(torch.count_nonzero(mask))
         rows[node.name] = sparsity_row(requested.get(node), pruned, total)
     pruned, total = (sum(int(row[key]) for row in rows.values()) for key in ("pruned", "total"))
-    wanted = wish.sparsity if isinstance(wish.sparsity, float) else None
+    wanted = request.sparsity if isinstance(request.sparsity, float) else None
     rows["total"] = sparsity_row(wanted, pruned, total)
     return rows
 
@@ -229,8 +231,8 @@ def replace_module(graph: MaseGraph, target: str, module: nn.Module) -> None:
     setattr(graph.modules[parent], name, module)
 
 
-def _check_activation(wish: Wish, asked: Mapping[fx.Node, float]) -> None:
-    if wish.scope == "local" or wish.method == "random":
+def _check_activation(request: PruneRequest, asked: Mapping[fx.Node, float]) -> None:
+    if request.scope == "local" or request.method == "random":
         return
     for node in asked:
         if "value" not in mase(node).common.args.tensor("data_in_0"):
@@ -241,10 +243,10 @@ def _check_activation(wish: Wish, asked: Mapping[fx.Node, float]) -> None:
 
 
 def _prune_activations(
-    graph: MaseGraph, wish: Wish, asked: Mapping[fx.Node, float], seed: int
+    graph: MaseGraph, request: PruneRequest, asked: Mapping[fx.Node, float], seed: int
 ) -> dict[str, dict[str, Any]]:
     threshold = None
-    if wish.scope == "global" and wish.method != "random" and any(asked.values()):
+    if request.scope == "global" and request.method != "random" and any(asked.values()):
         threshold = _threshold(asked)
     rows: dict[str, dict[str, Any]] = {}
     for node, sparsity in asked.items():
@@ -253,7 +255,7 @@ def _prune_activations(
             continue
         logger.info("Pruning activations of module: %s", node.name)
         new = renewed(graph.modules[str(node.target)])
-        attach_activation_pruning(new, sparsity, wish.method, seed, threshold)
+        attach_activation_pruning(new, sparsity, request.method, seed, threshold)
         replace_module(graph, str(node.target), new)
     return rows
 

@@ -12,11 +12,12 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
-from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle, Split
+from chop.passes.graph.describe.common import describe_again
+from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle, Split
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.masks import renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
-from chop.passes.graph.transforms.pruning.plan import Wish
+from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
 from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of, with_less
 from chop.passes.options import Choice, Problem
@@ -43,11 +44,11 @@ def prune_channels_transform_pass(
     those of the smaller network.
     """
     given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
-    wish = Wish.read("", given)
-    per_node = wish.per_node(graph, "prune_channels")
+    request = PruneRequest.read("", given)
+    per_node = request.per_node(graph, "prune_channels")
     asked = {str(node.target): value for node, value in per_node.items()}
     channels = ChannelGraph(graph)
-    _check_named(graph, channels, wish)
+    _check_named(graph, channels, request)
     families = _families(channels, asked)
     scores = channel_scores(graph, channels, method, seed)
     if scope == "global":
@@ -66,25 +67,25 @@ def prune_channels_transform_pass(
 
 @prune_channels_transform_pass.law
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from Wish.problems("", _wished(options))
+    yield from PruneRequest.problems("", _request_options(options))
 
 
 @prune_channels_transform_pass.chooses
 def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
-    yield from Wish.choices("", _wished(options))
+    yield from PruneRequest.choices("", _request_options(options))
 
 
-def _wished(options: Mapping[str, Any]) -> dict[str, Any]:
+def _request_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key != "seed"}
 
 
-def _check_named(graph: MaseGraph, channels: ChannelGraph, wish: Wish) -> None:
+def _check_named(graph: MaseGraph, channels: ChannelGraph, request: PruneRequest) -> None:
     """Whoever names a layer wants to know that it cannot be done."""
-    if not isinstance(wish.sparsity, Mapping) or wish.by != "name":
+    if not isinstance(request.sparsity, Mapping) or request.by != "name":
         return
     nodes = {node.name: node for node in graph.nodes}
     targets = {str(node.target): node for node in graph.nodes if node.op == "call_module"}
-    for key, value in wish.sparsity.items():
+    for key, value in request.sparsity.items():
         node = nodes.get(key) or targets.get(key)
         if node is None or not value:
             continue
@@ -222,7 +223,7 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         return stay if len(stay) < len(atoms) else None
 
     resize(graph, channels, kept, lambda target, *given: shrunk(*given))
-    describe_anew(graph)
+    describe_again(graph)
     stays = {target: (atoms, kept(atoms)) for target, atoms in channels.outs.items()}
     return {
         target: sorted(set(range(len(atoms))) - set(stay))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -11,15 +10,15 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
-from chop.dotted import deepgetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.operands import NAMED_OPERANDS
 from chop.ir.ops import OPS, module_op
-from chop.numerics import FORMATS, NumberFormat, from_dtype
+from chop.numerics import FORMATS
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
+from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
+from chop.passes.graph.transforms.metadata_sync import note_module
 from chop.passes.graph.transforms.quantize.config import OPERANDS, layer_formats, without_na
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
@@ -34,7 +33,7 @@ from chop.passes.graph.transforms.quantize.variants import (
     variant_of,
 )
 from chop.passes.graph.utils import get_parent_name
-from chop.passes.options import Choice, Problem
+from chop.passes.options import Choice, InputPath, Problem
 from chop.passes.select import select
 from chop.registry import UnknownName, unknown
 
@@ -56,7 +55,7 @@ def quantize_transform_pass(
     *,
     by: Literal["type", "name", "regex_name"],
     default: Mapping[str, Any] | None = None,
-    baseline_weight_path: str | Path | None = None,
+    baseline_weight_path: InputPath | None = None,
     load_type: str = "mz",
     **per_key: Any,
 ) -> dict[str, Any]:
@@ -301,73 +300,8 @@ def call_instead(node: fx.Node, function: QuantizedFunction, config: dict[str, A
 
 def note_quantized(graph: MaseGraph, node: fx.Node, parameters: bool = False) -> None:
     """Bring the metadata of a changed node up to date; a variant may have other `parameters`."""
-    # what all transforms share knows of formats from here
-    from chop.passes.graph.transforms.upkeep import note_module
-
     if parameters:
         note_module(graph, node)
     else:
         note_formats(node)
         renote_hardware(graph, node)
-
-
-def note_formats(node: fx.Node) -> None:
-    """Write into the metadata in which formats a node takes and gives its tensors."""
-    common, formats = mase(node).common, node_formats(node)
-    operands = operands_of(node)
-    for name, tensor in common.args.tensors():
-        dtype = dtype_of(node, name)
-        fmt = formats.get(operands.get(name) or "") if dtype.is_floating_point else None
-        tensor.format = fmt or from_dtype(dtype)
-    result = common.results.get("data_out_0", {})
-    if "torch_dtype" in result:
-        result.format = _result_format(common.mase_op, formats) or from_dtype(result.torch_dtype)
-
-
-def operands_of(node: fx.Node, function: QuantizedFunction | None = None) -> dict[str, str | None]:
-    """Names of arguments in the metadata -> operands of the config.
-
-    `function` is what a float function will be replaced by.
-    """
-    function = node.target if isinstance(node.target, QuantizedFunction) else function
-    if function is None:
-        return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
-    number = itertools.count()
-    given = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
-    tensors = [name for name, value in given if isinstance(value, fx.Node) and _is_tensor(value)]
-    return {
-        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
-        for name in tensors
-    }
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return "torch_dtype" in mase(node).common.results.get("data_out_0", {})
-
-
-def dtype_of(node: fx.Node, name: str) -> torch.dtype:
-    """In what torch stores an argument; the metadata of a parameter does not say."""
-    tensor = mase(node).common.args.tensor(name)
-    module = mase(node).module
-    if "torch_dtype" in tensor or module is None:
-        return tensor.torch_dtype
-    parameter: torch.Tensor = deepgetattr(module, name)  # of a masked layer, not a parameter itself
-    return parameter.dtype
-
-
-def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat | None:
-    """That of `data_out`; else the grid on which results lie anyway, as those of relu do."""
-    if op != "relu" or "data_out" in formats:
-        return formats.get("data_out")
-    grid = formats.get("data_in")
-    return grid if grid is not None and grid(0.0) == 0.0 else None  # some formats have no zero
-
-
-def node_formats(node: fx.Node) -> dict[str, NumberFormat]:
-    """The formats in which a quantized node computes, by operand; none for a float node."""
-    module = mase(node).module
-    if isinstance(module, Quantized):
-        return module.formats
-    if isinstance(node.target, QuantizedFunction):
-        return node.target.formats(node.kwargs["config"])  # type: ignore[arg-type]
-    return {}

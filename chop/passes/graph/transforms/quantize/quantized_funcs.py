@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, fx
 
 from chop.ir.operands import argument_names
-from chop.ir.ops import NAMESPACES, OPS, OpSpec, StandIn
+from chop.ir.ops import NAMESPACES, OPS, OpSpec
 from chop.numerics import FORMATS, NumberFormat
+from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 KEPT = 1000  # configs of one function whose formats are remembered
 UNSIGNED = frozenset({"relu"})  # negative inputs become 0 anyway, so the sign bit buys range
 
 
-class QuantizedFunction(StandIn):
+class QuantizedFunction(FormattedFunction):
     """A function whose operands are rounded first; `config` says into what.
 
     Floating-point tensors are rounded, and so are Python floats, as in `x * 0.3`; integers and
@@ -116,6 +117,10 @@ def _plain(spec: OpSpec) -> Callable[..., Any]:
     return next((fn for fn in spec.functions if fn is preferred), spec.functions[0])
 
 
+def _is_in(space: Any, fn: Callable[..., Any]) -> bool:
+    return getattr(space, getattr(fn, "__name__", ""), None) is fn
+
+
 _SPACES = {space.__name__.rpartition(".")[2]: space for space in NAMESPACES}
 
 
@@ -126,7 +131,7 @@ def _path(target: Callable[..., Any], spec: OpSpec, fmt: str) -> str:
     """
     name = f"{spec.name}_{fmt}"
     own = getattr(target, "__name__", "")
-    space = next((key for key, s in _SPACES.items() if getattr(s, own, None) is target), None)
+    space = next((key for key, s in _SPACES.items() if _is_in(s, target)), None)
     return name if space is None or target is _plain(spec) else f"{name}__{space}__{own}"
 
 
@@ -159,6 +164,8 @@ def __getattr__(name: str) -> QuantizedFunction:
         found = quantized_func_map[key]
         if not target:
             return found
-        return _from_parts(getattr(_SPACES[space], own), found.spec.name, found.format_name)
-    except (KeyError, AttributeError):
+        home = _SPACES[space]
+        spelt = {fn.__name__: fn for fn in found.spec.functions if _is_in(home, fn)}
+        return _from_parts(spelt[own], found.spec.name, found.format_name)
+    except KeyError:
         raise AttributeError(f"no quantized function {name!r}") from None

@@ -10,10 +10,12 @@ from typing import Any
 from tabulate import tabulate
 from torch import fx
 
+from chop.files import whole_file
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
 from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
+from chop.passes.options import OutputPath
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +91,7 @@ def _table(rows: Rows) -> str:
 
 def _save(rows: Rows, path: Path) -> None:
     """As a data frame would be saved: with an index before the columns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["", *rows[0]])
         writer.writerows([i, *row.values()] for i, row in enumerate(rows))
@@ -148,7 +149,7 @@ class _Summarize(GraphPass):
 
 @graph_pass("summarize_quantization", "analysis", needs=("common",), cls=_Summarize)
 def summarize_quantization_analysis_pass(
-    graph: MaseGraph, *, original_graph: MaseGraph, save_dir: str | Path | None = None
+    graph: MaseGraph, *, original_graph: MaseGraph, save_dir: OutputPath | None = None
 ) -> dict[str, Any]:
     """Compare a quantized graph with its original: a histogram in the log, CSV files if asked."""
     folder = Path(save_dir) if save_dir is not None else None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.analysis.run import evaluation_mode
+from chop.passes.graph.describe.interpreter import evaluation_mode
 
 
 def reestimate_batch_norm(model: MaseGraph | nn.Module, batches: Iterable[Any]) -> int:

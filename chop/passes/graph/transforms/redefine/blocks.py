@@ -13,14 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
-from chop.passes.graph.analysis.cost.liveness import writes_in_place
+from chop.passes.graph.describe.in_place import writes_in_place
+from chop.passes.graph.transforms.metadata_sync import finish, outer_names
 from chop.passes.graph.transforms.redefine.layers import can_pass_on, pass_on, reset, silence
-from chop.passes.graph.transforms.redefine.original import Original
-from chop.passes.graph.transforms.upkeep import finish, outer_names
+from chop.passes.graph.transforms.redefine.original_widths import Original
 from chop.passes.graph.utils import vf
 
 if TYPE_CHECKING:
-    from chop.passes.graph.transforms.redefine.wishes import Plan
+    from chop.passes.graph.transforms.redefine.width_requests import RedefinePlan
 
 Weights = Literal["fresh", "inherit"]
 # done twice, they give what they give once; dropout does so in eval mode
@@ -28,7 +28,7 @@ IDEMPOTENT = ("relu", "relu6", "identity", "dropout")
 
 
 @dataclass(frozen=True)
-class Block:
+class RepeatableBlock:
     """Nodes in a row, of which one takes what comes in and one gives what goes out."""
 
     name: str
@@ -44,7 +44,7 @@ def containers(graph: MaseGraph) -> dict[str, str]:
     return {vf(name): name for name in found} | {name: name for name in found}
 
 
-def find_block(graph: MaseGraph, name: str) -> Block:
+def find_block(graph: MaseGraph, name: str) -> RepeatableBlock:
     """The nodes of a layer or of a module with several, and the addition around them if any."""
     nodes = list(graph.nodes)
     inside = [i for i, node in enumerate(nodes) if _lies_in(node, name)]
@@ -60,7 +60,7 @@ def find_block(graph: MaseGraph, name: str) -> Block:
             f"block {name!r} has {len(entries)} inputs and {len(exits)} results; only one with a "
             f"single input and a single result can be repeated or skipped"
         )
-    block = Block(name, members, entries[0], exits[0])
+    block = RepeatableBlock(name, members, entries[0], exits[0])
     _check_shapes(block)
     return block
 
@@ -88,7 +88,7 @@ def _closes(members: list[fx.Node], entry: fx.Node) -> bool:
     )
 
 
-def _check_shapes(block: Block) -> None:
+def _check_shapes(block: RepeatableBlock) -> None:
     before, after = (
         mase(node).common.results["data_out_0"]["shape"] for node in (block.entry, block.exit)
     )
@@ -109,7 +109,7 @@ class Depth:
 
 
 def change_depth(
-    graph: MaseGraph, plan: Plan, original: Original, weights: Weights, seed: int
+    graph: MaseGraph, plan: RedefinePlan, original: Original, weights: Weights, seed: int
 ) -> Depth:
     """Let every block be there as often as asked; who names one wants to know why it cannot."""
     untrained: list[str] = []
@@ -144,7 +144,7 @@ def _called(name: str, index: int) -> str:
     return f"{name}_repeat{index}" if index else name
 
 
-def _skip(graph: MaseGraph, block: Block) -> None:
+def _skip(graph: MaseGraph, block: RepeatableBlock) -> None:
     _check_overwriting(block)
     targets = [str(node.target) for node in block.nodes if node.op == "call_module"]
     block.exit.replace_all_uses_with(block.entry)
@@ -153,7 +153,7 @@ def _skip(graph: MaseGraph, block: Block) -> None:
     finish(graph, unused=[*targets, block.name])
 
 
-def _check_overwriting(block: Block) -> None:
+def _check_overwriting(block: RepeatableBlock) -> None:
     """What others read too must not be what an in-place node after the block works on."""
     inside = set(block.nodes)
     readers = [node for node in block.entry.users if node not in inside]
@@ -166,8 +166,8 @@ def _check_overwriting(block: Block) -> None:
 
 
 def _repeated(
-    graph: MaseGraph, block: Block, name: str, index: int
-) -> tuple[Block, dict[str, str]]:
+    graph: MaseGraph, block: RepeatableBlock, name: str, index: int
+) -> tuple[RepeatableBlock, dict[str, str]]:
     """A copy of a block behind it; and which module of it is a copy of which."""
     users = [user for user in block.exit.users if user not in set(block.nodes)]
     env: dict[fx.Node, fx.Node] = {block.entry: block.exit}
@@ -182,7 +182,7 @@ def _repeated(
     nodes = [env[node] for node in block.nodes]
     for user in users:
         user.replace_input_with(block.exit, env[block.exit])
-    return Block(_called(name, index), nodes, block.exit, env[block.exit]), renamed
+    return RepeatableBlock(_called(name, index), nodes, block.exit, env[block.exit]), renamed
 
 
 def _copied_node(
@@ -198,7 +198,7 @@ def _copied_node(
 
 
 def _copied_module(
-    graph: MaseGraph, block: Block, target: str, called: str, renamed: dict[str, str]
+    graph: MaseGraph, block: RepeatableBlock, target: str, called: str, renamed: dict[str, str]
 ) -> str:
     inside = target == block.name or target.startswith(f"{block.name}.")
     new = called + target[len(block.name) :] if inside else f"{target}_{vf(called)}"
@@ -213,7 +213,7 @@ def _copied_module(
     return new
 
 
-def _initialise(block: Block, weights: Weights, seed: int) -> list[str]:
+def _initialise(block: RepeatableBlock, weights: Weights, seed: int) -> list[str]:
     """Weights for a copy of a block: new, or such that the network computes what it did.
 
     Returned are the nodes whose weights nothing was trained for.
@@ -232,7 +232,7 @@ def _module(node: fx.Node) -> nn.Module:
     return module
 
 
-def _silent_branch(block: Block) -> bool:
+def _silent_branch(block: RepeatableBlock) -> bool:
     """Let what a residual block adds be 0, if it is one."""
     for position, node in enumerate(block.nodes):
         if mase(node).common.mase_op != "add" or block.entry not in node.all_input_nodes:
@@ -250,7 +250,7 @@ def _silent_branch(block: Block) -> bool:
     return False
 
 
-def _chain(block: Block) -> bool:
+def _chain(block: RepeatableBlock) -> bool:
     """Let a layer, its norm and its activation give what they take, if they can."""
     first, *rest = block.nodes
     norms = [n for n in rest[:1] if isinstance(mase(n).module, _BatchNorm)]

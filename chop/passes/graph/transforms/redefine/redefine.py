@@ -13,8 +13,8 @@ from torch import fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
-from chop.passes.graph.analysis.add_metadata.add_common_metadata import describe_anew
-from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
+from chop.passes.graph.describe.common import describe_again
+from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.prune_channels import (
     Places,
@@ -24,16 +24,21 @@ from chop.passes.graph.transforms.pruning.prune_channels import (
 )
 from chop.passes.graph.transforms.redefine.blocks import Depth, Weights, change_depth
 from chop.passes.graph.transforms.redefine.layers import fresh, inherited
-from chop.passes.graph.transforms.redefine.original import Original
+from chop.passes.graph.transforms.redefine.original_widths import Original
 from chop.passes.graph.transforms.redefine.sizes import (
     Segment,
-    Wish,
+    SizeRequest,
     copies,
     places,
     segments,
     settle,
 )
-from chop.passes.graph.transforms.redefine.wishes import IGNORED, Choice, Plan, read_plan
+from chop.passes.graph.transforms.redefine.width_requests import (
+    IGNORED,
+    RedefinePlan,
+    WidthRequest,
+    read_plan,
+)
 from chop.passes.options import Choice as NodeChoice
 from chop.passes.options import Problem
 from chop.passes.select import By
@@ -115,7 +120,7 @@ def _tables(options: Mapping[str, Any]) -> dict[str, Any]:
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     for key, table in _tables(options).items():
         try:
-            Choice.read(key, table)
+            WidthRequest.read(key, table)
         except PassArgsError as error:
             yield Problem(key, str(error))
 
@@ -153,7 +158,7 @@ def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -
     resized = _resize(graph, change, weights, seed)
     depth.original.keep(graph)
     if resized or plan.repeats:
-        describe_anew(graph)
+        describe_again(graph)
         _forget_statistics(graph)
     fresh_modules = resized if weights == "fresh" else []
     return _info(graph, change, depth, fresh_modules)
@@ -183,24 +188,24 @@ class Change:
     kept: dict[str, str]
 
 
-def _settled(channels: ChannelGraph, plan: Plan, original: Original) -> Change:
+def _settled(channels: ChannelGraph, plan: RedefinePlan, original: Original) -> Change:
     original = original.with_widths(channels)
-    wishes, kept = _wishes(channels, plan, original)
-    parts = segments(channels, [wish.side for wish in wishes])
-    return Change(channels, parts, kept | settle(parts, wishes))
+    requests, kept = _requests(channels, plan, original)
+    parts = segments(channels, [request.side for request in requests])
+    return Change(channels, parts, kept | settle(parts, requests))
 
 
-def _wishes(
-    channels: ChannelGraph, plan: Plan, original: Original
-) -> tuple[list[Wish], dict[str, str]]:
+def _requests(
+    channels: ChannelGraph, plan: RedefinePlan, original: Original
+) -> tuple[list[SizeRequest], dict[str, str]]:
     """The widths that choices mean in this graph, and why some layers cannot have one."""
-    wishes: list[Wish] = []
+    requests: list[SizeRequest] = []
     kept: dict[str, str] = {}
     calls = {str(n.target): n for n in channels.graph.nodes if n.op == "call_module"}
     for target, node in calls.items():
         base = original.copies.get(target, target)
         firm = plan.chosen.get(target) or plan.chosen.get(base)
-        choice = firm or plan.others.get(target) or plan.others.get(base) or Choice()
+        choice = firm or plan.others.get(target) or plan.others.get(base) or WidthRequest()
         named = plan.by_name and firm is not None
         if choice.changes_outputs and target not in channels.producers:
             obstacle = obstacle_to(channels, target)
@@ -212,23 +217,23 @@ def _wishes(
                     f"leave it out"
                 )
         elif target in channels.producers:
-            wishes += _wishes_of(node, choice, original, firm is not None, named)
-    return wishes, kept
+            requests += _requests_of(node, choice, original, firm is not None, named)
+    return requests, kept
 
 
-def _wishes_of(
-    node: fx.Node, choice: Choice, original: Original, firm: bool, named: bool
-) -> Iterator[Wish]:
+def _requests_of(
+    node: fx.Node, choice: WidthRequest, original: Original, firm: bool, named: bool
+) -> Iterator[SizeRequest]:
     target = str(node.target)
     if choice.changes_outputs:
         width = choice.of(original.outs[target])
-        yield Wish(node, ("out", target), width, choice.multiplier, firm, named)
+        yield SizeRequest(node, ("out", target), width, choice.multiplier, firm, named)
     elif choice.name == "input_only":
-        yield Wish(node, ("out", target), original.outs[target], None, firm, named)
+        yield SizeRequest(node, ("out", target), original.outs[target], None, firm, named)
         known = original.ins.get(target)
         if choice.multiplier is not None and (known is not None or choice.multiplier != 1):
             width = choice.of(known or 0)
-            yield Wish(node, ("in", target), width, choice.multiplier, firm, named)
+            yield SizeRequest(node, ("in", target), width, choice.multiplier, firm, named)
 
 
 def _resize(graph: MaseGraph, change: Change, weights: Weights, seed: int) -> list[str]:

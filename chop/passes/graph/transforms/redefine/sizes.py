@@ -17,13 +17,14 @@ from torch import fx
 
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.pruning.channels import ChannelGraph, Obstacle
+from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle
+from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 
 Side = tuple[Literal["out", "in"], str]
 
 
 @dataclass(frozen=True)
-class Wish:
+class SizeRequest:
     """A width for the outputs, or for the inputs, of a layer; `firm` ones are kept or refused."""
 
     node: fx.Node
@@ -41,7 +42,7 @@ class Segment:
     roots: list[int]
     times: Mapping[Side, int]
     obstacle: Obstacle | None
-    wish: Wish | None = None  # that gave it its size
+    request: SizeRequest | None = None  # that gave it its size
     size: int = field(default=0)
 
     def __post_init__(self) -> None:
@@ -49,7 +50,7 @@ class Segment:
 
     @property
     def free(self) -> bool:
-        return self.wish is None and self.obstacle is None
+        return self.request is None and self.obstacle is None
 
 
 def segments(channels: ChannelGraph, sides: Iterable[Side]) -> list[Segment]:
@@ -89,10 +90,10 @@ def _freeze_ambiguous(channels: ChannelGraph) -> None:
                 channels.atoms.freeze(left.atoms[-1:], Obstacle(node, why))
 
 
-def settle(parts: Sequence[Segment], wishes: Sequence[Wish]) -> dict[str, str]:
+def settle(parts: Sequence[Segment], requests: Sequence[SizeRequest]) -> dict[str, str]:
     """Give every segment its size; why layers that were not named stay as they are.
 
-    Firm wishes go first, and among them those with the fewest segments, so that what is left of
+    Firm requests go first, and among them those with the fewest segments, so that what is left of
     a sum falls to the layers that nobody named.
     """
     by_side: dict[Side, list[Segment]] = defaultdict(list)
@@ -101,33 +102,34 @@ def settle(parts: Sequence[Segment], wishes: Sequence[Wish]) -> dict[str, str]:
             by_side[side].append(part)
     kept: dict[str, str] = {}
 
-    def rank(wish: Wish) -> tuple[bool, bool, int]:
-        return not wish.firm, wish.side[0] == "in", len(by_side[wish.side])
+    def rank(request: SizeRequest) -> tuple[bool, bool, int]:
+        return not request.firm, request.side[0] == "in", len(by_side[request.side])
 
-    for wish in sorted(wishes, key=rank):
-        problem = _settle_one(wish, by_side[wish.side])
+    for request in sorted(requests, key=rank):
+        problem = _settle_one(request, by_side[request.side])
         if problem is None:
             continue
-        if wish.named:
+        if request.named:
             raise PassArgsError(problem)
-        if wish.firm and not any(part.obstacle for part in by_side[wish.side]):
+        if request.firm and not any(part.obstacle for part in by_side[request.side]):
             raise PassArgsError(problem)
-        kept[wish.node.name] = problem
+        kept[request.node.name] = problem
     return kept
 
 
-def _settle_one(wish: Wish, own: list[Segment]) -> str | None:
+def _settle_one(request: SizeRequest, own: list[Segment]) -> str | None:
     """Sizes for the segments that are still free; what stands against it."""
     free = [part for part in own if part.free]
-    rest = wish.width - sum(part.size * part.times[wish.side] for part in own if not part.free)
-    before = [(len(part.roots), part.times[wish.side]) for part in free]
+    side = request.side
+    rest = request.width - sum(part.size * part.times[side] for part in own if not part.free)
+    before = [(len(part.roots), part.times[side]) for part in free]
     sizes = _distributed(rest, before)
-    if sizes is None and wish.multiplier is not None and own and free == own:
+    if sizes is None and request.multiplier is not None and own and free == own:
         sizes = _nearest(rest, before)
     if sizes is None:
-        return _problem(wish, own)
+        return _problem(request, own)
     for part, size in zip(free, sizes, strict=True):
-        part.size, part.wish = size, wish
+        part.size, part.request = size, request
     return None
 
 
@@ -164,25 +166,25 @@ def _nearest(total: int, parts: list[tuple[int, int]]) -> list[int]:
     return [max(1, round(total * size / before)) for size, _ in parts]
 
 
-def _problem(wish: Wish, own: list[Segment]) -> str | None:
-    decided = [part.wish for part in own if part.wish is not None]
-    factors = {wish.multiplier, *(other.multiplier for other in decided)}
+def _problem(request: SizeRequest, own: list[Segment]) -> str | None:
+    decided = [part.request for part in own if part.request is not None]
+    factors = {request.multiplier, *(other.multiplier for other in decided)}
     if len(decided) == len(own) > 0 and len(factors) == 1 and None not in factors:
         return None  # all agree on the factor, and differ in how their own widths were rounded
     other = decided[0] if decided else None
     frozen = next((part.obstacle for part in own if part.obstacle is not None), None)
-    what = "inputs" if wish.side[0] == "in" else "channels"
-    name = repr(wish.node.name)
+    what = "inputs" if request.side[0] == "in" else "channels"
+    name = repr(request.node.name)
     if other is not None:
         theirs = "inputs" if other.side[0] == "in" else "channels"
         return (
-            f"node {name} cannot have {wish.width} {what} while node {other.node.name!r} has "
+            f"node {name} cannot have {request.width} {what} while node {other.node.name!r} has "
             f"{other.width} {theirs}, as these are the same or are added to each other; "
             f"choose widths that agree"
         )
     if frozen is not None:
         return (
-            f"the {what} of node {name} cannot become {wish.width}, as node "
+            f"the {what} of node {name} cannot become {request.width}, as node "
             f"{frozen.node.name!r} {frozen.why}; leave {name} out, or say 'input_only'"
         )
     if not own:
@@ -190,9 +192,9 @@ def _problem(wish: Wish, own: list[Segment]) -> str | None:
             f"the inputs of node {name} come from no layer that can change; "
             f"leave its channel_multiplier out"
         )
-    unit = max(part.times[wish.side] for part in own)
+    unit = max(part.times[request.side] for part in own)
     return (
-        f"node {name} cannot have {wish.width} {what}, as always {unit} of them go together; "
+        f"node {name} cannot have {request.width} {what}, as always {unit} of them go together; "
         f"give a multiple of {unit}"
     )
 

@@ -10,7 +10,7 @@ from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.redefine.blocks import containers, find_block
 from chop.passes.graph.transforms.redefine.redefine import KINDS
 from chop.passes.graph.transforms.redefine.sizes import segments
-from chop.passes.graph.transforms.redefine.wishes import is_layer
+from chop.passes.graph.transforms.redefine.width_requests import is_layer
 
 
 def width_groups(graph: MaseGraph, kinds: Collection[str] = KINDS) -> list[list[str]]:

@@ -118,7 +118,7 @@ def test_weights_that_have_not_moved_are_not_pruned_by_chance(graph):
         prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
 
 
-IN_ANOTHER_PROCESS = """
+GO_ON = """
 import sys
 import torch
 from chop.ir.graph.mase_graph import MaseGraph
@@ -133,13 +133,18 @@ graph.export(sys.argv[2])
 """
 
 
-def test_a_saved_graph_goes_on_following_in_another_process(graph, tmp_path, caplog):
+@pytest.mark.parametrize("where", ["here", pytest.param("elsewhere", marks=pytest.mark.slow)])
+def test_a_saved_graph_goes_on_following(graph, tmp_path, caplog, monkeypatch, where):
     logging.getLogger("chop").propagate = True
     backward(graph.model)
     graph.export(tmp_path / "before")
     assert "hooks" not in caplog.text
     files = [str(tmp_path / name) for name in ("before", "after")]
-    subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS, *files], check=True)
+    if where == "elsewhere":
+        subprocess.run([sys.executable, "-c", GO_ON, *files], check=True)
+    else:
+        monkeypatch.setattr(sys, "argv", ["", *files])
+        exec(GO_ON, {})
     graph.model(torch.ones(8, 4)).square().mean().backward()
     prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
     after = MaseGraph.from_checkpoint(tmp_path / "after")

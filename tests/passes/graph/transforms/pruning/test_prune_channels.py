@@ -233,6 +233,7 @@ def net(name):
     return Calls(forward, **layers, **copy.deepcopy(EXTRA.get(name, {})), head=head)
 
 
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("method", ["l1-norm", "l2-norm", "random"])
 @pytest.mark.parametrize("scope", ["local", "global"])
 @pytest.mark.parametrize("name", NETS)
@@ -388,6 +389,7 @@ def random_net(seed):
     return Calls(forward, **layers)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(25))
 def test_random_networks_give_what_their_masked_selves_give(seed):
     model = random_net(seed)
@@ -397,6 +399,7 @@ def test_random_networks_give_what_their_masked_selves_give(seed):
     assert size(mg.model) < size(model)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["vgg7", "resnet18", "mobilenetv2", "mobilenetv3_small"])
 def test_the_networks_of_the_registry_shrink(name):
     torch.manual_seed(0)

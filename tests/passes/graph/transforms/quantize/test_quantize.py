@@ -23,15 +23,6 @@ from chop.passes.graph.transforms.quantize import QUANTIZEABLE_OP, quantized_mod
 X = torch.linspace(-2, 2, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Tensors are tiny: on a busy machine threads would wait for each other all the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def integer(width=8, frac_width=4, *operands):
     operands = operands or ("data_in", "weight", "bias")
     pairs = {f"{o}_width": width for o in operands} | {

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
-from chop.numerics import at_rest
+from chop.numerics import at_rest, frozen_weights
 from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.pruning.masks import attach_mask
 from chop.passes.graph.transforms.quantize.quantized_modules import (
@@ -264,7 +264,7 @@ def test_a_network_at_rest_looks_at_its_parameters_once(layer, monkeypatch):
     compared, equal = [], torch.equal
     monkeypatch.setattr(torch, "equal", lambda *both: compared.append(both) or equal(*both))
     layer(X)
-    with at_rest(nn.Sequential(layer)):
+    with frozen_weights(nn.Sequential(layer)):
         for _ in range(3):
             layer(X)
     assert len(compared) == 2  # the weight, the bias
@@ -276,7 +276,7 @@ def test_a_network_at_rest_looks_at_its_parameters_once(layer, monkeypatch):
 def test_what_changed_before_and_after_a_rest_is_noticed(layer):
     layer(X)
     layer.weight.data.mul_(2)
-    with at_rest(layer):
+    with frozen_weights(layer):
         assert torch.equal(layer(X), expected(layer))
         assert torch.equal(layer(X), expected(layer))
     layer.weight.data.mul_(2)
@@ -285,7 +285,7 @@ def test_what_changed_before_and_after_a_rest_is_noticed(layer):
 
 @torch.no_grad()
 def test_a_network_at_rest_can_be_configured_and_copied(layer):
-    with at_rest(layer):
+    with frozen_weights(layer):
         layer(X)
         twin = copy.deepcopy(layer)
         twin.weight.data.mul_(2)
@@ -298,8 +298,8 @@ def test_a_network_at_rest_can_be_configured_and_copied(layer):
 
 @torch.no_grad()
 def test_rests_may_be_nested_and_end_with_an_error(layer):
-    with at_rest(layer):
-        with pytest.raises(RuntimeError), at_rest(layer):
+    with frozen_weights(layer):
+        with pytest.raises(RuntimeError), frozen_weights(layer):
             layer(X[:, :2])
         assert torch.equal(layer(X), expected(layer))
     layer.bias.data.add_(1)
@@ -307,7 +307,7 @@ def test_rests_may_be_nested_and_end_with_an_error(layer):
 
 
 def test_a_network_at_rest_still_learns(layer):
-    with at_rest(layer):
+    with frozen_weights(layer):
         layer(X).sum().backward()
         assert torch.equal(layer.bias.grad, torch.full((3,), 2.0))
 
@@ -315,7 +315,7 @@ def test_a_network_at_rest_still_learns(layer):
 @torch.no_grad()
 def test_another_parameter_in_its_place_is_noticed_at_rest(layer):
     others = {name: 2 * p for name, p in layer.named_parameters()}
-    with at_rest(layer):
+    with frozen_weights(layer):
         before = layer(X)
         found = torch.func.functional_call(layer, others, (X,))
         now = F.linear(FORMAT(X), FORMAT(others["weight"]), FORMAT(others["bias"]))
@@ -333,7 +333,7 @@ def test_parameters_that_are_made_at_each_look_are_never_vouched_for(layer):
     parametrize.register_parametrization(layer, "weight", Twice())
     others = {name: torch.randn_like(tensor) for name, tensor in layer.state_dict().items()}
     expected = torch.func.functional_call(layer, others, (X,))
-    with at_rest(layer):
+    with frozen_weights(layer):
         layer(X)
         assert torch.equal(torch.func.functional_call(layer, others, (X,)), expected)
 
@@ -341,7 +341,7 @@ def test_parameters_that_are_made_at_each_look_are_never_vouched_for(layer):
 @torch.no_grad()
 def test_masks_may_change_at_rest(layer):
     attach_mask(layer, "weight", torch.ones(3, 4, dtype=torch.bool))
-    with at_rest(layer):
+    with frozen_weights(layer):
         layer(X)
         layer.weight_mask.zero_()
         assert torch.equal(layer(X), FORMAT(layer.bias).expand(2, 3))
@@ -349,7 +349,11 @@ def test_masks_may_change_at_rest(layer):
 
 @torch.no_grad()
 def test_a_network_at_rest_may_change_its_type(layer):
-    with at_rest(layer):
+    with frozen_weights(layer):
         layer(X)
         layer.double()
         assert layer(X.double()).dtype == torch.float64
+
+
+def test_the_former_name_still_works():
+    assert at_rest is frozen_weights

@@ -21,7 +21,7 @@ from chop.passes.graph import (
     redefine_transform_pass,
     verify_metadata_analysis_pass,
 )
-from chop.passes.graph.analysis.add_metadata import add_common_metadata
+from chop.passes.graph.describe import common
 from chop.passes.graph.transforms.pruning import masks_of
 
 LABS = {
@@ -248,7 +248,7 @@ class TestRefused:
             (both(channel_multiplier=True), "channel_multiplier is True; give a number above 0"),
             (both(channel_multiplier="2"), "channel_multiplier is '2'; give a number above 0"),
             (both(channel_multiplier=float("nan")), "channel_multiplier is nan"),
-            (both(channel_multiplier=[1, 2]), "a list of choices is for search"),
+            (both(channel_multiplier=[1, 2]), "a list; give one number, as choices are for"),
             (both(width=2.5), "width is 2.5; give a whole number"),
             (both(width=4, channel_multiplier=2), "give one of them"),
             (both(width=4, out_features=4), "has width and out_features; give one of them"),
@@ -433,13 +433,13 @@ class TestAfterwards:
         self, parents, monkeypatch
     ):
         small, _ = redefine_transform_pass(parents("resnet").graph.clone(), conv1=both(width=5))
-        monkeypatch.setattr(add_common_metadata, "LITTLE_WORK", 0)
+        monkeypatch.setattr(common, "LITTLE_WORK", 0)
         large, _ = redefine_transform_pass(parents("resnet").graph.clone(), conv1=both(width=5))
         for one, other in zip(small.nodes, large.nodes, strict=True):
             assert one.meta["mase"].parameters == other.meta["mase"].parameters
 
     def test_a_network_that_asks_for_its_device_is_told_the_true_one(self, make_graph, monkeypatch):
-        monkeypatch.setattr(add_common_metadata, "LITTLE_WORK", 0)
+        monkeypatch.setattr(common, "LITTLE_WORK", 0)
 
         class Net(nn.Module):
             def __init__(self):

@@ -13,14 +13,15 @@ from torch.nn.utils import parametrize
 from chop.ir.graph.tracer import Leaf
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.base import quantize_all
-from chop.numerics.kept import Keeper, Vouched, rounded_again
-from chop.numerics.own import plain
+from chop.numerics.scratch import is_plain
+from chop.numerics.weight_cache import TrackedWeights, round_or_reuse
+from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.pruning.masks import masked_class, masked_names
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
-class Quantized(Leaf, Keeper):
+class Quantized(Leaf, FormattedLayer):
     """Mixed in before a float layer; knows that operands have formats, never which.
 
     Parameters stay in float and are rounded on the fly, so that training goes through the
@@ -36,7 +37,6 @@ class Quantized(Leaf, Keeper):
     _own_ways: ClassVar[bool]  # whether a class rounds otherwise than all do
 
     config: Mapping[str, Any]
-    formats: dict[str, NumberFormat]
     pruning_masks: Any
 
     def __init_subclass__(cls) -> None:
@@ -125,7 +125,7 @@ class Quantized(Leaf, Keeper):
         fmt, store = self.formats.get(name), self._kept
         idle = fmt is not None and not (self.training or torch.is_grad_enabled())
         # a replica on another device has its original's
-        own = isinstance(store, Vouched) and store.layer is self
+        own = isinstance(store, TrackedWeights) and store.layer is self
         vouched = idle and own and store.vouches(name)  # type: ignore[attr-defined]
         if vouched and (kept := store.unchanged(name)) is not None and kept.fmt == fmt:  # type: ignore[attr-defined]
             return kept.rounded
@@ -133,9 +133,13 @@ class Quantized(Leaf, Keeper):
         if tensor is None or fmt is None:
             return tensor
         # reading a GPU's verdict would stall it, and rounding costs it no more than comparing
-        if not idle or not (vouched or tensor.is_cpu) or not (plain(tensor) and fmt.deterministic):
+        if (
+            not idle
+            or not (vouched or tensor.is_cpu)
+            or not (is_plain(tensor) and fmt.deterministic)
+        ):
             return fmt(tensor)
-        kept = store[name] = rounded_again(tensor, fmt, store.get(name))
+        kept = store[name] = round_or_reuse(tensor, fmt, store.get(name))
         return kept.rounded
 
     def q_operands(self, input: Tensor) -> tuple[Any, Any, Any]:

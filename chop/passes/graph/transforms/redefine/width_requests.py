@@ -1,4 +1,4 @@
-"""What a user asks of layers and blocks, checked: how wide, how often."""
+"""Requested widths of layers and repeats of blocks, checked."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.quantize.config import without_na
 from chop.passes.graph.transforms.redefine.blocks import containers
-from chop.passes.graph.transforms.redefine.original import Original
+from chop.passes.graph.transforms.redefine.original_widths import Original
 from chop.passes.graph.utils import vf
 from chop.passes.select import By, select
 from chop.registry import unknown
 
 NAMES = ("output_only", "both", "input_only")
 WIDTHS = ("width", "out_features", "out_channels")
+LARGEST = 1_000_000  # times as wide, or channels: more than any layer has
 KEYS = ("name", "channel_multiplier", *WIDTHS, "repeat")
 # what a sampled config of a search has beside the keys of nodes
 IGNORED = ("accelerator",)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What one table says: a way to change, by how much or to what, and how often to run."""
+class WidthRequest:
+    """One table: the side of a layer to change, by which factor or to which width, and repeats."""
 
     name: str | None = None
     multiplier: float | None = None
@@ -35,7 +36,7 @@ class Choice:
     repeat: int | None = None
 
     @classmethod
-    def read(cls, key: str, table: Any) -> Choice:
+    def read(cls, key: str, table: Any) -> WidthRequest:
         """The choice in a table `{"config": {…}}`; a plain dict of these keys counts as one."""
         config = table.get("config", table) if isinstance(table, Mapping) else None
         if not isinstance(config, Mapping):
@@ -57,7 +58,7 @@ class Choice:
             _repeat(key, config),
         )._checked(key)
 
-    def _checked(self, key: str) -> Choice:
+    def _checked(self, key: str) -> WidthRequest:
         if self.multiplier is not None and self.width is not None:
             raise PassArgsError(f"{key!r} has channel_multiplier and a width; give one of them")
         missing = self.multiplier is None and self.width is None
@@ -99,9 +100,14 @@ def _number(key: str, config: Mapping[str, Any], which: str) -> float | None:
     if value is None or config.get("name", "both") is None:  # the labs' "not this layer"
         return None
     if isinstance(value, list | tuple):
-        raise PassArgsError(f"{key!r}: {which} is {value!r:.40}; a list of choices is for search")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-        raise PassArgsError(f"{key!r}: {which} is {value!r:.40}; give a number above 0")
+        raise PassArgsError(
+            f"{key!r}: {which} is {value!r:.40}, a list; give one number, as choices are for "
+            f"[search.search_space.seed]"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
+        raise PassArgsError(
+            f"{key!r}: {which} is {value!r:.40}; give a number above 0 and below {LARGEST}"
+        )
     return value
 
 
@@ -125,21 +131,21 @@ def _repeat(key: str, config: Mapping[str, Any]) -> int | None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RedefinePlan:
     """The choices of a call by dotted name: of layers that were meant, of all others, of blocks."""
 
-    chosen: dict[str, Choice]
-    others: dict[str, Choice]
+    chosen: dict[str, WidthRequest]
+    others: dict[str, WidthRequest]
     repeats: dict[str, int]
     by_name: bool
 
 
 def read_plan(
     graph: MaseGraph, by: By, default: Any, tables: Mapping[str, Any], kinds: Collection[str]
-) -> Plan:
+) -> RedefinePlan:
     """All choices, checked against the graph; nothing is changed yet."""
-    choices = {key: Choice.read(key, t) for key, t in tables.items() if key not in IGNORED}
-    rest = Choice.read("default", default) if default is not None else Choice()
+    choices = {key: WidthRequest.read(key, t) for key, t in tables.items() if key not in IGNORED}
+    rest = WidthRequest.read("default", default) if default is not None else WidthRequest()
     blocks: dict[str, int] = {}
     if by == "name":
         choices = _without_blocks(graph, choices, blocks)
@@ -155,10 +161,10 @@ def read_plan(
     chosen = _by_module({node: found[node] for node in layers if node in found})
     others = {str(n.target): rest for n in layers if str(n.target) not in chosen}
     repeats = {t: c.repeat for t, c in {**others, **chosen}.items() if c.repeat is not None}
-    return Plan(chosen, others, {**repeats, **blocks}, by == "name")
+    return RedefinePlan(chosen, others, {**repeats, **blocks}, by == "name")
 
 
-def _check_kinds(found: Mapping[fx.Node, Choice], kinds: Collection[str]) -> None:
+def _check_kinds(found: Mapping[fx.Node, WidthRequest], kinds: Collection[str]) -> None:
     """Whoever names a node wants to know that it cannot be done."""
     for node, choice in found.items():
         if not choice.idle and not is_layer(node, kinds):
@@ -168,7 +174,7 @@ def _check_kinds(found: Mapping[fx.Node, Choice], kinds: Collection[str]) -> Non
             )
 
 
-def _by_module(chosen: Mapping[fx.Node, Choice]) -> dict[str, Choice]:
+def _by_module(chosen: Mapping[fx.Node, WidthRequest]) -> dict[str, WidthRequest]:
     first: dict[str, fx.Node] = {}
     for node, choice in chosen.items():
         other = first.setdefault(str(node.target), node)
@@ -193,15 +199,15 @@ def _why_not(node: fx.Node) -> str:
 
 
 def _without_blocks(
-    graph: MaseGraph, choices: Mapping[str, Choice], repeats: dict[str, int]
-) -> dict[str, Choice]:
+    graph: MaseGraph, choices: Mapping[str, WidthRequest], repeats: dict[str, int]
+) -> dict[str, WidthRequest]:
     """Choices by the names of nodes; those of modules with several layers go to `repeats`."""
     names = dict.fromkeys(node.name for node in graph.nodes)
     targets = {str(node.target): node.name for node in graph.nodes if node.op == "call_module"}
     blocks = containers(graph)
     gone = {t for t, count in Original.of(graph).repeats.items() if count == 0}
     skipped = {vf(name): name for name in gone} | {name: name for name in gone}
-    left: dict[str, Choice] = {}
+    left: dict[str, WidthRequest] = {}
     for key, choice in choices.items():
         if key in names or key in targets:
             left[key if key in names else targets[key]] = choice
@@ -216,14 +222,14 @@ def _without_blocks(
     return left
 
 
-def _check_skipped(key: str, choice: Choice) -> None:
+def _check_skipped(key: str, choice: WidthRequest) -> None:
     if not choice.idle and choice.repeat != 0:
         raise PassArgsError(
             f"block {key!r} was skipped before and is gone; start from a copy of the original"
         )
 
 
-def _check_block(key: str, choice: Choice) -> None:
+def _check_block(key: str, choice: WidthRequest) -> None:
     if choice.name is not None:
         raise PassArgsError(
             f"{key!r} is a block of several layers, which takes repeat alone; "

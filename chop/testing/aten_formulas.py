@@ -1,7 +1,7 @@
-"""Operations of torch's kernels beside their products, found from formulas and from what ran.
+"""Operations of ATen kernels other than their products, by formulas of the kernels.
 
-Nothing here is shared with the rules of the pass, which it audits: a kernel that works on single
-elements is written as its formula, which is run once on a number that counts what is done to it.
+Shares no code with the rules of the cost pass, which it audits: an elementwise kernel is written
+as its formula, which is run once on a number that counts the operations on it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from chop.passes.graph.analysis.cost.call import spelt
-
 Kernel = Callable[[Sequence[Any], Any], int]  # arguments and result of a call -> operations
 
 
 class Number:
-    """A number without a value, which counts the operations that are done to it."""
+    """A number without a value that counts the operations on it."""
 
     def __init__(self) -> None:
         self.operations = 0
@@ -38,7 +36,7 @@ Formula = Callable[[Number], Any]
 
 
 def root(x: Number) -> Number:
-    """A root, and as well an elementary function, an absolute value, or a rounding."""
+    """Count one operation: a root, an elementary function, an absolute value or a rounding."""
     return x.did()
 
 
@@ -46,7 +44,7 @@ exp = log = tanh = erf = larger = root
 
 
 def clipped(x: Number) -> Number:
-    """Compared with what it may at least and at most be."""
+    """Compare with a lower and an upper bound."""
     return larger(larger(x))
 
 
@@ -55,12 +53,12 @@ def sigmoid(x: Number) -> Number:
 
 
 def times(count: int) -> Formula:
-    """So many operations of which none needs a name."""
+    """Return a formula of `count` unnamed operations."""
     return lambda x: [x.did() for _ in range(count)]
 
 
 def weighted(count: int) -> Formula:
-    """A sum of so many products."""
+    """Return a formula that sums `count` products."""
 
     def formula(x: Number) -> Number:
         total = x * 1
@@ -116,8 +114,8 @@ TERMS: Mapping[str, Formula] = {
     "mse_loss": lambda x: (x - 1) * x + 1,
 }
 
-# moves and makes numbers; views are free, too, and known to torch as such
-FREE = spelt(
+# kernels that only move or create numbers; torch itself knows which ones return views
+_FREE = (
     "empty empty_like zeros zeros_like ones ones_like full full_like fill zero rand randn randint "
     "uniform normal arange scalar_tensor eye new_zeros new_ones new_full new_empty "
     "new_empty_strided empty_strided cat stack clone copy _to_copy lift_fresh contiguous "
@@ -127,6 +125,7 @@ FREE = spelt(
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _reshape_alias _reshape_copy resize "
     "unsafe_split unsafe_chunk pixel_shuffle im2col native_dropout _local_scalar_dense"
 )
+FREE = frozenset(_FREE.split())
 
 
 def _operations(formula: Formula) -> int:
@@ -136,7 +135,7 @@ def _operations(formula: Formula) -> int:
 
 
 def _elements(things: Any) -> int:
-    """Of the first tensor among them."""
+    """Return the number of elements of the first tensor in `things`."""
     return next((x.numel() for x in tree_leaves(things) if isinstance(x, Tensor)), 0)
 
 
@@ -151,7 +150,7 @@ def _per_term(formula: Formula) -> Kernel:
 
 
 def _added(args: Sequence[Any], result: Any) -> int:
-    """What is added to a product of matrices."""
+    """Count the term that is added to a product of matrices."""
     return _elements(result)
 
 
@@ -168,7 +167,7 @@ def _grid_sampler(bilinear: int) -> Kernel:
 
 
 def _elu(args: Sequence[Any], result: Any) -> int:
-    """Compared, and a·(exp(x) - 1); scaled before and after, where the scales are not 1."""
+    """Count a comparison and a·(exp(x) - 1), and a scale before and after where it is not 1."""
     scales = sum(bool(scale != 1) for scale in args[2:4])
     return (_operations(lambda x: 1 * (exp(larger(x)) - 1)) + scales) * _elements(result)
 
@@ -178,14 +177,14 @@ def _celu(args: Sequence[Any], result: Any) -> int:
 
 
 def _norm(statistics: bool, first: int) -> Kernel:
-    """The mean off, times the deviation, times weight, plus bias; own statistics are one more.
+    """Count centring, scaling, weight and bias, and one more for statistics of the batch.
 
-    `first` is the place of the weight among the arguments; the bias follows.
+    `first` is the position of the weight in the arguments; the bias follows it.
     """
 
     def kernel(args: Sequence[Any], result: Any) -> int:
-        given = sum(x is not None for x in args[first : first + 2])
-        return (2 + statistics + given) * _elements(result)
+        parameters = sum(x is not None for x in args[first : first + 2])
+        return (2 + statistics + parameters) * _elements(result)
 
     return kernel
 
@@ -195,7 +194,7 @@ def _batch_norm(args: Sequence[Any], result: Any) -> int:
 
 
 def _pool(rank: int) -> Kernel:
-    """Each result looks at a whole window, the padding in it, too."""
+    """Count the whole window of each result, its padding included."""
 
     def kernel(args: Sequence[Any], result: Any) -> int:
         window: list[int] = list(args[1]) * (rank if len(args[1]) == 1 else 1)
@@ -205,15 +204,15 @@ def _pool(rank: int) -> Kernel:
 
 
 def _adaptive_pool(rank: int) -> Kernel:
-    """Single ones are sent through each dimension's pooling, to see which windows have them."""
+    """Pool one-hot vectors along each dimension to find the windows that hold each element."""
 
     def kernel(args: Sequence[Any], result: Any) -> int:
-        given, got = args[0], next(x for x in tree_leaves(result) if isinstance(x, Tensor))
-        looked_at = math.prod(got.shape[:-rank])
-        for before, after in zip(given.shape[-rank:], got.shape[-rank:], strict=True):
-            ones = torch.eye(before)[:, None]
-            looked_at *= int(torch.count_nonzero(F.adaptive_avg_pool1d(ones, after)))
-        return looked_at
+        pooled = next(x for x in tree_leaves(result) if isinstance(x, Tensor))
+        reads = math.prod(pooled.shape[:-rank])
+        for size_in, size_out in zip(args[0].shape[-rank:], pooled.shape[-rank:], strict=True):
+            one_hot = torch.eye(size_in)[:, None]
+            reads *= int(torch.count_nonzero(F.adaptive_avg_pool1d(one_hot, size_out)))
+        return reads
 
     return kernel
 
@@ -239,10 +238,10 @@ KERNELS: Mapping[str, Kernel] = {
 
 
 def operations(kernel: Any, args: Sequence[Any], result: Any) -> int | None:
-    """What a call of an aten op did beside its products; None for one that is not known."""
+    """Return the operations of an ATen call other than its products, or None if it is unknown."""
     name = kernel.overloadpacket.__name__
     plain = name if name.endswith("__") else name.removesuffix("_")  # the same, in place
     if plain in FREE or kernel.is_view:
         return 0
-    found = KERNELS.get(plain)
-    return None if found is None else found(args, result)
+    count = KERNELS.get(plain)
+    return None if count is None else count(args, result)

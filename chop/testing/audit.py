@@ -1,4 +1,4 @@
-"""Count what really runs: the arithmetic that reaches torch's kernels, one by one."""
+"""Count the arithmetic that reaches torch's kernels, call by call."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from chop.passes.graph.analysis.cost.kernels import operations
+from chop.testing.aten_formulas import operations
 
 aten = torch.ops.aten
 
 
 class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the multiply-accumulates and all other operations of what runs inside, by aten op.
+    """Counts the multiply-accumulates and all other operations of what runs inside, by ATen op.
 
     Products are not computed from shapes: each is run again on ones, where every sum gives the
-    number of its terms. `others` are the operations beside them, `uncounted` the kernels that are
-    not known here.
+    number of its terms. `others` counts all other operations; `uncounted` names unknown kernels.
 
     >>> with MacCounter() as counter:
     ...     _ = torch.relu(torch.ones(2, 3) @ torch.ones(3, 5))
@@ -43,7 +42,7 @@ class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def flops(self) -> int:
-        """By the conventions of the cost pass: a multiply-accumulate is two."""
+        """Return the operations, where a multiply-accumulate is two, as in the cost pass."""
         return 2 * self.macs + self.others.total()
 
     def __enter__(self) -> MacCounter:
@@ -74,7 +73,7 @@ class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _without_shortcuts() -> Iterator[None]:
-    """Kernels that do several things at once would hide the products in them."""
+    """Switch off fused kernels, which would hide the products in them."""
     fast, onednn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     torch._C._set_mkldnn_enabled(False)  # mkldnn.flags would set, and warn of, more than this
@@ -101,7 +100,7 @@ def _convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """With ones in the padding, too; a transposed convolution before its edge is cut off."""
+    """Count padding as ones; count a transposed convolution before its edge is cut off."""
     rank = weight.dim() - 2
     if transposed:
         spread: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
@@ -128,7 +127,7 @@ def _added_matrices(_: Tensor, a: Tensor, b: Tensor, *__: Any) -> Tensor:
     return _ones(a) @ _ones(b)
 
 
-# what each element of a result is a sum of, for the aten ops that multiply and add up
+# the number of products in each element of a result, for the ATen ops that multiply and add
 TERMS: Mapping[Any, Callable[..., Tensor]] = {
     aten.convolution: _convolution,
     aten._convolution: _convolution,

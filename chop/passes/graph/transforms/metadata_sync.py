@@ -1,4 +1,4 @@
-"""What a change of a graph owes to it: metadata that stays true, and no dead modules."""
+"""Keep metadata true after a change of a graph, and leave no dead modules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from chop.ir.graph.mase_metadata import CommonMeta, MaseMetadata, Operands, mase
 from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.passes.base import has_metadata
-from chop.passes.graph.analysis.add_metadata.add_common_metadata import (
+from chop.passes.graph.describe.common import (
     annotate_graph,
     described_parameter,
 )
-from chop.passes.graph.analysis.add_metadata.add_hardware_metadata import renote_hardware
-from chop.passes.graph.analysis.add_metadata.add_software_metadata import tensors_in
-from chop.passes.graph.transforms.quantize.quantize import node_formats, note_formats
+from chop.passes.graph.describe.formats import node_formats, note_formats
+from chop.passes.graph.describe.hardware import renote_hardware
+from chop.passes.graph.describe.software import tensors_in
 
 
 def calls(graph: MaseGraph) -> dict[nn.Module, list[fx.Node]]:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.tracer import attributes_kept
+from chop.memory import OutOfMemory, memory_for
 from chop.passes.base import PassArgsError
 from chop.registry import unknown
 
@@ -45,7 +46,7 @@ def kept_random_state(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class Runner(fx.Interpreter):
+class GraphRunner(fx.Interpreter):
     """Runs a graph node by node, for what it shows; a node that fails is named.
 
     Subclasses look at nodes in `run_node`. Model, inputs and random state stay as they are: it runs
@@ -98,7 +99,10 @@ class Runner(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         try:
-            return super().run_node(n)
+            with memory_for(f"run the node {n.name!r}"):
+                return super().run_node(n)
+        except OutOfMemory:
+            raise
         except Exception as error:
             raise RunError(self._explain(n, error)) from error
 

@@ -1,9 +1,9 @@
-"""What a network was before it was redefined, which all widths are counted from."""
+"""Widths of a network before it was redefined; all factors refer to them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from chop.ir.graph.mase_graph import MaseGraph, set_model_attributes
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
@@ -26,7 +26,12 @@ class Original:
     @classmethod
     def of(cls, graph: MaseGraph) -> Original:
         """What `graph` remembers; nothing before it is redefined for the first time."""
-        return cls(**getattr(graph.model, ATTRIBUTE, {}))
+        known = getattr(graph.model, ATTRIBUTE, {})
+        if not known.keys() <= {f.name for f in fields(cls)}:  # of a file that was edited
+            raise ValueError(
+                f"{ATTRIBUTE} of the graph has keys that it may not have: {known!r:.60}"
+            )
+        return cls(**known)
 
     def keep(self, graph: MaseGraph) -> None:
         set_model_attributes(graph.model, {ATTRIBUTE: asdict(self)})

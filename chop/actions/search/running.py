@@ -1,0 +1,132 @@
+"""The note that a search keeps in its folder while it runs: which study it works on, and where."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+FILE = "running.json"
+PAUSES = (0.0, *[0.05] * 10)  # seconds: who only looks whether a search runs locks for a moment
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a search says of itself before it has written search.json."""
+
+    study: str | None = None  # None: there is no study yet, as the parent is being trained
+    storage: str | None = None  # None: its URL has a password, which no file may hold
+    command: str = "ch search"
+    started: str | None = None
+
+
+class Running:
+    """The note of this process, locked for as long as it runs: a killed one leaves it unlocked.
+
+    Of several processes in one folder, the first has the note, and the others leave it alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self._file: int | None = None
+
+    def __enter__(self) -> Running:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while self._file is None:
+            try:
+                file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            except PermissionError:  # that of another user
+                return self
+            if not _locked(file):
+                os.close(file)
+                return self
+            if _is_at(self.path, file):
+                self._file = file
+            else:  # the process that had it has just removed it
+                os.close(file)
+        return self
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other process runs in this folder."""
+        return self._file is not None
+
+    def write(self, note: Note) -> None:
+        """Replace the note; the first line is whole whenever this process is killed."""
+        if self._file is not None:
+            line = json.dumps(dataclasses.asdict(note)).encode() + b"\n"
+            try:
+                os.lseek(self._file, 0, os.SEEK_SET)
+                os.write(self._file, line)
+                os.ftruncate(self._file, len(line))
+            except OSError as error:
+                raise OSError(
+                    f"cannot write {self.path}: {error.strerror}; free some space, then --resume"
+                ) from error
+
+    def remove(self) -> None:
+        """The search has written its files, which say more."""
+        if self._file is not None:
+            with contextlib.suppress(PermissionError):  # Windows, where it is in use
+                self.path.unlink(missing_ok=True)
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is None:
+            return
+        if os.fstat(self._file).st_size == 0:
+            self.remove()
+        os.close(self._file)
+
+
+def _is_at(path: Path, file: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _locked(file: int) -> bool:
+    for pause in PAUSES if fcntl is not None else ():
+        time.sleep(pause)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    return fcntl is None
+
+
+def read_note(folder: Path) -> Note | None:
+    """The note of a search that runs here or was killed; None if there is none."""
+    try:
+        line = (folder / FILE).read_text(encoding="utf-8").partition("\n")[0]
+        facts = json.loads(line)
+    except (OSError, ValueError, RecursionError):
+        return None
+    names = {field.name for field in dataclasses.fields(Note)}
+    if not isinstance(facts, dict) or not facts.keys() <= names:
+        return None
+    return Note(**facts) if all(isinstance(v, str | None) for v in facts.values()) else None
+
+
+def is_running(folder: Path) -> bool:
+    """Whether the process that wrote the note in this folder still runs."""
+    try:
+        file = os.open(folder / FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)

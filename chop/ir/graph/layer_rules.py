@@ -1,0 +1,165 @@
+"""What a layer of a saved graph may be: the same rules when it is written and when it is read.
+
+Layers are made without their constructors, and are given what the file says. What it says must
+neither hide a method nor leave out what the constructor would have set.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from chop.ir.graph.names import OWN_LAYERS, TORCH_LAYERS, ForeignName
+
+INTERNAL = frozenset(vars(nn.Module()))
+NAME = re.compile(r"(?!__)\w+", re.ASCII)
+# attributes whose texts a layer looks itself up by
+LOOKED_UP = frozenset({"_flat_weights_names", "_all_weights", "_keys"})
+FUNCTIONS = frozenset({"activation", "distance_function"})  # what torch's layers call
+REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
+
+
+def check_layer(
+    name: str,
+    cls: type,
+    attributes: Mapping[str, Any],
+    tensors: Iterable[str],
+    children: Iterable[str],
+) -> None:
+    """Refuse a layer with names that mean something else, or without what its class needs."""
+    where = f"layer {name!r} ({cls.__name__})"
+    names = [*attributes, *tensors, *children]
+    for key in names:
+        _check_name(where, cls, key, plain=key in attributes)
+    twice = [key for key, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ForeignName(f"{where} has {twice[0]!r} twice")
+    for key, value in attributes.items():
+        _check_value(where, cls, key, value)
+        if key in LOOKED_UP:
+            _check_looked_up(where, key, value, set(names))
+    missing = sorted(_needed(cls) - set(names))
+    if missing:
+        raise ValueError(
+            f"{where} lacks the attribute {missing[0]!r}, which its constructor sets; "
+            f"save the graph again"
+        )
+
+
+def derived_attributes(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any] | None]:
+    """Attributes that follow from the others, and who makes them."""
+    if issubclass(cls, nn.RNNBase):
+        return ("_flat_weights", "_flat_weight_refs"), nn.RNNBase._init_flat_weights
+    attributes = tuple(getattr(cls, "derived_attributes", ()))
+    return attributes, getattr(cls, "derive", None) if attributes else None
+
+
+def _check_name(where: str, cls: type, key: str, plain: bool) -> None:
+    free = NAME.fullmatch(key) and key not in INTERNAL and not hasattr(nn.Module, key)
+    taken = (*derived_attributes(cls)[0], "parametrizations", "meta")
+    if not free or key in taken or _is_of_class(cls, key, plain):
+        raise ForeignName(f"{key!r:.60} of {where} is not an attribute that a file may set")
+
+
+def _is_of_class(cls: type, key: str, plain: bool) -> bool:
+    """Whether the class has something by this name; a constant of the user's may be replaced."""
+    known = inspect.getattr_static(cls, key, None)
+    behaves = callable(known) or hasattr(known, "__get__")
+    return known is not None and (behaves or not plain or _is_known(cls))
+
+
+def _check_value(where: str, cls: type, key: str, value: Any) -> None:
+    """Functions and classes are for layers of the user, but for a few attributes of torch's."""
+    if _is_known(cls) and key not in FUNCTIONS and any(map(callable, _leaves(value))):
+        raise ForeignName(f"{key!r} of {where} may not be a function or a class")
+
+
+def _check_looked_up(where: str, key: str, value: Any, names: set[str]) -> None:
+    for leaf in _leaves(value):
+        if isinstance(leaf, str) and leaf not in names:
+            raise ForeignName(f"{key!r} of {where} names {leaf!r:.60}, which it does not have")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from _leaves(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _is_known(cls: type) -> bool:
+    """Whether a layer is torch's or MASE's own."""
+    return cls.__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
+
+
+@cache
+def _needed(cls: type) -> frozenset[str]:
+    """What the constructors of a class always set; layers of the user may do as they like."""
+    found: set[str] = set()
+    for base in cls.__mro__ if _is_known(cls) else ():
+        if base in (nn.Module, object) or "__init__" not in vars(base):
+            continue
+        body = _body(vars(base)["__init__"])
+        if not any(isinstance(node, ast.Return) for each in body for node in ast.walk(each)):
+            found |= _always_set(body) or set()
+    return frozenset(found) - set(derived_attributes(cls)[0])
+
+
+def _body(constructor: Any) -> list[ast.stmt]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(constructor)))
+    except (OSError, TypeError, SyntaxError):  # a class without its source
+        return []
+    (function,) = tree.body
+    return function.body if isinstance(function, ast.FunctionDef) else []
+
+
+def _always_set(body: list[ast.stmt]) -> set[str] | None:
+    """The attributes that are set when `body` has run; None if it never comes to its end."""
+    found: set[str] = set()
+    for statement in body:
+        if isinstance(statement, ast.Raise):
+            return None
+        if isinstance(statement, ast.If):
+            ways = [_always_set(statement.body), _always_set(statement.orelse)]
+            ended = [way for way in ways if way is not None]
+            if not ended:
+                return None
+            found |= set.intersection(*ended)
+        elif isinstance(statement, ast.With):
+            found |= _always_set(statement.body) or set()
+        else:
+            found |= set(_set(statement)) | set(_set(getattr(statement, "value", None)))
+    return found
+
+
+def _set(node: ast.AST | None) -> Iterator[str]:
+    """The attributes of `self` that a statement or a call sets itself."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            yield from (key for part in parts if (key := _of_self(part)))
+    elif isinstance(node, ast.Call) and _of_self(node.func) in REGISTERS:
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            yield first.value
+
+
+def _of_self(node: ast.AST) -> str:
+    """The `x` of `self.x`; nothing for any other expression."""
+    is_of_self = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+    return node.attr if is_of_self and isinstance(node, ast.Attribute) else ""

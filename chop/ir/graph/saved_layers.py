@@ -1,0 +1,299 @@
+"""The layers of a saved graph: as they are described in the file, and made from that again."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+from chop.ir.graph.encoding import ATTRIBUTES, Decoder, Encoder, Tensors
+from chop.ir.graph.layer_rules import INTERNAL, check_layer, derived_attributes
+from chop.ir.graph.names import ForeignName, Names
+from chop.ir.graph.node_rules import DOTTED
+
+logger = logging.getLogger(__name__)
+
+MOST_LAYERS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Something that layers carry beside their attributes, such as masks: values by name."""
+
+    read: Callable[[nn.Module], Mapping[str, Any]]  # {} for a layer without
+    attach: Callable[[nn.Module, Mapping[str, Any]], None]
+    hooks: tuple[str, ...] = ()  # functions that `attach` hangs on the layer again
+
+
+EXTRAS: dict[str, Extra] = {}
+# who fills it in: a file may have extras that nobody has asked for yet
+EXTRA_HOMES = dict.fromkeys(
+    ("masks", "activation_pruning", "movement"), "chop.passes.graph.interface.pruning"
+)
+
+
+# --- writing
+
+
+def described_layers(model: nn.Module, names: Names, tensors: Tensors) -> list[dict[str, Any]]:
+    """All modules, parents first; one that is met again is named by its first name."""
+    rows: list[dict[str, Any]] = []
+    first: dict[int, str] = {}
+    queue: list[tuple[str, nn.Module | None]] = [("", model)]
+    while queue:
+        name, module = queue.pop()
+        if module is None:
+            rows.append({"name": name, "class": None})
+            continue
+        if id(module) in first:
+            rows.append({"name": name, "same_as": first[id(module)]})
+            continue
+        first[id(module)] = name
+        try:
+            rows.append(_module(name, module, names, tensors))
+        except ValueError as error:
+            raise ValueError(f"cannot save module {name!r}: {error}") from error
+        children = [
+            (f"{name}.{key}" if name else key, child) for key, child in _children(module).items()
+        ]
+        queue += reversed(children)
+    return rows
+
+
+def _children(module: nn.Module) -> dict[str, nn.Module | None]:
+    bare = not parametrize.is_parametrized(module)
+    return {k: m for k, m in module._modules.items() if bare or k != "parametrizations"}
+
+
+def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dict[str, Any]:
+    extras = {key: dict(extra.read(module)) for key, extra in EXTRAS.items()}
+    theirs = {id(v) for found in extras.values() for v in found.values() if isinstance(v, Tensor)}
+    if _foreign_hooks(module, extras):
+        logger.warning("the hooks of module %r are not saved", name)
+    parametrized = parametrize.is_parametrized(module)
+    if parametrized and not theirs:
+        raise ForeignName(
+            "its parametrizations cannot be saved; make them permanent with "
+            "torch.nn.utils.parametrize.remove_parametrizations"
+        )
+    root = isinstance(module, fx.GraphModule)
+    cls: type = nn.Module if root else type(module).__mro__[1 if parametrized else 0]
+    if theirs:  # classes made for them bear the name of the layer's own
+        cls = names.meant_by(cls)
+    parameters = dict(module._parameters)
+    if parametrized:
+        lists: Any = module.parametrizations
+        parameters |= {key: entry.original for key, entry in lists.items()}
+    buffers = {k: b for k, b in module._buffers.items() if b is None or id(b) not in theirs}
+
+    def stored(key: str, tensor: Tensor | None) -> dict[str, Any] | None:
+        return _tensor(f"{name}.{key}" if name else key, tensor, tensors)
+
+    attributes = {} if root else _attributes(module, Encoder(names, tensors, f"{name}._"))
+    values = {key: vars(module)[key] for key in attributes}
+    described_class = fx.GraphModule if root else cls
+    check_layer(name, described_class, values, [*parameters, *buffers], _children(module))
+    row = {
+        "name": name,
+        "class": names.of_class(cls),
+        "training": module.training,
+        "attributes": attributes,
+        "parameters": {key: stored(key, value) for key, value in parameters.items()},
+        "buffers": {key: stored(key, value) for key, value in buffers.items()},
+        "not_in_state_dict": sorted(module._non_persistent_buffers_set & buffers.keys()),
+    }
+    known = {id(buffer): key for key, buffer in module._buffers.items()}
+    for key, found in extras.items():
+        for what, value in found.items():
+            if isinstance(value, Tensor):  # under the name that it has in the state_dict
+                stored(known.get(id(value), f"{what}.{key}"), value)
+        if found:
+            encode = Encoder(names, tensors, name)
+            row[key] = {what: encode(value) for what, value in found.items()}
+    return row
+
+
+def _foreign_hooks(module: nn.Module, extras: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a module has hooks beside those that come with what it carries."""
+    ours = {hook for key, found in extras.items() if found for hook in EXTRAS[key].hooks}
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return any(getattr(hook, "__name__", "") not in ours for hook in hooks)
+
+
+def _tensor(key: str, tensor: Tensor | None, tensors: Tensors) -> dict[str, Any] | None:
+    if tensor is None:
+        return None
+    described: dict[str, Any] = {"tensor": tensors.key(tensor, key)}
+    if tensor.requires_grad:
+        described["requires_grad"] = True
+    if not tensor.is_contiguous():
+        described["stride"] = list(tensor.stride())
+    return described
+
+
+def _attributes(module: nn.Module, encode: Encoder) -> dict[str, Any]:
+    """The hyper-parameters of a layer: what its constructor left, as plain values."""
+    derived = derived_attributes(type(module))[0]
+    found = {}
+    for key, value in vars(module).items():
+        if key in INTERNAL or key in derived:
+            continue
+        try:
+            found[key] = encode(value)
+        except ValueError as error:
+            raise ForeignName(
+                f"the attribute {key!r} of {type(module).__name__} is a {type(value).__name__} "
+                f"({error}); keep plain values and tensors in it, or list it in "
+                f"derived_attributes and make it in derive()"
+            ) from error
+    return found
+
+
+# --- reading
+
+
+def rebuilt_layers(
+    rows: list[dict[str, Any]], tensors: Mapping[str, Tensor], names: Names
+) -> nn.Module:
+    """The root of the layers that `rows` describe, parents first."""
+    made = _Layers(tensors, names)
+    for row in rows:
+        made.add(row)
+    root = made.by_name[""]
+    _check_tree(root)
+    described = [row for row in rows if "same_as" not in row and row["class"] is not None]
+    for row in described:
+        made.check(row)
+    for row in described:
+        made.finish(row)
+    return root
+
+
+class _Layers:
+    """Layers as they are made from rows of a file, without their constructors having run."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], names: Names) -> None:
+        self.tensors, self.names = tensors, names
+        self.decode = Decoder(names, tensors, kinds=ATTRIBUTES)
+        self.by_name: dict[str, nn.Module] = {}
+        self._parameters: dict[str, nn.Parameter] = {}
+
+    def add(self, row: dict[str, Any]) -> None:
+        name = row["name"]
+        if name and not DOTTED.fullmatch(name):
+            raise ValueError(f"{name!r:.40} is not a name of a layer")
+        module = self._module(row)
+        if not name and module is None:
+            raise ValueError("it has no root module")
+        if name:
+            parent, _, key = name.rpartition(".")
+            siblings = self.by_name[parent]._modules
+            if key in siblings:
+                raise ValueError(f"two layers are called {name!r}")
+            siblings[key] = module
+
+    def _module(self, row: dict[str, Any]) -> nn.Module | None:
+        name = row["name"]
+        if "same_as" in row:
+            return self.by_name[row["same_as"]]
+        if row["class"] is None:
+            return None
+        if name in self.by_name:
+            raise ValueError(f"two layers are called {name!r}")
+        self.by_name[name] = module = self._blank(row)
+        for key, value in row["attributes"].items():
+            vars(module)[key] = self.decode(value)
+        for key, described in row["parameters"].items():
+            module._parameters[key] = self._parameter(described)
+        for key, described in row["buffers"].items():
+            module._buffers[key] = self._tensor(described)
+        return module
+
+    def _blank(self, row: dict[str, Any]) -> nn.Module:
+        cls = self.names.module_class(row["class"])
+        if row["name"] == "" and (cls is not nn.Module or row["attributes"]):
+            raise ForeignName(f"the root of a graph is a plain Module, not a {cls.__name__}")
+        taken = [key for key in row["attributes"] if key in INTERNAL]
+        if taken:  # before it is set: a module cannot even be looked at without these
+            raise ForeignName(f"{taken[0]!r} is not an attribute that a file may set")
+        module: nn.Module = cls.__new__(cls)
+        nn.Module.__init__(module)
+        kept = row["not_in_state_dict"]
+        if not isinstance(row["training"], bool) or not set(kept) <= row["buffers"].keys():
+            raise ValueError(f"the mode or the buffers of layer {row['name']!r} are not described")
+        module.training, module._non_persistent_buffers_set = row["training"], set(kept)
+        return module
+
+    def _parameter(self, described: dict[str, Any] | None) -> nn.Parameter | None:
+        if described is None:
+            return None
+        key = described["tensor"]
+        if key not in self._parameters:
+            tensor = self._tensor(described)
+            assert tensor is not None
+            trained = bool(described.get("requires_grad"))
+            self._parameters[key] = nn.Parameter(tensor, requires_grad=trained)
+        return self._parameters[key]
+
+    def _tensor(self, described: dict[str, Any] | None) -> Tensor | None:
+        if described is None:
+            return None
+        tensor = self.tensors[described["tensor"]]
+        if "stride" not in described:
+            return tensor
+        there = torch.empty_permuted(
+            tensor.shape, _order(described["stride"]), dtype=tensor.dtype, device=tensor.device
+        )
+        return there.copy_(tensor)
+
+    def check(self, row: dict[str, Any]) -> None:
+        """Refuse what `check_layer` refuses, now that all children are known."""
+        module = self.by_name[row["name"]]
+        cls = type(module) if row["name"] else fx.GraphModule
+        attributes = {key: vars(module)[key] for key in row["attributes"]}
+        tensors = [*module._parameters, *module._buffers]
+        check_layer(row["name"], cls, attributes, tensors, module._modules)
+
+    def finish(self, row: dict[str, Any]) -> None:
+        """Make what follows from the rest, and attach what a layer carries."""
+        module = self.by_name[row["name"]]
+        derive = derived_attributes(type(module))[1]
+        if derive is not None:
+            derive(module)
+        decode = Decoder(self.names, self.tensors)
+        for key, home in EXTRA_HOMES.items():
+            if key in row:
+                importlib.import_module(home)
+                found = {what: decode(value) for what, value in row[key].items()}
+                EXTRAS[key].attach(module, found)
+
+
+def _order(stride: list[int]) -> list[int]:
+    """The dimensions from the slowest to the fastest."""
+    return sorted(range(len(stride)), key=lambda i: -int(stride[i]))
+
+
+def _check_tree(root: nn.Module) -> None:
+    """Refuse layers that contain themselves, or each other so often that torch would hang."""
+    sizes: dict[nn.Module, int] = {}  # in layers, those that are shared counted again
+    stack = [root]
+    while stack:
+        module = stack[-1]
+        children = [child for child in module._modules.values() if child is not None]
+        ahead = [child for child in children if child not in sizes]
+        if module not in sizes and not ahead:
+            sizes[module] = 1 + sum(sizes[child] for child in children)
+        if module in sizes:
+            stack.pop()
+        elif any(child in stack for child in ahead):
+            raise ValueError(f"a {type(module).__name__} contains itself")
+        else:
+            stack.append(ahead[0])
+    if sizes[root] > MOST_LAYERS:
+        raise ValueError(f"it has {sizes[root]} layers, and {MOST_LAYERS} is the most")

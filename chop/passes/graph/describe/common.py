@@ -1,0 +1,182 @@
+"""Run the model once and note what every node is, takes and gives."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import CommonMeta, Operands, TensorMeta, mase
+from chop.ir.operands import bind_operands, described, flatten
+from chop.ir.ops import OPS, OpSpec, identify
+from chop.passes.base import PassArgsError
+from chop.passes.graph.describe.formats import node_formats, note_formats
+from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_name, input_values
+from chop.passes.graph.describe.nodes import first_computing, last_computing, outer_nodes
+
+logger = logging.getLogger(__name__)
+
+# multiplications that take less time than to run without computing, which loads torch's compiler
+LITTLE_WORK = 10**8
+
+
+def describe(
+    graph: MaseGraph, dummy_in: Mapping[str, Any], keep_values: bool, on_meta: bool = False
+) -> None:
+    """Note op, arguments and results of each node from one run, and the formats of quantized ones.
+
+    `dummy_in`, `keep_values` and `on_meta` are the options of the pass `add_common_metadata`.
+    """
+    inputs = input_values(graph, dummy_in, "dummy_in")
+    run = _Annotate(graph, keep_values, on_meta)
+    try:
+        run.run_untouched(inputs)
+    except RunError as error:
+        raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
+    for node, common in run.found.items():
+        mase(node).parameters.common = common
+    for node in graph.nodes:
+        if node_formats(node):
+            note_formats(node)
+    annotate_graph(graph)
+
+
+class _Snapshots:
+    """Clones of tensors, one for each state that a tensor was seen in."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
+
+    def of(self, x: Tensor) -> Tensor:
+        version = None if x.is_inference() else x._version  # inference tensors do not count changes
+        source, seen, clone = self._seen.get(id(x), (None, None, None))
+        if source is not None and source() is x and seen == version and clone is not None:
+            return clone
+        clone = x.detach().clone()
+        if version is not None:
+            self._seen[id(x)] = (weakref.ref(x), version, clone)
+        return clone
+
+
+def described_parameter(p: Tensor, keep: Callable[[Tensor], Tensor] | None) -> dict[str, Any]:
+    """What is noted about a parameter of a module; `keep(p)` is stored as its value."""
+    meta = described(p, keep)
+    keys = ("type", "precision", "shape", "from", "value")
+    return {key: meta.get(key) for key in keys if key != "value" or keep}
+
+
+class _Annotate(GraphRunner):
+    """Runs the graph node by node and writes down what it sees, before in-place ops change it."""
+
+    def __init__(self, graph: MaseGraph, keep_values: bool, on_meta: bool) -> None:
+        super().__init__(graph.model, on_meta)
+        self.patched_layers = tuple(getattr(graph.model, "patched_custom_layers", ()))
+        self.patched_names = set(getattr(graph.model, "patched_op_names", ()))
+        self.extra_inputs = getattr(graph.model, "additional_inputs", {})
+        self.keep = _Snapshots().of if keep_values else None
+        self.found: dict[fx.Node, CommonMeta] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        spec = self._identify(n, module)
+        operands: dict[str, Any] = {}
+        if n.op in ("call_module", "call_function", "call_method"):
+            operands = bind_operands(
+                n, spec, module, described(args, self.keep), described(kwargs, self.keep)
+            )
+        if module is not None:
+            operands |= {
+                name: described_parameter(p, self.keep) for name, p in module.named_parameters()
+            }
+        result = super().run_node(n)
+        results = self._results(result)
+        if n.op == "placeholder" and input_name(n) in self.extra_inputs:
+            results["data_out_0"]["type"] = "model_specific_input"
+        common = CommonMeta(mase_type=spec.mase_type, mase_op=spec.name)
+        if module is None:
+            common |= {"results": results, "args": operands}
+        else:
+            common |= {"args": operands, "results": results}
+        self.found[n] = common
+        return result
+
+    def _identify(self, n: fx.Node, module: nn.Module | None) -> OpSpec:
+        if isinstance(module, self.patched_layers):
+            return OPS["patched_custom_layers"]
+        spec = identify(n, module)
+        name = getattr(n.target, "__name__", "").lower()
+        if spec.name == "user_defined_function" and name in self.patched_names:
+            return OpSpec(name, "patched_func")
+        return spec
+
+    def _results(self, result: Any) -> Operands:
+        leaves = list(flatten(described(result, self.keep)))
+        if not any(isinstance(leaf, TensorMeta) for leaf in leaves):
+            leaves = [result]
+        entries = (
+            leaf
+            if isinstance(leaf, TensorMeta)
+            else {"type": type(leaf), "shape": [1], "value": leaf}
+            for leaf in leaves
+        )
+        return Operands({f"data_out_{i}": entry for i, entry in enumerate(entries)})
+
+
+def describe_again(graph: MaseGraph) -> None:
+    """Describe a graph again after shapes changed inside it, on inputs like those of before.
+
+    Without kept values a large network is described on the meta device, where nothing is computed,
+    unless one of its layers cannot run on it.
+    """
+    inputs: dict[str, Any] = {}
+    values_kept = False
+    parameters = list(graph.model.parameters())
+    device = parameters[0].device if parameters else None
+    for node in graph.inputs:
+        result = mase(node).common.results["data_out_0"]
+        values_kept |= "torch_dtype" in result and "value" in result
+        if "value" in result:
+            inputs[input_name(node)] = result["value"]
+        else:
+            zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
+            inputs[input_name(node)] = zeros
+    # no weight is used more often than there are numbers that come in
+    work = sum(p.numel() for p in parameters) * sum(
+        x.numel() for x in inputs.values() if isinstance(x, Tensor)
+    )
+    if not values_kept and work > LITTLE_WORK and not _knows_its_device(graph):
+        try:
+            describe(graph, inputs, keep_values=False, on_meta=True)
+        except PassArgsError:
+            logger.debug("a layer cannot run on the meta device; computing instead")
+        else:
+            return
+    describe(graph, inputs, keep_values=values_kept)
+
+
+def _knows_its_device(graph: MaseGraph) -> bool:
+    """Whether a node gives a device, which would be another if nothing was computed."""
+    results = (mase(node).common.results["data_out_0"] for node in graph.nodes)
+    return any(result.get("type") is torch.device for result in results)
+
+
+def annotate_graph(graph: MaseGraph) -> None:
+    """The graph's own inputs and results, and the nodes that first and last compute."""
+    common = graph.meta["mase"].common
+    common.nodes_in, common.nodes_out = first_computing(graph), last_computing(graph)
+    for node in outer_nodes(graph):
+        mase(node).hardware.is_implicit = True
+    common.args = Operands(
+        {
+            f"data_in_{k}": mase(node).common.results["data_out_0"].clone()
+            for k, node in enumerate(graph.inputs)
+        }
+    )
+    output = next(node for node in graph.nodes if node.op == "output")
+    common.results = mase(output).common.results.clone()

@@ -1,0 +1,97 @@
+"""In which number formats a node computes."""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from chop.dotted import deepgetattr
+from chop.ir.graph.mase_metadata import mase
+from chop.ir.operands import NAMED_OPERANDS
+from chop.ir.ops import StandIn
+from chop.numerics import NumberFormat, from_dtype
+from chop.numerics.weight_cache import CachesWeights
+
+
+class FormattedLayer(CachesWeights):
+    """A layer that rounds its operands."""
+
+    formats: dict[str, NumberFormat]
+
+
+class FormattedFunction(StandIn):
+    """A function that rounds its operands; its argument `config` says into what."""
+
+    names: Any  # of its arguments
+    operands: dict[str, str | None]  # by argument
+
+    @abc.abstractmethod
+    def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
+        """Return the format of each operand, as the op needs it."""
+
+
+def node_formats(node: fx.Node) -> dict[str, NumberFormat]:
+    """Return the formats in which a quantized node computes, by operand; empty for a float node."""
+    module = mase(node).module
+    if isinstance(module, FormattedLayer):
+        return module.formats
+    if isinstance(node.target, FormattedFunction):
+        return node.target.formats(node.kwargs["config"])
+    return {}
+
+
+def note_formats(node: fx.Node) -> None:
+    """Write into the metadata in which formats a node takes and gives its tensors."""
+    common, formats = mase(node).common, node_formats(node)
+    operands = operands_of(node)
+    for name, tensor in common.args.tensors():
+        dtype = dtype_of(node, name)
+        fmt = formats.get(operands.get(name) or "") if dtype.is_floating_point else None
+        tensor.format = fmt or from_dtype(dtype)
+    result = common.results.get("data_out_0", {})
+    if "torch_dtype" in result:
+        result.format = _result_format(common.mase_op, formats) or from_dtype(result.torch_dtype)
+
+
+def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dict[str, str | None]:
+    """Names of arguments in the metadata -> operands of the config.
+
+    `function` is what a float function will be replaced by.
+    """
+    function = node.target if isinstance(node.target, FormattedFunction) else function
+    if function is None:
+        return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
+    number = itertools.count()
+    given = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
+    tensors = [name for name, value in given if isinstance(value, fx.Node) and _is_tensor(value)]
+    return {
+        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
+        for name in tensors
+    }
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return "torch_dtype" in mase(node).common.results.get("data_out_0", {})
+
+
+def dtype_of(node: fx.Node, name: str) -> torch.dtype:
+    """In what torch stores an argument; the metadata of a parameter does not say."""
+    tensor = mase(node).common.args.tensor(name)
+    module = mase(node).module
+    if "torch_dtype" in tensor or module is None:
+        return tensor.torch_dtype
+    parameter: torch.Tensor = deepgetattr(module, name)  # of a masked layer, not a parameter itself
+    return parameter.dtype
+
+
+def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat | None:
+    """That of `data_out`; else the grid on which results lie anyway, as those of relu do."""
+    if op != "relu" or "data_out" in formats:
+        return formats.get("data_out")
+    grid = formats.get("data_in")
+    return grid if grid is not None and grid(0.0) == 0.0 else None  # some formats have no zero

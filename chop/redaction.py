@@ -1,0 +1,146 @@
+"""Passwords in URLs: what is shown or written to a file has `***` in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote, unquote_plus
+
+MARK = "***"
+Hide = Callable[[str], str]
+
+URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]+)?:/+|\A//")
+# their path begins at the first slash, so what comes behind it is not a password
+WEB = {"http", "https", "ftp", "ftps", "s3", "gs", "hf", "tcp", "ray", "grpc"}
+IN_FILES = {"sqlite", "journal", "file"}
+SECRET_KEY = re.compile(r"passw|passphrase|pwd|secret|scram_\w+_key|odbc_connect", re.I)
+PARAMETER = re.compile(r"(?P<key>[?&][^=&?]*=)(?P<value>[^&]*)(?P<rest>(?:&[^=&]*(?=&|\Z))*)")
+HOST = r"(?:\[[^\]/]*\]|[^/:?,\[\]]*)(?::\d*)?"
+HOSTS = re.compile(rf"(?:[^/:?@]*@)?{HOST}(?:,{HOST})*(?:[/?].*)?", re.S)
+# as libpq writes it, and as Python shows a dict
+CONNINFO = re.compile(
+    r"""(?P<key>(?:password|passwd|passphrase|pwd)(?:['"]\s*:|\s*=)\s*)"""
+    r"""(?P<value>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""",
+    re.I,
+)
+PUNCTUATION = "'\"`.,;:!?)]}>"
+SHORT = 4  # letters; what is shorter is found in ordinary words
+
+
+def redacted(value: Any) -> Any:
+    """A value that may be a URL, or a table of such, without the passwords in it."""
+    if isinstance(value, str):
+        return _rewritten(value, lambda _: MARK)
+    if isinstance(value, dict):
+        return {key: redacted(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(redacted(inner) for inner in value)
+    return value
+
+
+def redacted_text(text: str, *urls: str) -> str:
+    """A message without the passwords of URLs in it; those of `urls` are removed anywhere."""
+    secrets = {secret for url in urls for secret in _passwords(url)}
+    for secret in sorted(secrets, key=len, reverse=True):
+        alone = rf"(?<!\w){re.escape(secret)}(?!\w)"
+        text = re.sub(alone if len(secret) < SHORT else re.escape(secret), MARK, text)
+    text = re.sub(r"\S+", lambda word: _redacted_word(word[0]), text)
+    return CONNINFO.sub(_hidden_setting(lambda _: MARK), text)
+
+
+def without_marks(url: str) -> str:
+    """The URL without `***`, for which drivers ask PGPASSWORD or ~/.pgpass."""
+    base, question, query = url.replace(f":{MARK}@", "@", 1).partition("?")
+    kept = [each for each in query.split("&") if not each.endswith(f"={MARK}")]
+    return base + question * bool(kept) + "&".join(kept)
+
+
+def _redacted_word(word: str) -> str:
+    if _url_in(word) is None:
+        return word
+    bare = word.rstrip(PUNCTUATION)
+    return _rewritten(bare, lambda _: MARK) + word[len(bare) :]
+
+
+def _passwords(url: str) -> set[str]:
+    """The passwords of a URL as they were written and as they are meant.
+
+    And their parts, for which a driver that reads the URL otherwise may take them.
+    """
+    found: list[str] = []
+
+    def hide(secret: str) -> str:
+        found.append(secret)
+        return MARK
+
+    _rewritten(url, hide)
+    parts = [part for secret in found for part in (secret, *re.split("[@/:?&#]", secret))]
+    return {form for part in parts for form in (part, unquote(part), unquote_plus(part)) if form}
+
+
+def _rewritten(text: str, hide: Hide) -> str:
+    """The text with each password replaced by what `hide` makes of it."""
+    url = _url_in(text)
+    start = url.end() if url else 0
+    # parameters first, as a password among them may hold an @
+    rest = PARAMETER.sub(_hidden_parameter(hide), text[start:])
+    if url is None:
+        rest = _hidden_login(rest, hide)
+    else:
+        slashes = len(url[0]) - len(url[0].rstrip("/"))
+        rest = _hidden_authority((url["scheme"] or "").lower(), slashes, rest, hide)
+    return text[:start] + CONNINFO.sub(_hidden_setting(hide), rest)
+
+
+def _url_in(text: str) -> re.Match[str] | None:
+    """Where the first URL begins; long texts without one are passed over quickly."""
+    return URL.search(text) if "//" in text or ":/" in text else None
+
+
+def _hidden_login(text: str, hide: Hide) -> str:
+    """`user:password@host` of a URL whose scheme was forgotten; a path has a slash before."""
+    login = re.match(r"([^/:]*:)(.+)(?=@)", text, re.S)
+    return text if login is None else login[1] + hide(login[2]) + text[login.end() :]
+
+
+def _hidden_authority(scheme: str, slashes: int, rest: str, hide: Hide) -> str:
+    """What follows the slashes, without the password before the host.
+
+    Drivers of databases end the password at the first @, whatever comes before; one that was not
+    percent-encoded may hold more of them, and so all before the last is hidden.
+    """
+    kind = scheme.partition("+")[0]
+    if kind in WEB:
+        end = re.search(r"[/?#]|\Z", rest)
+        assert end is not None
+        return _hidden_login(rest[: end.start()], hide) + rest[end.start() :]
+    if kind in IN_FILES and slashes != 2:
+        return rest
+    hidden = _hidden_login(rest, hide)
+    if hidden != rest or "@" in rest.partition(":")[2] or HOSTS.fullmatch(rest):
+        return hidden
+    user, colon, port = rest.partition(":")
+    # what is not a port may be a password whose host was forgotten
+    return rest if "/" in user or not colon else user + colon + hide(port)
+
+
+def _hidden_parameter(hide: Hide) -> Callable[[re.Match[str]], str]:
+    def hidden(parameter: re.Match[str]) -> str:
+        key, value = parameter["key"], unquote_plus(parameter["value"])
+        secret = SECRET_KEY.search(unquote_plus(key)) or redacted_text(value) != value
+        if not secret or not value:
+            return parameter[0]
+        return key + hide(parameter["value"])
+
+    return hidden
+
+
+def _hidden_setting(hide: Hide) -> Callable[[re.Match[str]], str]:
+    def hidden(setting: re.Match[str]) -> str:
+        value = setting["value"]
+        bare = value[1:-1] if value[0] in "'\"" and value[0] == value[-1] else value
+        known = bare == MARK or bare.startswith(f"{MARK}&")
+        return setting["key"] + (value if known else hide(bare))
+
+    return hidden
