@@ -38,6 +38,7 @@ BEFORE = (
     .where(TRIALS.c.study_id == bindparam("study"))
     .limit(2)
 )
+HEADER = b"SQLite format 3\0"
 OPTUNAS = {"studies", "trials", "version_info"}  # tables of every database with a study
 UNFINISHED = [state for state in TrialState if not state.is_finished()]
 END = update(TRIALS).where(TRIALS.c.trial_id == bindparam("trial"), TRIALS.c.state.in_(UNFINISHED))
@@ -47,6 +48,13 @@ def check_tables(path: Path, patience: float) -> None:
     """Refuse to add a study to the SQLite database of another program."""
     if not path.exists():
         return
+    with path.open("rb") as file:
+        begins = file.read(len(HEADER))
+    if begins not in (b"", HEADER):  # SQLite itself takes a short file of any content for a new one
+        raise ConfigError(
+            f"--storage: {path} is not an SQLite database; name a new file, or the database of a "
+            f"study"
+        )
     address = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(address, patience, uri=True)) as database:

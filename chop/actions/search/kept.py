@@ -104,6 +104,9 @@ def _check(trial: FrozenTrial, objectives: int) -> None:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"trial {trial.number}, {place}: {first['msg']}") from error
+    numbers = [trial.number, *(trial.values or ())]
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise ValueError(f"trial {trial.number!r:.20} has a number or a value that is not a number")
     count = len(trial.values or ())
     if count != objectives and (count or trial.state.name == "COMPLETE"):
         raise ValueError(f"trial {trial.number} has {count} values, not {objectives}")
