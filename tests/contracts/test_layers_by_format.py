@@ -10,10 +10,12 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from chop.ir import MaseGraph
 from chop.numerics import FORMATS, from_config
+from chop.passes.graph.transforms.quantize.quantized_funcs import quantized_func_map
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     LAYERS,
     Quantized,
@@ -667,3 +669,25 @@ def test_activations_that_work_in_place_learn_in_every_format(name):
         relu(linear(x)).sum().backward()
         assert x.grad is not None
         assert linear.weight.grad is not None
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_layer_and_function_comes_back_from_a_file(name, tmp_path):
+    config = config_of(name, EXAMPLES[name][0])
+    graph = fx.Graph()
+    inputs = [graph.placeholder(f"x_{i}") for i in range(len(LAYERS))]
+    layers = nn.ModuleDict({f"layer_{i}": quantized(cls, config) for i, cls in enumerate(LAYERS)})
+    results = [graph.call_module(key, (x,)) for key, x in zip(layers, inputs, strict=True)]
+    functions = [quantized_func_map[f"{op}_{name}"] for op in ("add", "matmul", "relu", "softmax")]
+    results += [graph.call_function(fn, (inputs[0], 1), {"config": config}) for fn in functions]
+    graph.output(results[: len(LAYERS)])
+    before = MaseGraph(fx.GraphModule(layers, graph))
+    before.export(tmp_path / "g")
+    after = MaseGraph.from_checkpoint(tmp_path / "g")
+    assert str(after.fx_graph) == str(before.fx_graph)
+    given = [input_of(cls) for cls in LAYERS]
+    for key, cls, x in zip(layers, LAYERS, given, strict=True):
+        one, two = before.modules[key], after.modules[key]
+        assert type(one) is type(two)
+        assert one.formats == two.formats
+        assert torch.equal(one(x), two(x)), cls

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from chop.dataset import MaseDatasetInfo
 from chop.ir import MaseGraph
+from chop.ir.ops import TABLE
 from chop.models import MODELS, get_model, get_model_info
 from chop.passes import Pipeline, run_pass
 
@@ -214,3 +215,64 @@ def test_a_saved_graph_comes_back_trains_on_and_is_saved_again(name, kind, tmp_p
     for each in (graph, again):
         run_pass("quantize", each, other)
     assert_same_graph(graph, again, x)
+
+
+ARGUMENTS = {  # of constructors, by the beginning of the name; others do without
+    "Linear": (3, 2),
+    "Bilinear": (3, 2, 2),
+    "Conv": (2, 4, 3),
+    "Embedding": (7, 3),
+    "BatchNorm": (4,),
+    "SyncBatchNorm": (4,),
+    "InstanceNorm": (4,),
+    "LayerNorm": (4,),
+    "RMSNorm": (4,),
+    "GroupNorm": (2, 4),
+    "LocalResponseNorm": (2,),
+    "CrossMapLRN2d": (2,),
+    "Threshold": (0.5, 1.0),
+    "AdaptiveLogSoftmaxWithLoss": (4, 6, [2]),
+    "Adaptive": (2,),
+    "AvgPool": (2,),
+    "MaxPool": (2,),
+    "MaxUnpool": (2,),
+    "LPPool": (2, 2),
+    "FractionalMaxPool": (2, 3),
+    "Upsample": (2,),
+    "Pixel": (2,),
+    "ChannelShuffle": (2,),
+    "Fold": (4, 2),
+    "Unfold": (2,),
+    "Unflatten": (1, (2, 2)),
+    "ConstantPad": (1, 0.5),
+    "ReflectionPad": (1,),
+    "ReplicationPad": (1,),
+    "ZeroPad": (1,),
+    "CircularPad": (1,),
+    "MultiheadAttention": (4, 2),
+    "TransformerEncoderLayer": (4, 2, 8),
+    "TransformerDecoderLayer": (4, 2, 8),
+    "TransformerEncoder": (nn.TransformerEncoderLayer(4, 2, 8), 1),
+    "TransformerDecoder": (nn.TransformerDecoderLayer(4, 2, 8), 1),
+    "Transformer": (4, 2, 1, 1, 8),
+    "RNN": (3, 3),
+    "LSTM": (3, 3),
+    "GRU": (3, 3),
+}
+TORCH_LAYERS = [cls for op in TABLE for cls in op.modules if cls.__module__.startswith("torch.nn.")]
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("cls", TORCH_LAYERS, ids=lambda cls: cls.__name__)
+def test_every_layer_of_torch_that_the_table_knows_comes_back(cls, tmp_path):
+    start = max((key for key in ARGUMENTS if cls.__name__.startswith(key)), key=len, default="")
+    layer = cls(*ARGUMENTS.get(start, ()))
+    graph = fx.Graph()
+    graph.output(graph.call_module("layer", (graph.placeholder("x"),)))
+    before = MaseGraph(fx.GraphModule(nn.ModuleDict({"layer": layer}), graph))
+    before.export(tmp_path / "g")
+    after = MaseGraph.from_checkpoint(tmp_path / "g").model
+    assert str(after) == str(before.model)
+    assert same(dict(after.state_dict()), dict(before.model.state_dict()))
+    derived = {"_flat_weights", "_flat_weight_refs"}
+    assert vars(after.layer).keys() - derived == vars(layer).keys() - derived

@@ -16,6 +16,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -314,3 +315,37 @@ def test_a_listed_function_opens_nothing_whatever_it_is_given(guard, rest):
                 with contextlib.suppress(Exception):
                     fn(first, *rest)
         assert guard.seen == [], name
+
+
+def values() -> list[Any]:
+    """Of every kind that a node can have as its value."""
+    x = torch.ones(2, 2)
+    made = [x, x.long(), 2, 0.5, True, "mean", [1, 2], (0, 1), {"a": x}, x.shape, range(2), [x]]
+    return [*made, x.dtype, x.device, torch.finfo(x.dtype), x.max(0), {"a": x}.items(), None]
+
+
+FUNCTION_KINDS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, GeneratorType)
+
+
+def parts(value: Any) -> list[Any]:
+    return [value, *value] if isinstance(value, list | tuple | set) else [value]
+
+
+def result_of(called: Any, value: Any, rest: tuple[Any, ...]) -> Any:
+    """What a function, or the method of that name, gives; None where it fails."""
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
+        if isinstance(called, str):
+            return getattr(value, called)(*rest)
+        return called(value, *rest)
+    return None
+
+
+SLOW = [(), (0,), (0, 1), (torch.ones(2, 2),)]
+
+
+@pytest.mark.parametrize("rest", [("a",), *(pytest.param(r, marks=pytest.mark.slow) for r in SLOW)])
+def test_no_value_is_a_function(rest):
+    for called in [*METHODS, *(fn for fn in NAMED.values() if fn is not getattr)]:
+        for value in values():
+            result = result_of(called, value, rest)
+            assert not any(isinstance(part, FUNCTION_KINDS) for part in parts(result)), called
