@@ -50,7 +50,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # which a terminal obeys
 # what Python says to programmers, and advice of torch by which code would be run
 RAW = re.compile(
     r"(?m)^ch: ('\w+' object|unhashable type|\w+ indices must be|invalid literal for|Expecting|"
-    r"\[Errno|'[\w-]+' codec)|weights_only"
+    r"'[\w-]+' codec)|weights_only"
 )
 
 
