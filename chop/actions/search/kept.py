@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, Strict, ValidationError
 
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.rungs import Mark
@@ -69,20 +69,21 @@ def marks_of(trial: FrozenTrial) -> dict[int, Mark]:
     }
 
 
+Number = Annotated[float, Strict()]  # text that reads like a number is not one
 Metrics = dict[str, float | str | None]
 
 
 class _Mark(BaseModel):
     metrics: Metrics
-    costs: list[float] | None
+    costs: list[Number] | None
 
 
 class _Ours(BaseModel):
-    violations: list[float] = []
+    violations: list[Number] = []
     layers: dict[str, dict[str, float | str | None]] = {}
     rungs: dict[int, _Mark] = {}
-    started: float = Field(0.0, ge=0, le=LATEST)
-    seconds: float = Field(0.0, allow_inf_nan=False)
+    started: Number = Field(0.0, ge=0, le=LATEST)
+    seconds: Number = Field(0.0, allow_inf_nan=False)
     worker: str = ""
     error: str | None = None
 

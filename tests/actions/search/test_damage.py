@@ -135,6 +135,7 @@ LINES = {
     ),
     "attributes that are text": in_trials("user_attrs", "mase", value="x"),
     "a start in another age": in_trials("user_attrs", "mase", "started", value=1e300),
+    "a start that is text": in_trials("user_attrs", "mase", "started", value="1794820036"),
     "violations that are text": in_trials("user_attrs", "mase", "violations", value=["x"]),
     "rungs that are a list": in_trials("user_attrs", "mase", "rungs", value=[1]),
     "an error that is a number": in_trials("user_attrs", "mase", "error", value=3),
