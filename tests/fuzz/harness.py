@@ -146,6 +146,7 @@ class Sandbox:
     server: Server
     folder: Path
     corpus: Path
+    seed: int = 0
     seconds: int = CPU_SECONDS
     argv: Sequence[str] = ()
     ending: Ending | None = field(default=None, repr=False)
@@ -216,7 +217,7 @@ class Sandbox:
                 "; ".join(self.ending.problems),
                 f"command: ch {' '.join(self.argv)}"[:1000],
                 f"files: {self.folder}",
-                f"again: python -m pytest -m '' '{test}'",
+                f"again: python -m pytest -m '' --fuzz-seed {self.seed} '{test}'",
                 f"cause: {self.ending.cause}",
             ]
         )
