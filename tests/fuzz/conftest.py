@@ -13,7 +13,6 @@ import pytest
 from .corpus import build
 from .harness import Sandbox, Server, seeded
 
-
 # the server asks Linux about its threads, and forks a process in which torch is loaded
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
 
