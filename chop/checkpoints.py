@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.files import replaced_folder, restore_folder, write_safetensors
-from chop.plain_tensors import why_not_plain
+from chop.plain_tensors import why_not_plain, why_unreadable
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -39,13 +39,9 @@ def read_torch_file(file: Path) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # bytes that are no pickle make torch fail in any way
-        raise ValueError(f"{file} is damaged or not a checkpoint: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error, if there is a sentence in it."""
-    line = str(error).partition("\n")[0]
-    return line if " " in line else "torch cannot read it"
+        raise ValueError(
+            f"{file} is damaged or not a checkpoint: {why_unreadable(error)}"
+        ) from error
 
 
 def _pt(file: Path) -> State:

@@ -29,6 +29,7 @@ from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
 from chop.catalogue import KINDS
+from chop.log import printable
 from chop.memory import OutOfMemory, memory_for
 from chop.processes import Terminated, is_first_process
 from chop.redaction import redacted_text
@@ -92,7 +93,7 @@ def _run(action: Action, given: dict[str, Any]) -> None:
     run = prepare(action, given)
     if is_first_process():
         print(f"Seed set to {run.config.seed}")
-        print(run.table, flush=True)
+        print(printable(run.table), flush=True)
     run()
 
 
@@ -201,9 +202,11 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 
 def _fail(error: BaseException, code: int) -> NoReturn:
-    """Say why on stderr; where, for those who debug."""
+    """Say why on stderr, in a line for each problem; where, for those who debug."""
     logger.debug("the error was raised here", exc_info=error)
-    print(f"ch: {redacted_text(str(error))}", file=sys.stderr)
+    problems = str(error).split("\n  ") if isinstance(error, ConfigError) else [str(error)]
+    lines = [" ".join(redacted_text(problem).split("\n")) for problem in problems]
+    print("ch:", printable("\n  ".join(lines)), file=sys.stderr)
     sys.exit(code)
 
 

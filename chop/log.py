@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Iterator
 
@@ -16,12 +17,20 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 HANDLER = "chop-stderr"
 COLOURS = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;47"}
 
+# what a terminal obeys, shows in another order, or cannot show
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 root_logger = logging.getLogger("chop")
+
+
+def printable(text: str) -> str:
+    """Return `text` with its control characters as escapes: names in files may have any."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        level, message = f"{record.levelname:8}", redacted_text(super().format(record))
+        level, message = f"{record.levelname:8}", printable(redacted_text(super().format(record)))
         if not sys.stderr.isatty():
             return f"{level} {message}"
         return f"\033[{COLOURS.get(record.levelname, '0')}m{level}\033[0m \033[34m{message}\033[0m"

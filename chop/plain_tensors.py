@@ -1,9 +1,17 @@
-"""Which tensors of a file hold plain numbers."""
+"""Files that `torch.save` wrote: why one cannot be read, and which tensors are plain numbers."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return the first sentence of what torch says; its advice, to run the file's code, is not."""
+    sentence = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+    if "weights" in sentence.lower():
+        return "reading it would run code from it, or it is in a format of old versions of torch"
+    return sentence if " " in sentence else "torch cannot read it"
 
 
 def why_not_plain(tensor: Tensor) -> str | None:

@@ -203,6 +203,23 @@ def test_a_failure_is_a_sentence_without_a_traceback(here, trained, error, code)
     assert err == f"ch: {error}\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ValueError("a.h5 cannot be read\n(bad header\n); fetch it"),
+            "a.h5 cannot be read (bad header ); fetch it",
+        ),
+        (ValueError("no layer 'a\x1b[31m\r'"), "no layer 'a\\x1b[31m\\r'"),
+        (ConfigError("x: 1\n2", "y: 3"), "2 problems:\n  x: 1 2\n  y: 3"),
+    ],
+)
+def test_a_failure_is_one_line_whatever_the_names_in_a_file_are(here, trained, error, said):
+    trained["error"] = error
+    _, _, err = here(*TOY)
+    assert err == f"ch: {said}\n"
+
+
 @pytest.mark.parametrize("option", [["--debug"], ["--log-level", "debug"]])
 def test_those_who_debug_see_where_it_failed(here, trained, option):
     trained["error"] = ValueError("bad luck")

@@ -33,6 +33,15 @@ def test_messages_appear_once_however_often_the_level_is_set(capsys):
     assert [h.get_name() for h in root_logger.handlers].count(HANDLER) == 1
 
 
+def test_control_characters_of_a_message_do_not_reach_the_terminal(capsys):
+    show_logs("info")
+    root_logger.info("the layer %r", "a\x1b[31m")
+    root_logger.info("the layer %s\n in\ttwo lines", "a\x1b[31m\x9b\u202e\udc80")
+    said = capsys.readouterr().err
+    assert said.endswith("the layer a\\x1b[31m\\x9b\\u202e\\udc80\n in\ttwo lines\n")
+    assert "\x1b" not in said
+
+
 def test_the_level_decides_what_is_shown(capsys):
     set_logging_verbosity("warning")
     get_logger("part").info("quiet")

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import tarfile
 
 import pytest
 import torch
@@ -137,3 +138,11 @@ def test_an_index_in_several_files_is_still_read(tmp_path):
     weights = dict.fromkeys(state(), "a.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
     load_model(tmp_path, "hf", network())
+
+
+def test_a_file_of_old_versions_of_torch_is_refused_without_advice_to_run_it(tmp_path):
+    file = tmp_path / "old.pt"
+    with tarfile.open(file, "w") as tar:
+        for name in ("sys_info", "pickle", "storages", "tensors"):
+            tar.addfile(tarfile.TarInfo(name))
+    assert "weights_only" not in refused(file, "pt", "damaged or not a checkpoint")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chop.dataset.npz_sizes import WRITE, check_npz_sizes
 from chop.dataset.tabular import Given, Table, coded
-from chop.plain_tensors import why_not_plain
+from chop.plain_tensors import why_not_plain, why_unreadable
 
 PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
 PARTS = {None: "train", "train": "train", "test": "test"}  # anything else is validation
@@ -66,7 +66,8 @@ def _pt(file: Path) -> dict[str, np.ndarray]:
     except MemoryError:
         raise
     except Exception as error:  # bytes that are no pickle make torch fail in any way
-        raise ValueError(f"{file} cannot be read as tensors ({_reason(error)}); {SAVE}") from error
+        reason = why_unreadable(error)
+        raise ValueError(f"{file} cannot be read as tensors ({reason}); {SAVE}") from error
     if isinstance(found, (tuple, list)) and len(found) == 2:
         found = dict(zip("xy", found, strict=True))
     if not isinstance(found, Mapping) or not all(torch.is_tensor(t) for t in found.values()):

@@ -184,6 +184,14 @@ def test_half_and_quarter_precision_serve(tmp_path):
         assert get_dataset("tensors", "train", path=tmp_path / f"{dtype}.pt").x.shape[1] == 3
 
 
+def test_a_pickle_is_refused_without_advice_to_run_it(tmp_path):
+    file = tmp_path / "a.pt"
+    torch.save({"x": print}, file)
+    with pytest.raises(ValueError, match="would run code") as error:
+        get_dataset("tensors", "train", path=file)
+    assert "weights_only" not in str(error.value)
+
+
 def test_any_text_file_as_tensors(tmp_path):
     for first in range(0, 256, 3):
         file = tmp_path / f"{first}.pt"

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from .commands import SEARCH, TRAIN, TRANSFORM
 from .data_files import write_data
-from .harness import OPTIONS, Sandbox, Server
+from .harness import Sandbox, Server
 
 FEATURES, CLASSES, ROWS = 16, 5, 64
-HEAD = """\
+HEAD_TOML = """\
 model = "jsc-tiny"
 dataset = "npz"
 data_path = "data.npz"
@@ -23,13 +24,13 @@ max_epochs = 1
 learning_rate = 1e-3
 trainer_precision = "32"
 """
-QUANTIZE = """
+QUANTIZE_TOML = """
 [passes.quantize]
 by = "type"
 linear.config = { name = "integer", data_in_width = 8, data_in_frac_width = 4, \
 weight_width = 8, weight_frac_width = 4, bias_width = 8, bias_frac_width = 4 }
 """
-SEARCH = """
+SEARCH_TOML = """
 load_name = "best.ckpt"
 load_type = "pl"
 
@@ -59,8 +60,6 @@ average_bitwidth = {}
 designs = "best"
 max_epochs = 1
 """
-TRAIN = ("train", "jsc-tiny", "npz", "--data-path=data.npz", "--batch-size=32")
-TRAIN += ("--max-epochs=1", "--trainer-precision=32", *OPTIONS)
 
 
 def build(server: Server, folder: Path) -> Path:
@@ -68,8 +67,8 @@ def build(server: Server, folder: Path) -> Path:
     sandbox = Sandbox(server, folder, folder)
     work = sandbox.work
     write_data(work, *table())
-    (work / "search.toml").write_text(HEAD + SEARCH)
-    (work / "transform.toml").write_text(HEAD + QUANTIZE)
+    (work / "search.toml").write_text(HEAD_TOML + SEARCH_TOML)
+    (work / "transform.toml").write_text(HEAD_TOML + QUANTIZE_TOML)
 
     def run(*argv: str, keep: str) -> Path:
         ending = sandbox.run(*argv)
@@ -79,11 +78,10 @@ def build(server: Server, folder: Path) -> Path:
     trained = run(*TRAIN, keep="trained")
     shutil.copy(trained / "software" / "training_ckpts" / "best.ckpt", work)
     write_weights(work)
-    done = run("transform", "--config=transform.toml", *OPTIONS, keep="transformed")
+    done = run(*TRANSFORM, keep="transformed")
     shutil.move(done / "software" / "transform" / "transformed_ckpt", work / "graph")
-    search = ("search", "--config=search.toml", *OPTIONS)
-    run(*search, "--storage=sqlite:///study.db", keep="in_database")
-    run(*search, keep="searched")
+    run(*SEARCH, "--storage=sqlite:///study.db", keep="in_database")
+    run(*SEARCH, keep="searched")
     return work
 
 

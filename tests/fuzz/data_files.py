@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import runpy
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from .commands import OPTIONS, TRAINING
 from .pickles import Planted, archive, planted
 
 WRITERS = Path(__file__).parents[1] / "dataset"
@@ -31,6 +34,13 @@ FILES = {
 }
 
 
+def that_reads(name: str) -> Sequence[str]:
+    """Return a command that reads a file, and trains for a step."""
+    model, dataset = FILES[name]
+    data = (model, dataset, f"--data-path={name}")
+    return ("train", *data, *TRAINING, "--max-steps=1", *OPTIONS)
+
+
 def write_data(folder: Path, samples: np.ndarray, labels: np.ndarray) -> None:
     """Write one good file of each kind."""
     jets = SimpleNamespace(**runpy.run_path(str(WRITERS / "layouts.py")))
@@ -41,7 +51,8 @@ def write_data(folder: Path, samples: np.ndarray, labels: np.ndarray) -> None:
     save_file(tensors, folder / "data.safetensors")
     rows = jets.some_jets(40)
     jets.write_csv(folder / "table.csv", rows)
-    jets.write_parquet(folder / "table.parquet", rows)
+    if find_spec("pyarrow"):
+        jets.write_parquet(folder / "table.parquet", rows)
     jets.write_cernbox(folder / "jets.h5", rows)
     jets.write_arff(folder / "jets.arff", rows)
     images.write_mnist(folder / "mnist", images.some_images((28, 28), 10, 20, 10))

@@ -44,9 +44,14 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-OPTIONS = ("--project-dir=out", "--project=fuzz", "--cpu=0", "--accelerator=cpu", "--no-progress")
 OWN = ("cache", "tmp", "work/out")  # folders in which a command may make files
 USAGE = "╭─ Error "  # how Typer says what is wrong with a command line
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # which a terminal obeys
+# what Python says to programmers, and advice of torch by which code would be run
+RAW = re.compile(
+    r"(?m)^ch: ('\w+' object|unhashable type|\w+ indices must be|invalid literal for|Expecting|"
+    r"'[\w-]+' codec)|weights_only"
+)
 
 
 def inputs(kind: str) -> pytest.MarkDecorator:
@@ -105,10 +110,14 @@ class Ending:
         found += [f"it tried {line}" for line in self.violations.splitlines()]
         if self.status not in (0, 1, 2):
             found.append(f"it ended with {self.status}")
+        if CONTROL.search(self.stdout + self.stderr):
+            found.append("it printed control characters")
         if "Traceback (most recent call last)" in self.stdout + self.stderr:
             found.append("it printed a traceback")
         elif self.status in (1, 2) and not says_why(self.stderr):
             found.append("it did not say why in a sentence")
+        elif self.status in (1, 2) and RAW.search(self.stderr):
+            found.append("it said why in the words of Python or torch")
         return found
 
     @property
@@ -137,6 +146,7 @@ class Sandbox:
     server: Server
     folder: Path
     corpus: Path
+    seed: int = 0
     seconds: int = CPU_SECONDS
     argv: Sequence[str] = ()
     ending: Ending | None = field(default=None, repr=False)
@@ -207,7 +217,7 @@ class Sandbox:
                 "; ".join(self.ending.problems),
                 f"command: ch {' '.join(self.argv)}"[:1000],
                 f"files: {self.folder}",
-                f"again: python -m pytest -m '' '{test}'",
+                f"again: python -m pytest -m '' --fuzz-seed {self.seed} '{test}'",
                 f"cause: {self.ending.cause}",
             ]
         )

@@ -13,7 +13,7 @@ DEEP = 5000
 ESCAPE = "../../../../escaped"
 TEXTS = (
     *("", " ", "NA", "nan", "x", "default", "__class__", ESCAPE, "/", "~", ".", "%s{}$HOME"),
-    *("\x00", "a\nb", "\u202e", "🦆", "\udc80"),
+    *("\x00", "a\nb", "\u202e", "🦆", "\udc80", "\x1b[31m"),
     *("x" * 5000, "<script>alert(1)</script>", "'; DROP TABLE trials; --"),
 )
 NUMBERS = (0, 1, -1, 2, 3, 1 << 31, -(1 << 31), 1 << 63, 10**30, 0.5, -0.0, 1e-300, 1e308)
@@ -139,7 +139,7 @@ def changed_json(random: Random, text: str) -> bytes:
         at(tree, parents)[last] = "@DEEP@"
         nest = random.choice(("[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP))
         return json.dumps(tree).replace('"@DEEP@"', nest).encode()
-    return json.dumps(changed(random, tree)).encode(errors="surrogatepass")
+    return json.dumps(changed(random, tree)).encode(errors="surrogateescape")
 
 
 def changed_lines(random: Random, lines: list[str]) -> list[str]:

@@ -69,9 +69,11 @@ def load() -> None:
     """Import once what every command would have to import again."""
     import chop
 
-    names = [module.name for module in pkgutil.walk_packages(chop.__path__, "chop.")]
-    for name in (*names, *MODULES):
-        importlib.import_module(name)
+    for module in pkgutil.walk_packages(chop.__path__, "chop."):
+        importlib.import_module(module.name)
+    for name in MODULES:
+        with contextlib.suppress(ImportError):  # a version without it only takes longer
+            importlib.import_module(name)
     sys.modules["torch"].set_num_threads(1)
     gc.freeze()  # a child that collects garbage would copy the pages of all objects
     assert len(os.listdir("/proc/self/task")) == 1, "an import has started a thread"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -10,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from .harness import OPTIONS, Sandbox, inputs
+from .commands import that_loads
+from .harness import Sandbox, inputs
 from .mutations import changed, changed_json, damaged, foreign
 from .pickles import archive, hostile_file, tar
 from .tensors import odd_object, odd_state
@@ -79,23 +79,11 @@ def place(path: Path) -> Path:
     return path / "pytorch_model.bin"
 
 
-def command(random: Random, name: str) -> Sequence[str]:
-    """Return a command that loads the checkpoint by its kind, or at times by another one."""
-    kind = SAMPLES[name] if random.random() < 0.8 else random.choice(("pt", "pl", "mz", "hf"))
-    load = (f"--load={name}", f"--load-type={kind}", *OPTIONS)
-    data = ("jsc-tiny", "npz", "--data-path=data.npz", "--trainer-precision=32", "--max-epochs=1")
-    if random.random() < 0.8:
-        return ("test", *data, *load)
-    actions = {"train": (), "transform": ("--config=transform.toml",)}
-    actions["search"] = ("--config=search.toml",)
-    action = random.choice(sorted(actions))
-    return (action, *data, *actions[action], *load)
-
-
 @inputs("checkpoint")
 def test_a_checkpoint_is_loaded_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
     sandbox.take("data.npz", "transform.toml", "search.toml", *SAMPLES)
     name = random.choice(sorted(SAMPLES))
     ways = (write_damaged, write_odd, write_odd, write_foreign, write_hostile)
     random.choice(ways)(random, sandbox, name)
-    sandbox.check(*command(random, name))
+    kind = SAMPLES[name] if random.random() < 0.8 else random.choice(("pt", "pl", "mz", "hf"))
+    sandbox.check(*that_loads(random, name, kind))

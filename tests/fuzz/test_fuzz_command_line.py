@@ -6,16 +6,21 @@ from random import Random
 
 from chop.actions.config import OPTIONS as KNOWN
 
-from .harness import OPTIONS, Sandbox, inputs
+from .commands import OPTIONS
+from .harness import Sandbox, inputs
 from .mutations import TEXTS
 
 ACTIONS = ("train", "test", "transform", "search", "list", "report", "nonsense")
 # what starts other processes, asks the network, or opens a window has tests of its own
 LEFT_OUT = {"engine", "workers", "num_devices", "num_nodes", "strategy", "compile", "num_workers"}
 LEFT_OUT |= {"project_dir", "is_pretrained", "max_epochs", "max_steps", "batch_size"}
-FLAGS = sorted(
-    flag for name, option in KNOWN.items() if name not in LEFT_OUT for flag in option.flags or ()
-)
+LEFT_OUT |= {"to_debug", "log_level"}  # which show tracebacks on purpose
+FLAGS = {
+    flag: option
+    for name, option in KNOWN.items()
+    if name not in LEFT_OUT
+    for flag in option.flags or ()
+}
 WORDS = (
     *(text for text in TEXTS if "\x00" not in text and text.isprintable()),
     *("-1", "0", "1", "1e400", "nan", "inf", "99999999999999999999", "0x10", "1_000", "true"),
@@ -38,9 +43,19 @@ def words(random: Random) -> list[str]:
     if action == "test" and random.random() < 0.8:
         argv += ["--load=best.ckpt", "--load-type=pl"]
     for _ in range(random.randint(1, 3)):
-        flag, word = random.choice(FLAGS), random.choice(WORDS)
-        argv += random.choice(([flag, word], [f"{flag}={word}"], [flag], [word]))
+        argv += option(random)
     return argv
+
+
+def option(random: Random) -> list[str]:
+    """Return an option with an odd value; at times one that lacks it, or a word alone."""
+    flag, word = random.choice(sorted(FLAGS)), random.choice(WORDS)
+    if random.random() < 0.2:
+        return random.choice(([flag], [word], [f"{flag}={word}"]))
+    if FLAGS[flag].is_switch:
+        return [flag]
+    choices = FLAGS[flag].choices
+    return [flag, random.choice(choices) if choices and random.random() < 0.7 else word]
 
 
 @inputs("command line")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from .data_files import FILES, odd_npz, odd_tensors, write_odd_h5
-from .harness import OPTIONS, Sandbox, inputs
+from .data_files import FILES, odd_npz, odd_tensors, that_reads, write_odd_h5
+from .harness import Sandbox, inputs
 from .mutations import TOML_VALUES, changed_lines, changed_numbers, damaged, foreign
 from .pickles import hostile_file, tar
 
@@ -57,7 +57,7 @@ def write_odd(random: Random, sandbox: Sandbox, name: str) -> None:
             place = random.randrange(len(lines))
             lines[place] = changed_numbers(random, lines[place], CELLS)
         lines = changed_lines(random, lines) if random.random() < 0.5 else lines
-        file.write_text("\n".join(lines), errors="surrogatepass")
+        file.write_text("\n".join(lines), errors="surrogateescape")
     else:
         write_damaged(random, sandbox, name)
 
@@ -72,11 +72,10 @@ def write_options(random: Random, sandbox: Sandbox, name: str) -> None:
 @inputs("data")
 def test_a_data_file_is_read_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
     name = random.choice(sorted(FILES))
+    if name == "table.parquet":
+        pytest.importorskip("pyarrow")
     sandbox.take(name)
     (sandbox.work / "options.toml").touch()
     ways = (write_damaged, write_damaged, write_odd, write_odd, write_foreign, write_options)
     random.choice(ways)(random, sandbox, name)
-    model, dataset = FILES[name]
-    data = (model, dataset, f"--data-path={name}", "--config=options.toml")
-    training = ("--max-steps=1", "--max-epochs=1", "--trainer-precision=32")
-    sandbox.check("train", *data, *training, *OPTIONS)
+    sandbox.check(*that_reads(name), "--config=options.toml")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from random import Random
 
-from .harness import OPTIONS, Sandbox, inputs
+from .commands import that_loads
+from .harness import Sandbox, inputs
 from .hostile_graphs import CLASSES, FUNCTIONS, METHODS, hostile_nodes
 from .mutations import TOML_VALUES, changed_json, changed_lines, damaged, foreign
 
@@ -34,7 +34,7 @@ def write_odd_metadata(random: Random, sandbox: Sandbox) -> None:
         place = random.choice([n for n, line in enumerate(lines) if " = " in line])
         lines[place] = f"{lines[place].partition(' = ')[0]} = {random.choice(TOML_VALUES)}"
     lines = changed_lines(random, lines) if random.random() < 0.3 else lines
-    file.write_text("\n".join(lines), errors="surrogatepass")
+    file.write_text("\n".join(lines), errors="surrogateescape")
 
 
 def write_hostile(random: Random, sandbox: Sandbox) -> None:
@@ -55,21 +55,9 @@ def write_hostile(random: Random, sandbox: Sandbox) -> None:
     file.write_text(json.dumps(graph))
 
 
-def command(random: Random) -> Sequence[str]:
-    """Return a command that runs the graph; most of them test it."""
-    data = ("jsc-tiny", "npz", "--data-path=data.npz", "--trainer-precision=32", "--max-epochs=1")
-    load = ("--load=graph", "--load-type=mz", *OPTIONS)
-    if random.random() < 0.75:
-        return ("test", *data, *load)
-    actions = {"train": (), "transform": ("--config=transform.toml",)}
-    actions["search"] = ("--config=search.toml",)
-    action = random.choice(sorted(actions))
-    return (action, *data, *actions[action], *load)
-
-
 @inputs("graph")
 def test_a_saved_graph_is_loaded_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
     sandbox.take("data.npz", "graph", "transform.toml", "search.toml", "best.ckpt")
     ways = (write_damaged, write_odd_graph, write_odd_graph, write_odd_metadata, write_hostile)
     random.choice(ways)(random, sandbox)
-    sandbox.check(*command(random))
+    sandbox.check(*that_loads(random, "graph", "mz"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from .corpus import TRAIN
+from .commands import TRAIN
 from .harness import Sandbox, inputs
 from .mutations import ODD, changed, changed_lines, changed_numbers, damaged, foreign
 from .pickles import hostile_file
@@ -55,7 +55,7 @@ def write_odd_metrics(random: Random, sandbox: Sandbox, last: Path) -> None:
         return
     lines = [changed_numbers(random, line, CELLS) for line in file.read_text().splitlines()]
     lines = changed_lines(random, lines) if random.random() < 0.7 else lines
-    file.write_text("\n".join(lines), errors="surrogatepass")
+    file.write_text("\n".join(lines), errors="surrogateescape")
 
 
 @inputs("resume")

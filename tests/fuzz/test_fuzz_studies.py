@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 
-from .harness import OPTIONS, Sandbox, inputs
+from .commands import SEARCH
+from .harness import Sandbox, inputs
 from .mutations import ODD, changed, changed_json, changed_lines, damaged, foreign
+from .pickles import hostile_file
 
-SEARCH = ("search", "--config=search.toml", *OPTIONS)
 RECORDS = Path("software") / "search_ckpts"
 JOURNAL_START = b'{"op_code":'
+
+
+def take_search(sandbox: Sandbox, random: Random, name: str) -> Path:
+    """Copy a finished search with a study.pkl that would run code; return its records."""
+    sandbox.take("data.npz", "best.ckpt", "search.toml")
+    sandbox.take_project(name)
+    records = sandbox.project / RECORDS
+    (records / "study.pkl").write_bytes(hostile_file(random, sandbox.marker))
+    return records
 
 
 def odd_journal(random: Random, journal: bytes) -> bytes:
@@ -25,21 +35,19 @@ def odd_journal(random: Random, journal: bytes) -> bytes:
         return damaged(random, journal)
     lines = journal.decode().splitlines()
     if way == 2:
-        return "\n".join(changed_lines(random, lines)).encode(errors="surrogatepass") + b"\n"
+        return "\n".join(changed_lines(random, lines)).encode(errors="surrogateescape") + b"\n"
     place = random.randrange(len(lines))
     if way == 3:
         operation = json.loads(lines[place]) | {"op_code": random.choice((*range(12), *ODD))}
         lines[place] = json.dumps(operation)
     else:
-        lines[place] = changed_json(random, lines[place]).decode(errors="surrogatepass")
-    return "\n".join(lines).encode(errors="surrogatepass") + b"\n"
+        lines[place] = changed_json(random, lines[place]).decode(errors="surrogateescape")
+    return "\n".join(lines).encode(errors="surrogateescape") + b"\n"
 
 
 @inputs("journal")
 def test_a_journal_is_read_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
-    sandbox.take("data.npz", "best.ckpt", "search.toml")
-    sandbox.take_project("searched")
-    own = sandbox.project / RECORDS / "search.journal"
+    own = take_search(sandbox, random, "searched") / "search.journal"
     content = odd_journal(random, own.read_bytes())
     how = random.choice((("--resume",), ("--resume",), ("--apply=best",), ()))
     if random.random() < 0.6 and how:
@@ -62,7 +70,7 @@ def odd_database(random: Random, file: Path) -> None:
     if way == 1:
         file.write_bytes(foreign(random))
         return
-    with closing(sqlite3.connect(file)) as database, database:
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as database, database:
         tables = [
             row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
         ]
@@ -82,8 +90,8 @@ def odd_database(random: Random, file: Path) -> None:
 
 @inputs("sqlite")
 def test_a_database_is_read_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
-    sandbox.take("data.npz", "best.ckpt", "search.toml", "study.db")
-    sandbox.take_project("in_database")
+    take_search(sandbox, random, "in_database")
+    sandbox.take("study.db")
     file = sandbox.work / "study.db"
     odd_database(random, file)
     how = random.choice(("--resume", "--resume", "--apply=best"))
@@ -97,9 +105,7 @@ def test_a_database_is_read_or_refused(sandbox: Sandbox, random: Random, index: 
 def test_records_of_a_search_are_read_or_refused(
     sandbox: Sandbox, random: Random, index: int
 ) -> None:
-    sandbox.take("data.npz", "best.ckpt", "search.toml")
-    sandbox.take_project("searched")
-    records = sandbox.project / RECORDS
+    records = take_search(sandbox, random, "searched")
     if random.random() < 0.7:
         file = records / "search.json"
         file.write_bytes(changed_json(random, file.read_text()))

@@ -11,8 +11,9 @@ from typing import Any
 
 import tomlkit
 
-from .corpus import HEAD, SEARCH
-from .harness import OPTIONS, Sandbox, inputs
+from .commands import OPTIONS
+from .corpus import HEAD_TOML, SEARCH_TOML
+from .harness import Sandbox, inputs
 from .mutations import TOML_HUGE, TOML_VALUES, changed_lines, damaged
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def small(text: str) -> str:
     for pattern, replacement in SMALL:
         text = re.sub(pattern, replacement, text)
     if not re.search(r"(?m)^model = ", text):
-        whole = HEAD + SEARCH if "[search" in text else HEAD
+        whole = HEAD_TOML + SEARCH_TOML if "[search" in text else HEAD_TOML
         return tomlkit.dumps(merged(tomllib.loads(whole), tomllib.loads(text)))
     if "[search." in text and "train_parent" not in text:
         return "search.train_parent = true\n" + text
@@ -78,7 +79,7 @@ def mutated(random: Random, text: str, home: Path) -> bytes:
         return damaged(random, text.encode())
     lines = text.splitlines()
     if way == 1:
-        return "\n".join(changed_lines(random, lines)).encode(errors="surrogatepass")
+        return "\n".join(changed_lines(random, lines)).encode(errors="surrogateescape")
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         pairs = [n for n, line in enumerate(lines) if PAIR.fullmatch(line)]
         place = random.choice(pairs)

@@ -122,6 +122,7 @@ LINES = {
     "a state of another version": in_trials("state", value=17),
     "a trial without values": in_trials("values", value=None),
     "a trial with too many values": in_trials("values", value=[1.0, 2.0, 3.0]),
+    "a trial with values that are text": in_trials("values", value=["x", "y"]),
     "a trial without a design": in_trials("params", value={}),
     "a trial without distributions": in_trials("distributions", value={}),
     "a distribution of another version": in_trials(
@@ -134,6 +135,7 @@ LINES = {
     ),
     "attributes that are text": in_trials("user_attrs", "mase", value="x"),
     "a start in another age": in_trials("user_attrs", "mase", "started", value=1e300),
+    "a start that is text": in_trials("user_attrs", "mase", "started", value="1794820036"),
     "violations that are text": in_trials("user_attrs", "mase", "violations", value=["x"]),
     "rungs that are a list": in_trials("user_attrs", "mase", "rungs", value=[1]),
     "an error that is a number": in_trials("user_attrs", "mase", "error", value=3),
@@ -266,6 +268,8 @@ ROWS = {
     "a newer schema": "UPDATE alembic_version SET version_num = 'v99.0.0.a'",
     "trials without designs": "DELETE FROM trial_params",
     "trials without values": "DELETE FROM trial_values",
+    "trials with values that are text": "UPDATE trial_values SET value = 'x'",
+    "trials that are numbered by text": "UPDATE trials SET number = 'x' || number",
     "trials with one value of two": "DELETE FROM trial_values WHERE objective = 1",
     "a distribution of another version": (
         'UPDATE trial_params SET distribution_json = \'{"name": "Odd", "attributes": {}}\''
@@ -306,14 +310,15 @@ def test_a_database_of_another_program_is_left_as_it_is(copied):
     assert study.database.read_bytes() == before
 
 
-def test_a_file_that_is_no_database_is_left_as_it_is(copied):
+@pytest.mark.parametrize("notes", [b"my precious notes\n" * 100, b"my notes", b">"])
+@pytest.mark.parametrize("flags", [(), RESUME])
+def test_a_file_that_is_no_database_is_left_as_it_is(copied, notes, flags):
     study = copied("s")
-    study.database.write_bytes(b"my precious notes\n" * 100)
-    before = study.database.read_bytes()
-    code, said = study.search()
-    assert code == 1, said
-    assert str(study.database) in one_sentence(said)
-    assert study.database.read_bytes() == before
+    study.database.write_bytes(notes)
+    code, said = study.search(*flags)
+    assert code == 2, said
+    assert f"{study.database} is not an SQLite database" in one_sentence(said)
+    assert study.database.read_bytes() == notes
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SQLITE_PATIENCE = 60  # seconds that one process waits while another writes
 SYNC_SECONDS = 0.2  # a machine that crashes may lose the trials of this long
+SQLITE_HEADER = b"SQLite format 3\0"
 OPTUNA_TABLES = {"studies", "trials", "version_info"}  # of every database with a study
 ADVISORY = 0x4D415345  # the first key of our locks in a PostgreSQL server
 # the tables of Optuna's schema that we fill ourselves: its own insertion of one trial takes a
@@ -167,6 +168,13 @@ def _check_is_ours(file: Path) -> None:
     """Refuse to add a study to the SQLite database of another program."""
     if not file.exists():
         return
+    with file.open("rb") as opened:
+        beginning = opened.read(len(SQLITE_HEADER))
+    if beginning not in (b"", SQLITE_HEADER):  # SQLite itself takes any short file for a new one
+        raise ConfigError(
+            f"--storage: {file} is not an SQLite database; name a new file, or the database of a "
+            f"study"
+        )
     address = f"{file.absolute().as_uri()}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(address, SQLITE_PATIENCE, uri=True)) as database:

@@ -8,9 +8,9 @@ import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, Strict, ValidationError
 
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.rungs import RungScore
@@ -153,19 +153,20 @@ def _rung_score(score: Mapping[str, Any]) -> RungScore:
     return RungScore(score["metrics"], score["costs"] and tuple(score["costs"]))
 
 
+Number = Annotated[float, Strict()]  # text that reads like a number is not one
 Metrics = dict[str, float | str | None]
 
 
 class _RungFields(BaseModel):
     metrics: Metrics
-    costs: list[float] | None
+    costs: list[Number] | None
 
 
 class _OurFields(BaseModel):
-    violations: list[float] = []
+    violations: list[Number] = []
     rungs: dict[int, _RungFields] = {}
-    started: float = Field(0.0, ge=0, le=LATEST)
-    seconds: float = Field(0.0, allow_inf_nan=False)
+    started: Number = Field(0.0, ge=0, le=LATEST)
+    seconds: Number = Field(0.0, allow_inf_nan=False)
     worker: str = ""
     error: str | None = None
 
@@ -187,6 +188,9 @@ def _check(trial: FrozenTrial, objectives: int) -> None:
         first = error.errors()[0]
         path = ".".join(map(str, first["loc"]))
         raise ValueError(f"trial {trial.number}, {path}: {first['msg']}") from error
+    numbers = [trial.number, *(trial.values or ())]
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise ValueError(f"trial {trial.number!r:.20} has a number or a value that is not a number")
     count = len(trial.values or ())
     if count != objectives and (count or trial.state.name == "COMPLETE"):
         raise ValueError(f"trial {trial.number} has {count} values, not {objectives}")
