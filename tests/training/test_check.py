@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from chop.dataset import TensorSplit
 
@@ -36,6 +36,23 @@ def test_a_model_and_data_that_do_not_fit(small, model, split, sentence):
     of = small.data() if split is None else small.data(train_dataset=split)
     with pytest.raises(ValueError, match=sentence):
         small.training(model=model, of=of)
+
+
+class Wrong(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).T.no_such_thing
+
+
+@pytest.mark.slow  # fx explains errors with the help of torch._dynamo, which takes long to import
+def test_a_graph_that_fails_is_a_sentence_and_a_model_that_fails_shows_where(small):
+    graph = fx.Graph()
+    scores = graph.call_module("fc", (graph.placeholder("x"),))
+    graph.output(graph.call_function(getattr, (scores, "no_such_thing")))
+    model = fx.GraphModule(nn.ModuleDict({"fc": nn.Linear(16, 5)}), graph)
+    with pytest.raises(ValueError, match=r"cannot take a batch of \(2, 16\): 'Tensor' object"):
+        small.training(model=model)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        small.training(model=Wrong(16, 5))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int16])

@@ -98,9 +98,10 @@ def tensor_file(file: Path) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"it has no {error.args[0]!r}" if error.args else "something is missing"
-    return str(error).partition("\n")[0]
+    said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if isinstance(error, KeyError) and " " not in said:  # no sentence, but what was looked for
+        return f"it has no {said!r}"
+    return said.partition("\n")[0] or type(error).__name__
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

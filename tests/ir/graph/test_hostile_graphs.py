@@ -352,6 +352,18 @@ def test_a_layer_does_not_contain_itself(folder):
     assert "contains itself" in refusal(changed(folder, change))
 
 
+def test_layers_that_share_each_other_over_and_over_are_counted(folder):
+    def change(content):
+        plain = layer(content, "") | {"name": "b0"}
+        rows = [plain]
+        for i in range(60):
+            rows.append(plain | {"name": f"b{i + 1}"})
+            rows += [{"name": f"b{i + 1}.{key}", "same_as": f"b{i}"} for key in "xy"]
+        content["modules"] += rows
+
+    assert "1000000 is the most" in refusal(changed(folder, change))
+
+
 def test_texts_by_which_a_layer_looks_itself_up_are_names_of_it(tmp_path):
     MaseGraph(nn.Sequential(nn.LSTM(3, 3))).export(tmp_path / "g")
 
