@@ -64,7 +64,9 @@ def open_storage(url: str, *, create: bool = True, writes: bool | None = None) -
     """
     scheme, path = _parts(url)
     if not create and path is not None and not path.exists():
-        raise ConfigError(f"there is no study in {path}; search first, or correct --storage")
+        raise ConfigError(
+            f"there is no study in {path}; search first, or correct --storage and --study"
+        )
     with reading(url), quiet():
         if scheme == "journal":
             from chop.actions.search.journal import open_journal

@@ -397,6 +397,6 @@ def test_a_study_that_is_not_there_is_not_made(tmp_path):
     assert not list(tmp_path.iterdir())
     there = f"sqlite:///{tmp_path}/there.db"
     Record(there, "s", ("maximize",), CHOICES).close()
-    with pytest.raises(ConfigError, match=r"there is no study 'other' in .*; name one by --study"):
+    with pytest.raises(ConfigError, match=r"there is no study 'other' in .*; correct --"):
         Record(there, "other", ("maximize",), CHOICES, create=False)
     Record(there, "s", ("maximize",), CHOICES, create=False).close()
