@@ -7,7 +7,7 @@ import pytest
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, choice_of
 from chop.actions.search.strategies.base import Quest, strategy_named
 
-from .conftest import InOrder, Killed, coordinate, recorded
+from .conftest import InOrder, Killed, run_loop, recorded
 
 WIDE = 10**18
 SAMPLERS = {
@@ -43,10 +43,10 @@ def test_a_search_of_a_wide_range_that_was_killed_goes_on_as_if_it_had_not(tmp_p
     """What a storage keeps of a number is all of it."""
     one, n_trials = ("maximize",), 10
     options = {"choices": wide(), "n_trials": n_trials, "sampler_options": SAMPLERS[sampler]}
-    coordinate(tmp_path / "whole", sampler, InOrder(1, one), **options)
+    run_loop(tmp_path / "whole", sampler, InOrder(1, one), **options)
     with pytest.raises(Killed):
-        coordinate(tmp_path / "cut", sampler, InOrder(1, one, lives=6), **options)
-    coordinate(tmp_path / "cut", sampler, InOrder(1, one), **options)
+        run_loop(tmp_path / "cut", sampler, InOrder(1, one, lives=6), **options)
+    run_loop(tmp_path / "cut", sampler, InOrder(1, one), **options)
     whole, cut = (recorded(tmp_path / name, wide(), one) for name in ("whole", "cut"))
     assert len(whole) == n_trials
     assert cut == whole
