@@ -250,6 +250,7 @@ def test_hints_name_the_command_as_it_was_typed(ready):
     assert json.loads(typed.stdout)["called"] == "./ch"
 
 
+@pytest.mark.slow
 def test_first_call_leaves_stdin_to_the_command(project):
     piped = subprocess.run(
         [project.root / "ch", "read"], env=project.env, input=b"in", capture_output=True
@@ -387,6 +388,7 @@ def test_interrupted_set_up_takes_pip_with_it(project, number):
     assert "waiting" not in stderr, "a pip that still ran would hold the lock"
 
 
+@pytest.mark.slow
 def test_half_installed_package_is_made_whole(ready):
     (record,) = ready.venv.glob("lib/*/site-packages/corelib-1.dist-info/RECORD")
     record.unlink()
@@ -395,6 +397,7 @@ def test_half_installed_package_is_made_whole(ready):
     assert ready.pip_calls() == FULL_SETUP + FULL_SETUP, "pip alone takes it for complete"
 
 
+@pytest.mark.slow
 def test_dangling_interpreter_is_replaced(ready):
     for python in (ready.venv / "bin").glob("python*"):
         python.unlink()
@@ -423,6 +426,7 @@ def test_broken_core_dependency_is_repaired_from_within(ready):
     assert ready.pip_calls() == FULL_SETUP + FULL_SETUP, "pip alone takes it for complete"
 
 
+@pytest.mark.slow
 def test_repair_is_tried_only_once(ready):
     (ready.root / "chop/cli.py").write_text("import corelib.never_there")
     _, stderr = ready.ch(expect=1)
@@ -437,6 +441,7 @@ def test_own_import_errors_are_no_reason_for_repair(ready):
     assert ready.pip_calls() == []
 
 
+@pytest.mark.slow
 def test_file_in_the_place_of_the_environment_is_kept_aside(project):
     project.venv.write_text("mine")
     project.ch()
@@ -486,6 +491,7 @@ def test_two_first_calls_share_one_set_up(project):
     assert project.pip_calls() == FULL_SETUP
 
 
+@pytest.mark.slow
 def test_pip_that_outlives_its_caller_is_waited_for(project):
     project.hold_pip()
     with ended(project.start()) as first:
@@ -523,6 +529,7 @@ def test_tests_run_in_an_installed_environment_only_if_it_has_their_tools(projec
     assert make_test(without_tools) == str(project.venv)
 
 
+@pytest.mark.slow
 def test_installation_of_another_clone_is_not_run(project, tmp_path):
     python = environment_with_mase(project, tmp_path / "env")
     clone = shutil.copytree(project.root, tmp_path / "other clone")
@@ -530,6 +537,7 @@ def test_installation_of_another_clone_is_not_run(project, tmp_path):
     assert said["chop"] == str(clone / "chop/cli.py")
 
 
+@pytest.mark.slow
 def test_clone_on_the_python_path_is_no_installation(project):
     info = project.root / "mase.egg-info"
     info.mkdir()
@@ -568,7 +576,7 @@ def test_old_python_hands_over_to_a_newer_one_on_the_path(project, tmp_path):
     assert said["prefix"] == str(tmp_path / "env")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["maker", "{outside}/bin/maker"])
 def test_old_python_hands_over_to_the_one_that_is_named(project, tmp_path, named):
     outside = tmp_path / "outside"
