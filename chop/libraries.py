@@ -44,7 +44,7 @@ def load_library(name: str, command: Sequence[str], symbols: Iterable[str]) -> c
 
 
 def _private_folder() -> Path:
-    """The folder of all libraries, which nobody but its owner can write to."""
+    """The folder of all libraries, which only its owner can write to."""
     folder = cache_folder() / FOLDER
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):

@@ -34,9 +34,7 @@ def import_path() -> list[str]:
 
 @contextlib.contextmanager
 def same_import_path() -> Iterator[None]:
-    """Meanwhile a process that is started like this one imports from the present folder only if
-    this one does: `python -m` would put it first.
-    """
+    """Meanwhile `python -m` does not put the current folder first, unless this process has it."""
     by_module = getattr(sys.modules["__main__"], "__spec__", None) is not None
     before = os.environ.get(SAFE_PATH)
     if by_module and os.getcwd() not in import_path():

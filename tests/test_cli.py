@@ -229,6 +229,22 @@ def test_those_who_debug_see_where_it_failed(here, trained, option):
     assert err.endswith("ch: bad luck\n")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("search", "jsc-tiny", "jsc-sim", "postgresql://me:PW@host/db"),
+        ("search", "jsc-tiny", "jsc-sim", "--workers", "postgresql://me:PW@host/db"),
+        ("train", "postgresql://me:PW@host/db", "jsc-sim"),
+        ("train", "jsc-tiny", "jsc-sim", "--load", "postgresql://me:PW@host/db"),
+    ],
+)
+def test_what_is_refused_is_quoted_without_passwords(here, words):
+    code, out, said = here(*words)
+    assert code == 2
+    assert "***" in said
+    assert "PW" not in out + said
+
+
 def test_a_bug_keeps_its_traceback(here, trained):
     trained["error"] = AssertionError("ours")
     with pytest.raises(AssertionError, match="ours"):

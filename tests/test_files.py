@@ -22,7 +22,7 @@ from chop.files import (
 )
 from chop.ir import MaseGraph
 
-# writes a file or a folder, and at the worst moment says so and waits for what comes
+# writes a file or a folder, and at the worst moment reports that and waits
 HALFWAY = """
 import os, sys
 from chop import files
@@ -122,7 +122,7 @@ class TestAFile:
         write_whole(tmp_path / "f", "new")
         assert names(tmp_path) == ["f"]
 
-    def test_whose_name_begins_alike_keeps_its_part(self, tmp_path):
+    def test_with_a_longer_name_keeps_its_part(self, tmp_path):
         kill_a_write_of("file", tmp_path / "f.json")
         (part,) = tmp_path.iterdir()
         write_whole(tmp_path / "f", "new")

@@ -73,6 +73,18 @@ def test_a_terminal_gets_colours(monkeypatch, capsys):
     assert capsys.readouterr().err == "\033[31mERROR   \033[0m \033[34mbad\033[0m\n"
 
 
+def test_passwords_are_not_logged(capsys):
+    show_logs("info")
+    try:
+        raise ValueError("no host for postgresql://me:PW@host/db")
+    except ValueError:
+        root_logger.exception("cannot reach %s", "postgresql://host/db?password=PW")
+    said = capsys.readouterr().err
+    assert "cannot reach postgresql://host/db?password=***" in said
+    assert "ValueError: no host for postgresql://me:***@host/db" in said
+    assert "PW" not in said
+
+
 REPORT = """
 import logging, torch
 from torch import nn

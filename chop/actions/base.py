@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -41,21 +41,22 @@ class Action:
     keeps: Keeps = "training"  # what --resume goes on with
     checked_by: str | None = None  # "module:function", called before files of --import are run
 
-    def check(self, config: RunConfig, project: Project) -> None:
-        """Refuse what is wrong whatever the files of --import may register."""
+    def check(self, config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+        """Refuse what is wrong whatever the files of --import may register.
+
+        `from_file` are the options that stand in the TOML file, and not on the command line.
+        """
         if self.checked_by is not None:
-            _function(self.checked_by)(config, project)
+            _function(self.checked_by)(config, project, from_file)
 
     def run(self, config: RunConfig, project: Project) -> None:
         """Do it."""
         _function(self.function)(config, project)
 
 
-def _function(name: str) -> Callable[[RunConfig, Project], None]:
+def _function(name: str) -> Callable[..., None]:
     module, _, function = name.partition(":")
-    return cast(
-        Callable[[RunConfig, Project], None], getattr(importlib.import_module(module), function)
-    )
+    return cast(Callable[..., None], getattr(importlib.import_module(module), function))
 
 
 ACTIONS: dict[str, Action] = {

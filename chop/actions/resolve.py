@@ -26,6 +26,11 @@ class Resolved:
     file: Values | None
     flags: Values
 
+    @property
+    def from_file(self) -> set[str]:
+        """The options that stand in the file, and not on the command line."""
+        return {name for name in self.file or {} if name not in self.flags}
+
     def table(self) -> str:
         """The labs' table: their rows always, the others where they were given."""
         from chop.tools.config_load import option_table

@@ -55,7 +55,7 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     for require in action.requirements:
         require(config)
     project = Project.of(config, beside_checkpoint=action.beside_checkpoint, keeps=action.keeps)
-    action.check(config, project)
+    action.check(config, project, resolved.from_file)
     import_files(config.imports)
     _check_names(config)
     named = replace(config, project=config.project or project.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +176,7 @@ def only_classification(task: str) -> None:
         raise ValueError(f"training and testing know classification (cls), not {task!r}")
 
 
-def check_train(config: RunConfig, project: Project) -> None:
+def check_train(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
     """Refuse options that the training loop cannot run with."""
     options_of(config)
 

@@ -2,7 +2,7 @@
 
 One library serves all formats and widths. Building takes a C++ compiler a few seconds; until it is
 there, or where there is no compiler, formats run as plain torch operations. Only MASE_FUSED=on
-waits for it, and warns if there is none.
+waits for it, and warns if it is not available.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Kernels:
         """Say once why there is no library."""
         if self._missing is not None:
             logger.warning(
-                "there are no C++ kernels, which MASE_FUSED=on waits for (%s): formats run as "
-                "plain torch operations, which take longer",
+                "the C++ kernels that MASE_FUSED=on waits for are not available (%s): formats run "
+                "as plain torch operations, which take longer",
                 self._missing,
             )
             self._missing = None

@@ -23,7 +23,7 @@ MEETING_POINTS = (
     "SLURM_JOBID",
 )  # by which processes find each other
 
-# what errors of communication have in them, whose class may be a plain RuntimeError
+# texts in errors of communication, which may be plain RuntimeErrors
 TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
 

@@ -20,9 +20,9 @@ def refused(here, tmp_path):
     """The sentence that an action has for a file, which a file of --import is not run for."""
     (tmp_path / "register.py").write_text(MARKS_ITSELF.format(marker=str(tmp_path / "marker")))
 
-    def run(action, text, *flags, name="a.toml"):
-        (tmp_path / name).write_text(HEAD + "imports = ['register.py']\n" + text)
-        words = ("--config", tmp_path / name, "--project-dir", tmp_path / "out", *flags)
+    def run(action, text, *flags):
+        (tmp_path / "a.toml").write_text(HEAD + "imports = ['register.py']\n" + text)
+        words = ("--config", tmp_path / "a.toml", "--project-dir", tmp_path / "out", *flags)
         code, _, said = here(action, *words)
         assert code == 2, said
         assert not (tmp_path / "marker").exists()
@@ -42,14 +42,14 @@ def test_a_file_that_is_named_outside_of_the_project_is_refused(tmp_path, refuse
     for value in (away, "../../../../away.svg", "../../x", "~/x.svg", "link.svg", "deep/away.svg"):
         said = refused("transform", f"[passes.{name}]\n{key} = '{value}'\n")
         assert f"passes.{name}.{key}: " in said
-        assert "is outside of" in said
-        assert "give a name inside it" in said
+        assert "is outside" in said
+        assert "use a path inside it" in said
     assert away.read_text() == "mine"
 
 
 def test_entries_of_a_list_of_passes_are_looked_at_as_well(refused):
     passes = '[[passes]]\nname = "report_graph"\n[[passes]]\nname = "cost"\npicture = "/x.svg"\n'
-    assert "entry 2: passes.cost.picture: '/x.svg' is outside of" in refused("transform", passes)
+    assert "entry 2: passes.cost.picture: '/x.svg' is outside" in refused("transform", passes)
 
 
 def test_names_inside_the_project_are_written_through_a_linked_project_dir(here, tmp_path):
@@ -71,6 +71,16 @@ def test_a_study_is_named_like_a_file(tmp_path, refused, study):
     said = refused("search", "[search]\n", "--study", study)
     assert "--study: " in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("storage", ["{away}/s.journal", "sqlite:///{away}/s.db", "../s.journal"])
+def test_a_study_in_a_file_elsewhere_is_named_on_the_command_line(tmp_path, here, refused, storage):
+    url = storage.format(away=tmp_path.parent)
+    said = refused("search", f"storage = '{url}'\n[search]\n")
+    assert f"storage: {url} is outside the current folder and the project; give it on the" in said
+    code, _, said = here("search", "--config", tmp_path / "a.toml", "--storage", url)
+    assert code == 2
+    assert "search.search_space is missing" in said
 
 
 def test_a_project_that_no_file_system_takes_is_refused_at_once(refused):

@@ -102,9 +102,18 @@ def _parts(url: str) -> tuple[str, Path | None]:
     return scheme, Path(file) if scheme == "sqlite" else None
 
 
-def check_url(url: str) -> None:
-    """Refuse what is no storage, whatever is in it."""
+def check_url(url: str, inside: Collection[Path] = ()) -> None:
+    """Refuse what is no storage, whatever is in it; a file has to be `inside` one of the folders.
+
+    Without any folders it may be anywhere.
+    """
     scheme, path = _parts(url)
+    folders = [folder.resolve() for folder in inside]
+    if path and folders and not any(path.resolve().is_relative_to(f) for f in folders):
+        raise ConfigError(
+            f"storage: {redacted(url)} is outside the current folder and the project; "
+            f"give it on the command line as --storage"
+        )
     if scheme == "postgresql":
         _for_sqlalchemy(url)
     if path is not None and path.is_dir():

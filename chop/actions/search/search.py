@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,7 +149,7 @@ def make_problem(
     )
 
 
-def check_search(config: RunConfig, project: Project) -> None:
+def check_search(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
     """Refuse what is wrong whatever runners and spaces the files of --import may register."""
     from chop.actions.search.record import check_url
     from chop.devices import parse_accelerator
@@ -157,7 +157,8 @@ def check_search(config: RunConfig, project: Project) -> None:
     _check_engine(config.engine)
     check_study(config.study)
     if config.storage is not None:
-        check_url(config.storage)
+        inside = (Path.cwd(), project.folder) if "storage" in from_file else ()
+        check_url(config.storage, inside)
     _check_storage_given(config, project)
     try:
         parse_accelerator(config.accelerator)
@@ -257,19 +258,29 @@ def _noted(place: Place, begins: bool) -> Iterator[bool]:
 
 
 def _check_storage_given(config: RunConfig, project: Project) -> None:
-    """A search that was kept elsewhere is found again only by who knows where, and its password."""
+    """A search that was kept elsewhere is found again only with its URL and its password."""
+    goes_on = config.resume or config.apply is not None
+    if config.storage is not None or not goes_on or any(project.search_ckpts.glob("*.journal")):
+        return
+    study, storage = _noted_study(project.search_ckpts)
+    if storage is None or storage.startswith(str(project.search_ckpts)):
+        return
+    password = " with its password, or with PGPASSWORD set" if MARK in storage else ""
+    raise ConfigError(
+        f"{'--resume' if config.resume else '--apply'}: the study {study!r} of this search is kept "
+        f"in {storage}; name it by --storage and --study{password}"
+    )
+
+
+def _noted_study(folder: Path) -> tuple[str | None, str | None]:
+    """The study of the search in a folder, and its storage without the password."""
     from chop.actions.search.report.record import read_record
 
-    goes_on, file = config.resume or config.apply is not None, project.search_ckpts / "search.json"
-    kept_here = any(project.search_ckpts.glob("*.journal"))
-    if config.storage is not None or not goes_on or kept_here or not file.is_file():
-        return
-    record = read_record(file)
-    password = " with its password, or with PGPASSWORD set" if MARK in str(record.storage) else ""
-    raise ConfigError(
-        f"{'--resume' if config.resume else '--apply'}: the study {record.study!r} of this search "
-        f"is kept in {record.storage}; name it by --storage and --study{password}"
-    )
+    try:
+        record = read_record(folder / "search.json")
+    except (OSError, ValueError):  # the study itself may still be there
+        return None, None
+    return record.study, record.storage
 
 
 def _check_space(tables: Mapping[str, Any]) -> None:

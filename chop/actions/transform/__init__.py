@@ -7,7 +7,7 @@ what they did.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ def transform(
     return graph
 
 
-def check_transform(config: RunConfig, project: Project) -> None:
+def check_transform(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
     """Refuse what is wrong whatever the files of --import may register."""
     _plan(config, project, are_all_known=not config.imports)
 

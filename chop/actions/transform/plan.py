@@ -218,10 +218,10 @@ def _missing(step: Step, made: set[Path]) -> Iterator[str]:
 
 
 def _escaping(step: Step, folder: Path) -> Iterator[str]:
-    """What the step would write outside of `folder`, be it through a symbolic link."""
+    """What the step would write outside `folder`, also through a symbolic link."""
     for key, path in step.written().items():
         if not path.resolve().is_relative_to(folder.resolve()):
-            yield f"{step.place}.{key}: {str(path)!r} is outside of {folder}; give a name inside it"
+            yield f"{step.place}.{key}: {str(path)!r} is outside {folder}; use a path inside it"
 
 
 def _unfilled(step: Step, subject: Any, earlier: list[Step]) -> Iterator[str]:

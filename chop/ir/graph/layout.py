@@ -77,9 +77,8 @@ def lay_out(sizes: Sequence[Size], edges: Sequence[Edge]) -> GraphLayout:
         ends = [((a, bottoms[gap]), (b, tops[gap + 1] - STUB)) for gap, a, b in path]
         first, last = (path[0][1], boxes[u].bottom), (path[-1][2], boxes[v].top)
         routes.append([Point(*at) for at in (first, *chained.from_iterable(ends), last)])
-    return GraphLayout(
-        boxes, routes, max([box.right for box in boxes] + [*lines.values()]), bottoms[-1]
-    )
+    width = max([box.right for box in boxes] + [*lines.values()])
+    return GraphLayout(boxes, routes, width, bottoms[-1])
 
 
 class _Graph:

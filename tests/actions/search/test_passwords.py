@@ -136,9 +136,10 @@ def test_a_failed_trial_and_a_refusal_say_nothing_of_the_password(tmp_path, role
     )
     file = config_file(tmp_path)
     file.write_text(file.read_text() + "[search.strategy.sw_runner.leaky]\n")
-    said = ch(tmp_path, "search", "--config", file, "--import", tmp_path / "leaky.py", check=1)
+    command = ("search", "--config", file, "--import", tmp_path / "leaky.py")
+    said = ch(tmp_path, *command, check=1)
     url = f"postgresql://{user}:{ENCODED}@{place.replace('/postgres', '/missing')}"
-    said += ch(tmp_path, "search", "--config", file, "--storage", url, "--project", "q", check=1)
+    said += ch(tmp_path, *command, "--storage", url, "--project", "q", check=1)
     assert 'database "missing" does not exist' in said
     assert_kept_secret(tmp_path / "out", said)
 
