@@ -23,7 +23,7 @@ def write_report(record: Path, output: Path | None = None) -> Path:
     """Write the page of a search, beside its `search.json` if no other file is named."""
     found = read_record(record)
     with drawable(record):
-        page = report_page(found)
+        page = report_page(found).encode()
     file = (output or record.with_name("report.html")).expanduser()
     return write_whole(file, page)
 

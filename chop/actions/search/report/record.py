@@ -220,6 +220,8 @@ def drawable(file: Path) -> Iterator[None]:
         raise ValueError(_damaged(file, "it is nested too deeply")) from error
     except OverflowError as error:
         raise ValueError(_damaged(file, "a number in it is too large")) from error
+    except UnicodeEncodeError as error:
+        raise ValueError(_damaged(file, "a text in it is not Unicode")) from error
 
 
 def _read(file: Path) -> SearchRecord:

@@ -94,6 +94,15 @@ def test_json_that_no_search_writes_is_a_failure_too(report, project, written, w
     assert file.read_bytes() == before
 
 
+def test_text_that_is_not_unicode_is_a_failure_too(report, project):
+    file = project("mine", 2) / "software" / "search_ckpts" / "search.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"model": "\udc80"}))
+    code, _, err = report("mine")
+    assert code == 1
+    assert err.startswith(f"ch: {file} is damaged (a text in it is not Unicode)")
+
+
 def test_a_place_that_cannot_be_written_is_a_failure(report, project, tmp_path):
     project("mine", 2)
     code, _, err = report("mine", "--output", tmp_path)
