@@ -7,7 +7,7 @@ import pytest
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, choice_of
 from chop.actions.search.strategies.base import Quest, strategy_named
 
-from .conftest import InOrder, Killed, run_loop, recorded
+from .conftest import InOrder, Killed, recorded, run_loop
 
 WIDE = 10**18
 SAMPLERS = {

@@ -267,7 +267,9 @@ def test_a_trial_that_fits_nowhere_is_refused_and_our_ray_ends(engine):
 def test_a_ray_that_cannot_be_reached_is_said_in_a_sentence(engine, monkeypatch):
     ray = PretendedRay()
     monkeypatch.setattr(ray, "init", lambda **_: 1 / 0)
-    with pytest.raises(ConnectionError, match=r"cannot reach or start Ray: division by zero; check"):
+    with pytest.raises(
+        ConnectionError, match=r"cannot reach or start Ray: division by zero; check"
+    ):
         engine(ray)
 
 
