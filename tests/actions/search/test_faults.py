@@ -43,8 +43,8 @@ def test_every_finished_trial_survives_kill_9(searches, storage, workers):
     after = searches.finished(storage, study)
     assert {n: after[n] for n in before} == before
     assert searches.table() == searches.table("alone")
-    assert "secret" not in said
-    assert "secret" not in (searches.results() / "search.json").read_text()
+    assert ":secret@" not in said
+    assert ":secret@" not in (searches.results() / "search.json").read_text()
 
 
 @pytest.mark.slow
