@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from chop.ir import ops
+
 NETWORKS = Path(__file__).parents[2] / "benchmarks" / "networks.py"
 
 
@@ -17,3 +19,13 @@ def networks() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def own_op_table(monkeypatch):
+    """A copy of the table of ops, so that rows which a test adds are gone after it."""
+    monkeypatch.setattr(ops.OPS, "_items", dict(ops.OPS._items))
+    for index in ("_BY_MODULE", "_BY_FUNCTION", "_BY_NAME"):
+        monkeypatch.setattr(ops, index, dict(getattr(ops, index)))
+    yield
+    ops.module_op.cache_clear()

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from chop.ir import ops
 from chop.ir.common import (
     MASE_BUILTIN_FUNCS,
     MASE_HARDWARE_TOOLCHAIN,
@@ -316,16 +315,6 @@ def test_a_misspelt_type_is_refused_with_the_nearest():
         OPS["liner"]
 
 
-@pytest.fixture
-def _own_table(monkeypatch):
-    """What a test adds to the table is gone after it."""
-    monkeypatch.setattr(OPS, "_items", dict(OPS._items))
-    for index in ("_BY_MODULE", "_BY_FUNCTION", "_BY_NAME"):
-        monkeypatch.setattr(ops, index, dict(getattr(ops, index)))
-    yield
-    ops.module_op.cache_clear()
-
-
 class _Swish(nn.Module):
     pass
 
@@ -334,7 +323,7 @@ def _swish(x):
     return x * x.sigmoid()
 
 
-@pytest.mark.usefixtures("_own_table")
+@pytest.mark.usefixtures("own_op_table")
 def test_an_op_of_your_own_is_one_line():
     spec = define("test_swish", "module_related_func", _Swish, names="", functions=(_swish,))
     assert op_of(_Swish()) is op_of(_swish) is OPS["test_swish"] is spec

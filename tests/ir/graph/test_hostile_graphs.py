@@ -395,6 +395,7 @@ def test_a_function_that_the_users_file_imports_is_not_the_users(folder, tmp_pat
     assert MaseGraph.from_checkpoint(folder).model(x).shape == (2, 5)
 
 
+@pytest.mark.usefixtures("own_op_table")
 def test_a_row_of_the_users_does_not_open_torchs_functions(folder):
     assert define("from_file", "builtin_func").functions == (torch.from_file,)
     for target in ("torch.from_file", "torch.ops.aten.from_file.default"):
