@@ -55,6 +55,7 @@ class Prepared:
 
 def prepared(problem: Problem) -> Prepared:
     """Make what a search needs: space, runners, constraints and sampler are checked thereby."""
+    _quiet_optuna()
     settings = problem.settings()
     worker = problem.worker()
     worker.check()
@@ -74,7 +75,6 @@ def run_study(
 ) -> Results:
     """Search and write the results; `report` is called for interrupted searches as well."""
     began = _Clock()
-    _quiet_optuna()
     location = _chosen(location)
     problem = dataclasses.replace(problem, folder=location.snapshots)
     logger.info("Building search space...")
@@ -264,7 +264,7 @@ def _machine(accelerator: str) -> dict[str, Any]:
 
 
 def _quiet_optuna() -> None:
-    """Its studies in memory are nobody's business; warnings are."""
+    """Hide what Optuna says of studies in memory, but not its warnings."""
     import optuna
 
     if not logger.isEnabledFor(logging.DEBUG):

@@ -99,6 +99,7 @@ def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
     file.write_text(small.replace("n_trials = 400", "n_trials = 2"))
     said = ch("search", "--config", file).stderr
     assert said.count("Building search space...") == 1
+    assert "A new study created" not in said  # Optuna's own log
     train = [*("--max-epochs", 1), *("--batch-size", 512), *("--learning-rate", 1e-2), "--seed", 0]
     ch("train", "jsc-s", "jsc-sim", *train, "--project", "trained")
     found, wanted = (
