@@ -97,8 +97,6 @@ class StudyStore:
         self._study_id, self.existed = self._find_or_create(storage, create)
         if write and not self._backend.lock(self._study_id):
             raise StudyInUse(self.url, self.study)
-        if write:  # what another process has written until it gave the lock back
-            storage = self._backend.storage
         found = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
         if found != list(self._directions):
             raise ConfigError(
