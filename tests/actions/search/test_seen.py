@@ -133,8 +133,7 @@ def test_a_pruned_and_quantized_design_can_be_tested_afterwards(searches, ch, tm
     assert "Pruning module" not in said  # of every trial
     searches.run(config, "--apply", "best")
     (folder,) = searches.results().glob("trial_*")
-    tested = ch("test", "jsc-tiny", "jsc-sim", "--load", str(folder), "--load-type", "mz")
-    assert tested.returncode == 0, tested.stderr
+    ch("test", "jsc-tiny", "jsc-sim", "--load", str(folder), "--load-type", "mz")
 
 
 def test_the_plan_says_ranges_in_words():
