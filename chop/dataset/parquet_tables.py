@@ -14,7 +14,7 @@ from chop.dataset.text_tables import label_column
 def read_parquet(file: Path, label: str | None = None) -> Table:
     """A Parquet file: columns of numbers, and one column of labels."""
     try:
-        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise ImportError(

@@ -157,7 +157,7 @@ def test_sigterm_saves_and_the_exit_code_says_so(ch, tmp_path, environment):
 
 
 @pytest.mark.slow
-def test_a_slurm_job_is_queued_again_and_goes_on_by_itself(ch, tmp_path, environment):
+def test_a_slurm_job_is_queued_again_and_goes_on_by_itself(ch_process, tmp_path, environment):
     tool = tmp_path / "scontrol"
     tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
     tool.chmod(0o755)
@@ -166,7 +166,7 @@ def test_a_slurm_job_is_queued_again_and_goes_on_by_itself(ch, tmp_path, environ
     assert code == 128 + signal.SIGUSR1, log
     assert (tmp_path / "asked").read_text() == "requeue 42\n"
     environment["SLURM_RESTART_COUNT"] = "1"
-    done = ch(*LONG, "--auto-requeue")
+    done = ch_process(*LONG, "--auto-requeue")
     assert "Resumed from" in done.stderr
     assert "Training is completed" in done.stderr
 

@@ -112,22 +112,20 @@ def test_every_format_has_an_example():
 @pytest.mark.parametrize("fmt", CASES, ids=repr)
 class TestFormat:
     @given(x=tensors)
-    def test_shape_dtype_and_the_input_are_kept(self, fmt, x):
+    def test_shape_dtype_and_the_input_are_kept_and_the_same_again_gives_the_same(self, fmt, x):
         before = x.clone()
         y = fmt(x)
         assert (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
         assert torch.equal(x, before)
+        assert torch.equal(fmt(before), y)
 
     @given(x=tensors)
-    def test_finite_numbers_stay_finite(self, fmt, x):
+    def test_finite_numbers_stay_finite_and_nothing_is_beyond_the_ends(self, fmt, x):
         if saturates(fmt):
-            assert fmt(x).isfinite().all()
-
-    @given(x=tensors)
-    def test_nothing_is_beyond_the_ends(self, fmt, x):
-        if saturates(fmt):
-            assert (fmt(x) <= fmt.range[1]).all()
-            assert (fmt(x) >= fmt.range[0]).all()
+            y = fmt(x)
+            assert y.isfinite().all()
+            assert (y <= fmt.range[1]).all()
+            assert (y >= fmt.range[0]).all()
 
     @given(x=rows)
     def test_order_is_kept(self, fmt, x):
@@ -146,10 +144,6 @@ class TestFormat:
         if fmt.name not in NOT_ODD:
             assert torch.equal(fmt(-x), -fmt(x))
 
-    @given(x=tensors)
-    def test_the_same_again_gives_the_same(self, fmt, x):
-        assert torch.equal(fmt(x), fmt(x.clone()))
-
     def test_nan_stays_and_touches_nothing_else(self, fmt):
         x = few.clone()
         x[0, 1] = x[2, 0] = float("nan")
@@ -166,19 +160,19 @@ class TestFormat:
             has_infinities = not getattr(fmt, "saturate", False)
             assert y.isinf().tolist() == [has_infinities, False, has_infinities]
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_all_float_dtypes(self, fmt, dtype):
-        x = few.to(dtype)
-        assert fmt(x).dtype == dtype
-        # what the dtype cannot hold apart, float32 gives the same
-        wanted = fmt(x.float()).to(dtype)
-        if dtype == torch.float64 and isinstance(
-            fmt, Binary | Ternary | ScaleInteger | BinaryResidual
-        ):
-            # means, scales and thirds have no end
-            assert torch.allclose(fmt(x), wanted, rtol=1e-6)
-        else:
-            assert torch.equal(fmt(x), wanted)
+    def test_all_float_dtypes(self, fmt):
+        for dtype in DTYPES:
+            x = few.to(dtype)
+            assert fmt(x).dtype == dtype
+            # what the dtype cannot hold apart, float32 gives the same
+            wanted = fmt(x.float()).to(dtype)
+            if dtype == torch.float64 and isinstance(
+                fmt, Binary | Ternary | ScaleInteger | BinaryResidual
+            ):
+                # means, scales and thirds have no end
+                assert torch.allclose(fmt(x), wanted, rtol=1e-6)
+            else:
+                assert torch.equal(fmt(x), wanted)
 
     def test_whole_numbers_are_refused(self, fmt):
         if not isinstance(fmt, Float):
@@ -189,9 +183,9 @@ class TestFormat:
         for x in (few.t(), few[:, ::2], few[None].expand(2, 3, 4)):
             assert torch.equal(fmt(x), fmt(x.contiguous()))
 
-    @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4), (2, 0, 3)], ids=str)
-    def test_empty_tensors(self, fmt, shape):
-        assert fmt(torch.empty(shape)).shape == shape
+    def test_empty_tensors(self, fmt):
+        for shape in [(0,), (3, 0), (0, 4), (2, 0, 3)]:
+            assert fmt(torch.empty(shape)).shape == shape
 
     def test_a_single_number(self, fmt):
         x = torch.tensor(0.7, dtype=torch.float64)
@@ -536,16 +530,11 @@ def posit(monkeypatch):
 
 
 LAWS = [name for name in vars(TestFormat) if name.startswith("test_")]
-MORE = {
-    "test_all_float_dtypes": [[dtype] for dtype in DTYPES],
-    "test_empty_tensors": [[(0, 3)]],
-}
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_format_of_the_page_keeps_the_contract(law, posit):
-    for more in MORE.get(law, [[]]):
-        getattr(TestFormat(), law)(posit, *more)
+    getattr(TestFormat(), law)(posit)
 
 
 def test_the_format_of_the_page_finds_the_nearest_of_its_values(posit):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -149,10 +148,13 @@ def test_brute_force_trains_every_width_once_and_ends(search):
 
 
 @pytest.mark.slow
-def test_the_command_that_builds_the_best_can_be_pasted(search, ch):
-    said, folder = search(patched(JSC, n_trials=2), "--max-epochs", 1)
+def test_the_command_that_builds_the_best_can_be_pasted(shell_process, tmp_path):
+    (tmp_path / "seed.toml").write_text(patched(JSC, n_trials=2))
+    flags = "--no-progress --accelerator cpu --max-epochs 1"
+    said = shell_process(f"./ch search --config seed.toml {flags}").stderr
     command = said.partition("Build the best with: ch ")[2].partition("\n")[0]
-    ch(*shlex.split(command))
+    shell_process(f"./ch {command}")
+    (folder,) = tmp_path.glob("out/*/software/search_ckpts")
     number = rows(folder, "best.json")[0]["number"]
     assert (folder / f"trial_{number}").is_dir()
 

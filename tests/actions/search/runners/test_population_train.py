@@ -276,6 +276,7 @@ def test_a_population_that_was_killed_goes_on_from_its_last_epoch(tmp_path, monk
             assert resumed[number] == pytest.approx(result, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_other_options_do_not_go_on_from_a_snapshot(tmp_path):
     scene = scene_in(tmp_path)
     trials = [plain(0), plain(1)]

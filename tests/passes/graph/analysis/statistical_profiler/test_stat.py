@@ -272,11 +272,11 @@ def test_sorting_and_selecting_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 # Kinds of input
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_every_real_dtype_gives_the_result_of_its_values(name: str, dtype: torch.dtype) -> None:
-    x = torch.tensor([[0, 1, 3], [5, 7, 100]]).to(dtype)
-    assert_close(fed_batches(name, x), fed_batches(name, x.double()))
+def test_every_real_dtype_gives_the_result_of_its_values(name: str) -> None:
+    for dtype in DTYPES:
+        x = torch.tensor([[0, 1, 3], [5, 7, 100]]).to(dtype)
+        assert_close(fed_batches(name, x), fed_batches(name, x.double()))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
