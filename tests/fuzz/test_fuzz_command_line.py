@@ -61,6 +61,8 @@ def option(random: Random) -> list[str]:
 @inputs("command line")
 def test_a_command_line_is_run_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
     sandbox.take("data.npz", "best.ckpt", "graph", "search.toml", "transform.toml")
-    argv = words(random)
-    budget = SMALL if argv[0] in ACTIONS[:4] else ()
-    sandbox.check(*argv, *OPTIONS[:1] if argv[0] != "list" else (), *budget)
+    action, *rest = words(random)
+    # first, as the last of the words may take what follows it for its value
+    folder = () if action == "list" else OPTIONS[:1]
+    budget = SMALL if action in ACTIONS[:4] else ()
+    sandbox.check(action, *folder, *rest, *budget)
