@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 from chop.actions.config import OPTIONS as KNOWN
@@ -58,9 +59,19 @@ def option(random: Random) -> list[str]:
     return [flag, random.choice(choices) if choices and random.random() < 0.7 else word]
 
 
+def new_studies(sandbox: Sandbox, words: list[str]) -> list[Path]:
+    """Return the files that `--storage` may ask for; those that are there are not to be changed."""
+    names = {word.rpartition("=")[2].removeprefix("sqlite:///") for word in words}
+    files = [sandbox.work / name for name in names if name and name == Path(name).name]
+    new = [file for file in files if len(file.name) < 200 and not file.exists()]
+    return new + [file.with_name(f"{file.name}-{end}") for file in new for end in ("wal", "shm")]
+
+
 @inputs("command line")
 def test_a_command_line_is_run_or_refused(sandbox: Sandbox, random: Random, index: int) -> None:
     sandbox.take("data.npz", "best.ckpt", "graph", "search.toml", "transform.toml")
-    argv = words(random)
-    budget = SMALL if argv[0] in ACTIONS[:4] else ()
-    sandbox.check(*argv, *OPTIONS[:1] if argv[0] != "list" else (), *budget)
+    action, *rest = words(random)
+    # first, as the last of the words may take what follows it for its value
+    folder = () if action == "list" else OPTIONS[:1]
+    budget = SMALL if action in ACTIONS[:4] else ()
+    sandbox.check(action, *folder, *rest, *budget, may_change=new_studies(sandbox, rest))
