@@ -77,8 +77,13 @@ def _is_of_class(cls: type, key: str, plain: bool) -> bool:
 
 
 def _check_value(where: str, cls: type, key: str, value: Any) -> None:
-    """Functions and classes are for layers of the user, but for a few attributes of torch's."""
-    if _is_known(cls) and key not in FUNCTIONS and any(map(callable, _leaves(value))):
+    """Functions and classes are for layers of the user; of torch's, a few call a function."""
+    if not _is_known(cls):
+        return
+    leaves = list(_leaves(value))
+    if key in FUNCTIONS and any(isinstance(leaf, type) for leaf in leaves):
+        raise ForeignName(f"{key!r} of {where} may not be a class, which would be constructed")
+    if key not in FUNCTIONS and any(map(callable, leaves)):
         raise ForeignName(f"{key!r} of {where} may not be a function or a class")
 
 

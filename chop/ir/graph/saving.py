@@ -229,6 +229,8 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: Names) ->
     if not is_identifier(name):
         raise ValueError(f"{name!r:.40} is not a name of a class")
     model = fx.GraphModule(root, _fx_graph(content["nodes"], root, names), class_name=name)
+    own_class: Any = type(model)
+    own_class._wrapped_call = staticmethod(nn.Module.__call__)  # fx's prints a traceback itself
     # fx takes along what the graph calls only
     for part in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training"):
         vars(model)[part] = vars(root)[part]

@@ -293,6 +293,18 @@ def test_a_file_cannot_give_a_layer_code(folder, attributes):
     refusal(changed(folder, change))
 
 
+@pytest.mark.parametrize("cls", [{"class": "torch.nn.modules.linear:Linear"}, {"type": "str"}])
+def test_a_layer_calls_functions_and_constructs_nothing(tmp_path, cls):
+    MaseGraph(nn.Sequential(nn.TransformerEncoderLayer(4, 2, 4))).export(tmp_path / "g")
+
+    def change(content):
+        layer(content, "0")["attributes"]["activation"] = cls
+
+    assert "'activation' of layer '0' (TransformerEncoderLayer) may not be a class" in refusal(
+        changed(tmp_path / "g", change)
+    )
+
+
 CLASSES = [
     "torch.nn.modules.linear:LazyLinear",
     "torch.nn.parallel.data_parallel:DataParallel",
@@ -402,6 +414,18 @@ def test_a_row_of_the_users_does_not_open_torchs_functions(folder):
         with_nodes(folder, function("n", target, "file"))
         assert target in refusal(folder)
         changed(folder, lambda content: content["nodes"].pop(1))
+
+
+def test_a_graph_that_cannot_be_run_is_one_sentence(folder, tmp_path, capfd):
+    rows = [method("n1", "tolist", X), method("n2", "relu", ref("n1"))]
+    with_nodes(folder, *rows)
+    arguments = ["test", "jsc-tiny", "jsc-sim", "--load", str(folder), "--load-type", "mz"]
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--project-dir", str(tmp_path / "out"), "--no-progress"])
+    said = capfd.readouterr().err
+    assert ended.value.code == 1
+    assert "Traceback" not in said
+    assert "the model cannot take a batch" in said.splitlines()[-1]
 
 
 ALLOWED = {
