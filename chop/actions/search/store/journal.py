@@ -43,8 +43,7 @@ class JournalBackend:
         self._reserved: dict[int, int] = {}  # trial ids of unfinished trials, by number
         self._synced = 0.0
         self._locked = write and lock_descriptor(self._file)
-        if self._locked:
-            self._repair_end()
+        self._check_end()
 
     @property
     def storage(self) -> JournalStorage:
@@ -58,13 +57,16 @@ class JournalBackend:
         """Whether no other process writes this journal."""
         return self._locked
 
-    def _repair_end(self) -> None:
-        """Remove a last line that a killed process did not finish."""
+    def _check_end(self) -> None:
+        """Refuse a last line that Optuna would skip now, and fail at once there is one after it.
+
+        A line without an end is one that a killed process did not finish, and is removed by the
+        process that has the lock; or it is being written.
+        """
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         whole = content.rfind(b"\n") + 1
-        if whole < len(content):
+        if self._locked and whole < len(content):
             os.ftruncate(self._file, whole)
-        # Optuna skips a last line that it cannot read, and fails once there is one after it
         json.loads(content[:whole].rstrip(b"\n").rpartition(b"\n")[2] or b"0")
 
     def begin(self, study_id: int, unfinished: Iterable[tuple[int, int]]) -> None:

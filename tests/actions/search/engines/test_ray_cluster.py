@@ -150,7 +150,7 @@ def test_a_killed_worker_and_a_hanging_trial_change_nothing_in_the_table(folder,
     assert len(there) == 24
     assert there == trials(folder, "here")
     assert (folder / "killed").exists()
-    assert re.search(r"Trial 5: its Ray worker was lost: .*; it is run again", said)
+    assert re.search(r"Trial 5: its Ray worker was lost: .*; running it again", said)
     assert there["5"]["state"] == "COMPLETE"
     assert "Trial 9 failed: the trial took longer than trial_timeout = 4 seconds" in said
     assert there["9"]["state"] == "FAIL"
@@ -190,7 +190,7 @@ def test_a_population_whose_worker_is_killed_is_trained_again(folder, alone):
     finished(folder, "here", alone)
     assert (folder / "killed").exists()
     for number in range(4, 8):
-        assert re.search(rf"Trial {number}: its Ray worker was lost: .*; it is run again", said)
+        assert re.search(rf"Trial {number}: its Ray worker was lost: .*; running it again", said)
     assert "Trial 0:" not in said
     assert scores(folder, "ray") == scores(folder, "here")
     assert ray_processes(alone) == []
