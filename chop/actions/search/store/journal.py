@@ -43,7 +43,11 @@ class JournalBackend:
         self._reserved: dict[int, int] = {}  # trial ids of unfinished trials, by number
         self._synced = 0.0
         self._locked = write and lock_descriptor(self._file)
-        self._check_end()
+        try:
+            self._check_end()
+        except ValueError:
+            self.close()
+            raise
 
     @property
     def storage(self) -> JournalStorage:
@@ -58,10 +62,10 @@ class JournalBackend:
         return self._locked
 
     def _check_end(self) -> None:
-        """Refuse a last line that Optuna would skip now, and fail at once there is one after it.
+        """Refuse a damaged last line, which Optuna skips until another line follows it.
 
-        A line without an end is one that a killed process did not finish, and is removed by the
-        process that has the lock; or it is being written.
+        A line without an end was cut by the death of its process, and the process that has the
+        lock removes it; without the lock, it may be one that is being written.
         """
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         whole = content.rfind(b"\n") + 1
