@@ -13,7 +13,7 @@ from optuna.storages import RDBStorage
 
 from chop.actions.search.outcome import Outcome
 from chop.actions.search.store import database
-from chop.actions.search.store.errors import StorageError, StudyInUse
+from chop.actions.search.store.errors import MissingStudy, StorageError, StudyInUse
 from chop.actions.search.store.study_store import StudyStore
 
 from .conftest import CHOICES, InOrder, Killed, Shuffled, optuna_storage, recorded, run_loop
@@ -119,6 +119,14 @@ def test_a_slow_trial_is_reserved_and_finished_later(storage, study):
     with opened(storage, study, write=False) as read:
         assert read.outcomes == {n: outcome(n) for n in range(3)}
         assert read.read_trials()[0].notes == {"note": 1}
+
+
+@pytest.mark.parametrize("url", ["{}/empty", "sqlite:///{}/empty"])
+def test_an_empty_file_has_no_study_and_stays_empty(tmp_path, url):
+    (tmp_path / "empty").touch()
+    with pytest.raises(MissingStudy, match="there is no study 's'"):
+        StudyStore(url.format(tmp_path), "s", TWO, CHOICES, create=False)
+    assert (tmp_path / "empty").read_bytes() == b""
 
 
 def test_attributes_of_a_study_are_kept(storage, study):

@@ -217,9 +217,11 @@ class _Designs(Mapping[int, Chosen]):
 
 
 def _check_exists(url: str, study: str, create: bool) -> None:
-    """Refuse a file that does not exist, which opening it would create."""
+    """Refuse a file that does not exist or is empty, which opening it would create or fill."""
     _, path = parse_url(url)
-    if not create and path is not None and not path.exists():
+    if create or path is None:
+        return
+    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
         raise MissingStudy(url, study)
 
 
