@@ -17,7 +17,7 @@ from torch import Tensor
 from chop.files import whole_file, write_safetensors, write_whole
 from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import MaseMetadata
+from chop.ir.graph.mase_metadata import MaseMetadata, TensorMeta
 from chop.ir.graph.names import Names
 from chop.ir.record import Record
 
@@ -83,13 +83,22 @@ def read_node_meta(
         nodes[name].meta["mase"] = metadata
 
 
+# what an entry of a tensor holds; other keys are the user's own
+TENSOR_KINDS = {"torch_dtype": torch.dtype, "shape": list | torch.Size | tuple, "precision": list}
+
+
 def check_records(record: Record) -> None:
     """Refuse metadata in which a plain value stands where a table belongs."""
+    if isinstance(record, TensorMeta) and not isinstance(record.get("type"), type):
+        for key, kind in TENSOR_KINDS.items():
+            if record.get(key) is not None and not isinstance(record[key], kind):
+                raise ValueError(f"{key!r} of a tensor is a {type(record[key]).__name__}")
     for key, kind in record.fields().items():
         if key in record and not isinstance(record[key], kind):
             raise ValueError(f"{key!r} in it is not a table")
-        if key in record:
-            check_records(record[key])
+    for entry in record.values():
+        if isinstance(entry, Record):
+            check_records(entry)
 
 
 def tensor_file(file: Path) -> Path:

@@ -531,3 +531,21 @@ def test_functions_in_metadata_are_texts(folder):
     (folder / "node_meta_param.toml").write_text('[x]\na = { function = "builtins.max" }\n')
     (x, *_) = MaseGraph.from_checkpoint(folder).nodes
     assert x.meta["mase"]["a"] == "builtins.max"
+
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ('torch_dtype = "float32"', "torch_dtype"),
+        ("torch_dtype = [1]", "torch_dtype"),
+        ("shape = 3", "shape"),
+        ('precision = "8"', "precision"),
+    ],
+)
+def test_metadata_of_a_tensor_has_values_of_their_kinds(folder, entry, key):
+    text = f"[x.common.results.data_out_0]\ntype = 'float'\n{entry}\n"
+    (folder / "node_meta_param.toml").write_text(text)
+    with pytest.raises(
+        GraphFileError, match=rf"node_meta_param\.toml is damaged: '{key}' of a tens"
+    ):
+        MaseGraph.from_checkpoint(folder)
