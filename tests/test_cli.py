@@ -301,8 +301,8 @@ def test_a_flag_of_some_actions_is_no_flag_of_others():
     def flags(action):
         return command_function(action, print).__signature__.parameters.keys()
 
-    assert "skip_build" in flags("simulate")
-    assert "skip_build" not in flags("train")
+    assert "workers" in flags("search")
+    assert "workers" not in flags("train")
 
 
 @pytest.mark.parametrize("before", [[], ["train"], [*TOY]])
