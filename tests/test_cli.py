@@ -165,7 +165,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
         ([*TOY, "--resume"], "ch: --resume: no training checkpoint in "),
-        ([*TOY, "--project-dir", "bad.toml"], "bad.toml is no folder"),
+        ([*TOY, "--project-dir", "bad.toml"], "bad.toml is not a directory"),
         (["test", "toy", "toy_tiny"], "ch: expected checkpoint via --load, got None"),
         ([*TOY, "--info=modl"], "ch: unknown kind 'modl'; did you mean 'model'?"),
         ([*TOY, "--batch-sise", "3"], "No such option: --batch-sise"),

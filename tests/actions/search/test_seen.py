@@ -98,7 +98,7 @@ def test_a_second_search_leaves_the_files_of_the_first(searches):
     searches.run(first)
     before = (searches.results() / "log.json").read_text()
     said = searches.run(searches.config("sampler = 'brute'\nn_trials = 5"))
-    assert "An earlier search is in this folder" in said
+    assert "Moved the results of the earlier search to" in said
     assert (searches.results() / "search" / "log.json").read_text() == before
     assert len(searches.table()) == 5
     assert {file.stem for file in searches.results().glob("*.journal")} == {"search", "search-1"}
