@@ -63,13 +63,13 @@ def _pl(file: Path) -> State:
     content = read_torch_file(file)
     state = content.get("state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
-        raise ValueError(f"{file} has no state_dict, so it is no Lightning checkpoint; try pt")
+        raise ValueError(f"{file} is not a Lightning checkpoint, as it has no state_dict; try pt")
     began = content.get("hyper_parameters")
     began = began if isinstance(began, Mapping) else {}  # other programs may keep anything there
     if began.get("load_type") == "mz" and began.get("load_name"):
         logger.warning(
-            "%s is of a network that was transformed: what its layers round and mask is not in it; "
-            "the folder transformed_ckpt beside it has that (--load-type mz)",
+            "%s holds the weights of a transformed network without its number formats and masks; "
+            "load the directory transformed_ckpt beside it instead (--load-type mz)",
             file,
         )
     mine = {
@@ -88,8 +88,8 @@ def _mz(file: Path) -> State:
     if not file.is_dir():
         return _pt(file)
     if (file / "node_meta_param.toml").exists():
-        raise ValueError(f"{file} has lost its graph.json; copy the folder as a whole")
-    logger.warning("%s holds weights only: the formats and masks of its layers are not in it", file)
+        raise ValueError(f"{file} has no graph.json; copy the whole directory")
+    logger.warning("%s holds weights only, without the formats and masks of its layers", file)
     return _pt(file / "state_dict.safetensors")
 
 
@@ -122,8 +122,7 @@ def _files_of(index: Path) -> list[str]:
     names = list(files.values()) if isinstance(files, Mapping) else []
     if not names or not all(isinstance(n, str) and n == Path(n).name for n in names):
         raise ValueError(
-            f"{index} needs a table weight_map that says for each weight which file beside it has "
-            f"it; download it again"
+            f"{index} needs a table weight_map with the file name of each weight; download it again"
         )
     return sorted(set(names))
 
@@ -140,13 +139,15 @@ def _safetensors(file: Path) -> State:
 
 def _tensors(content: Any, file: Path) -> State:
     if not isinstance(content, Mapping) or not content:
-        raise ValueError(f"{file} holds no state_dict, but a {type(content).__name__}")
+        raise ValueError(
+            f"{file} holds an object of type {type(content).__name__}, not a state_dict"
+        )
     wrong = [k for k, v in content.items() if not isinstance(v, Tensor)]
     if wrong:
-        raise ValueError(f"{file} holds no state_dict: {wrong[0]!r} is not a tensor")
+        raise ValueError(f"{file} does not hold a state_dict: {wrong[0]!r} is not a tensor")
     odd = [key for key in content if not isinstance(key, str)]
     if odd:
-        raise ValueError(f"{file} holds no state_dict, whose keys are text, unlike {odd[0]!r:.80}")
+        raise ValueError(f"{file} does not hold a state_dict: the key {odd[0]!r:.80} is not text")
     return content
 
 
@@ -187,9 +188,9 @@ def load_model(
         raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
     restore_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"no checkpoint at {path}; --load names an existing file")
+        raise FileNotFoundError(f"there is no checkpoint {path}; --load needs an existing file")
     if path.is_dir() and load_type in ("pt", "pl"):
-        raise ValueError(f"{path} is a folder; name the checkpoint in it")
+        raise ValueError(f"{path} is a directory; give the checkpoint in it")
     read, message = READERS[load_type]
     fill(model, read(path), path)
     logger.info(message, path)
@@ -265,7 +266,7 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
             values_are = "value that is" if count == 1 else "values that are"
             raise ValueError(
                 f"{source or 'the model'}: {name} has {count:,} {values_are} nan or infinite; "
-                f"train it again with a lower --learning-rate, or go on with --allow-nonfinite"
+                f"train it again with a lower --learning-rate, or use --allow-nonfinite to continue"
             )
 
 

@@ -43,9 +43,9 @@ TERMINATED = 128 + signal.SIGTERM
 app = typer.Typer(
     name="ch",
     cls=ActionGroup,
-    help="MASE: read a PyTorch model as a graph, analyse it, and make it fit real hardware.",
-    epilog="`ch train jsc-tiny jsc-sim --learning-rate 1e-3` trains a small network; "
-    "`ch --info` lists what there is.",
+    help="MASE: quantise, prune, train and search PyTorch models for efficient hardware.",
+    epilog="Example: `ch train jsc-tiny jsc-sim --learning-rate 1e-3` trains a small network; "
+    "`ch --info` lists the models and data sets.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -86,7 +86,7 @@ def common(
 
 
 def _run(action: Action, given: dict[str, Any]) -> None:
-    """Check, show the options, act."""
+    """Check the options, print them, and run the action."""
     if "info" in given:
         import_files([Path(file) for file in given.get("imports", [])])
         _show_info(given["info"])
@@ -108,16 +108,14 @@ def list_command(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help=f"One of {', '.join(KINDS)}; without it, a count of each.", metavar="KIND"
+            help=f"One of {', '.join(KINDS)} (default: count each kind).", metavar="KIND"
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, for other programs to read.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List what there is: number formats, passes, ops, statistics, models, datasets.
+    """List the registered formats, passes, ops, statistics, models, data sets and metrics.
 
-    `ch list` counts each kind, `ch list passes` shows one, `ch list passes --json` is for programs.
+    `ch list` counts each kind, `ch list passes` lists one; `--json` is for other programs.
     """
     if hasattr(signal, "SIGPIPE"):  # `ch list ops | head` ends quietly
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -140,27 +138,25 @@ def report_command(
     project: Annotated[
         str,
         typer.Argument(
-            help="Name of a project in --project-dir, its folder, or a search.json.",
+            help="Project name, project directory, or path of a search.json.",
             metavar="PROJECT",
         ),
     ],
     project_dir: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder of the folders of all runs; mase_output without it."
-        ),
+        typer.Option(metavar="DIR", help="Directory that holds all runs (default: mase_output)."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to; report.html beside search.json without it."),
+        typer.Option(metavar="FILE", help="Output file (default: report.html beside search.json)."),
     ] = None,
     is_to_open: Annotated[
-        bool, typer.Option("--open", help="Show the page in the browser.")
+        bool, typer.Option("--open", help="Open the report in a browser.")
     ] = False,
 ) -> None:
-    """Make one page of what a search has found, which opens without a network.
+    """Write an HTML report of a search; it needs no network to view.
 
-    `ch report my-search --open` shows the front, the designs on it, and how to repeat the search.
+    `ch report my-search --open` shows the Pareto front, its designs, and how to repeat the search.
     """
     from chop.actions.search.report import find_record, write_report
 
@@ -171,7 +167,7 @@ def report_command(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run one command; what went wrong as it may is one sentence and an exit code."""
+    """Run one command; report an expected error as one sentence and an exit code."""
     words = sys.argv[1:] if argv is None else argv
     try:
         with _terminated_by_exit_code(), memory_for("go on"):
@@ -186,7 +182,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _terminated_by_exit_code() -> Iterator[None]:
-    """Meanwhile SIGTERM unwinds like an exit, so that files are closed."""
+    """Turn SIGTERM into an exit meanwhile, so that files are closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -202,7 +198,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 
 def _fail(error: BaseException, code: int) -> NoReturn:
-    """Say why on stderr, in a line for each problem; where, for those who debug."""
+    """Print each problem on a line of stderr, log the traceback for --debug, and exit."""
     logger.debug("the error was raised here", exc_info=error)
     problems = str(error).split("\n  ") if isinstance(error, ConfigError) else [str(error)]
     lines = [" ".join(redacted_text(problem).split("\n")) for problem in problems]
@@ -217,7 +213,7 @@ class ChopCLI:
         self.argv = list(sys.argv[1:] if argv is None else argv)
 
     def run(self) -> None:
-        """Do it; a failure is a SystemExit with the exit code."""
+        """Run the command; raise SystemExit with the exit code if it fails."""
         try:
             main(self.argv)
         except SystemExit as end:

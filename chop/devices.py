@@ -21,7 +21,9 @@ def parse_accelerator(accelerator: str | torch.device = "auto") -> torch.device:
     if device.type == "cuda":
         _refuse_missing_gpu(device, accelerator)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise RuntimeError(f"accelerator {str(accelerator)!r}: no Apple GPU here; take 'cpu'")
+        raise RuntimeError(
+            f"accelerator {str(accelerator)!r}: this machine has no Apple GPU; use 'cpu'"
+        )
     return device
 
 
@@ -38,8 +40,8 @@ def _device_named(name: str) -> torch.device:
 def _refuse_missing_gpu(device: torch.device, asked: object) -> None:
     if not torch.cuda.is_available():
         raise RuntimeError(
-            f"accelerator {str(asked)!r}: torch {torch.__version__} finds no CUDA device here; "
-            f"take 'cpu', or 'auto' for the GPU wherever there is one"
+            f"accelerator {str(asked)!r}: torch {torch.__version__} finds no CUDA device; "
+            f"use 'cpu', or 'auto' to use a GPU if there is one"
         )
     there = torch.cuda.device_count()
     if (device.index or 0) >= there:

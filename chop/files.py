@@ -53,7 +53,7 @@ def whole_file(file: str | Path, *, advice: str = UNTOUCHED) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(file))
     if target.is_dir():
-        raise IsADirectoryError(f"{str(file)!r} is a folder; name a file in it")
+        raise IsADirectoryError(f"{str(file)!r} is a directory; give a file in it")
     if Path(file).exists() and not Path(file).is_file():
         with naming(file, advice):
             yield Path(file)
@@ -187,13 +187,14 @@ def _swap(part: Path, target: Path, old: Path) -> None:
 
 def _check_replaceable(target: Path, files: set[str]) -> None:
     if target.exists() and not target.is_dir():
-        raise FileExistsError(f"{target} is a file; name a folder")
+        raise FileExistsError(f"{target} is a file; give a directory")
     others = (
         sorted(p.name for p in target.iterdir() if p.name not in files) if target.exists() else []
     )
     if others:
         raise FileExistsError(
-            f"{target} holds other files ({others[0]!r}), which would be lost; name another folder"
+            f"{target} holds other files ({others[0]!r}), which would be lost; give "
+            f"another directory"
         )
 
 

@@ -26,7 +26,7 @@ def import_user_file(file: str | Path) -> ModuleType:
     """Import a Python file by its path, once; it may import its neighbours by name."""
     path = Path(file).expanduser().resolve()
     if path.suffix != ".py":
-        raise UserCodeError(f"{str(file)!r} is no Python file; its name must end in .py")
+        raise UserCodeError(f"{str(file)!r} is not a Python file; its name must end in .py")
     if not path.is_file():
         raise UserCodeError(f"there is no file {str(file)!r} to import")
     # two files of one name in different folders are two modules, neither of which hides a package

@@ -160,11 +160,16 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
 @pytest.mark.parametrize(
     ("name", "load_type", "error", "sentence"),
     [
-        ("nowhere.pt", "pt", FileNotFoundError, "no checkpoint at"),
+        ("nowhere.pt", "pt", FileNotFoundError, "there is no checkpoint"),
         ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add --load-type pl"),
         ("best.ckpt", "zip", ValueError, "load_type is one of pt, pl, mz, hf or auto, not 'zip'"),
-        ("number.pt", "pt", ValueError, "holds no state_dict, but a int"),
-        ("list.ckpt", "pl", ValueError, "no Lightning checkpoint; try pt"),
+        ("number.pt", "pt", ValueError, "holds an object of type int, not a state_dict"),
+        (
+            "list.ckpt",
+            "pl",
+            ValueError,
+            "not a Lightning checkpoint, as it has no state_dict; try pt",
+        ),
         ("", "hf", FileNotFoundError, "holds none of model.safetensors"),
     ],
 )
@@ -179,7 +184,7 @@ def test_wrong_names_and_kinds_are_refused(name, load_type, error, sentence, tmp
 def test_a_folder_that_has_lost_its_graph_is_refused(tmp_path):
     folder = write_mz(network(), tmp_path)
     (folder / "node_meta_param.toml").touch()
-    with pytest.raises(ValueError, match=r"has lost its graph.json; copy the folder as a whole"):
+    with pytest.raises(ValueError, match=r"has no graph.json; copy the whole directory"):
         load_model(folder, "mz", network())
 
 
@@ -190,11 +195,11 @@ def test_weights_that_say_nothing_of_formats_are_remarked(tmp_path, caplog):
     began = {"load_type": "mz", "load_name": None}  # the default, and nothing was loaded
     torch.save({"state_dict": wrapped, "hyper_parameters": began}, tmp_path / "plain.ckpt")
     load_model(tmp_path / "plain.ckpt", "pl", network())
-    assert "of a network that was transformed" not in caplog.text
+    assert "of a transformed network" not in caplog.text
     began["load_name"] = "transformed_ckpt"
     torch.save({"state_dict": wrapped, "hyper_parameters": began}, tmp_path / "best.ckpt")
     load_model(tmp_path / "best.ckpt", "pl", network())
-    assert "of a network that was transformed" in caplog.text
+    assert "of a transformed network" in caplog.text
 
 
 def test_a_checkpoint_without_a_model_to_fill_is_refused(tmp_path):

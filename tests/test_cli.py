@@ -165,7 +165,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
         ([*TOY, "--resume"], "ch: --resume: no training checkpoint in "),
-        ([*TOY, "--project-dir", "bad.toml"], "bad.toml is no folder"),
+        ([*TOY, "--project-dir", "bad.toml"], "bad.toml is not a directory"),
         (["test", "toy", "toy_tiny"], "ch: expected checkpoint via --load, got None"),
         ([*TOY, "--info=modl"], "ch: unknown kind 'modl'; did you mean 'model'?"),
         ([*TOY, "--batch-sise", "3"], "No such option: --batch-sise"),
@@ -301,8 +301,8 @@ def test_a_flag_of_some_actions_is_no_flag_of_others():
     def flags(action):
         return command_function(action, print).__signature__.parameters.keys()
 
-    assert "skip_build" in flags("simulate")
-    assert "skip_build" not in flags("train")
+    assert "workers" in flags("search")
+    assert "workers" not in flags("train")
 
 
 @pytest.mark.parametrize("before", [[], ["train"], [*TOY]])

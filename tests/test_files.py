@@ -189,7 +189,7 @@ class TestAFile:
         assert names(tmp_path) == [longest]
 
     def test_cannot_take_the_place_of_a_folder(self, tmp_path):
-        with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        with pytest.raises(IsADirectoryError, match="is a directory; give a file in it"):
             write_whole(tmp_path, "new")
 
     def test_on_a_full_disk_is_named_and_nothing_is_left(self, small_disk):

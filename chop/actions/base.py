@@ -16,13 +16,13 @@ Requirement = Callable[[RunConfig], None]
 
 
 def needs_checkpoint(config: RunConfig) -> None:
-    """There has to be something to start from."""
+    """Require a checkpoint or published weights to load."""
     if config.load_name is None and not config.is_pretrained:
         raise ConfigError("expected checkpoint via --load, got None")
 
 
 def needs_config(config: RunConfig) -> None:
-    """There has to be a file that says what to do."""
+    """Require a configuration file."""
     if config.config is None:
         raise ConfigError(
             "expected configuration via --config, got None; see the files in configs/examples"
@@ -78,14 +78,14 @@ ACTIONS: dict[str, Action] = {
         ),
         Action(
             "transform",
-            "Run the passes of a TOML file over a model: analyse, quantise, save.",
+            "Run the passes in a TOML file on a model: analyse, quantise, prune, save.",
             "chop.actions.transform:run_transform",
             requirements=(needs_config,),
             checked_by="chop.actions.transform:check_transform",
         ),
         Action(
             "search",
-            "Try thousands of designs of a model, and find those that nothing beats.",
+            "Search thousands of designs of a model for the Pareto front.",
             "chop.actions.search.search:run_search",
             requirements=(needs_config,),
             keeps="search",

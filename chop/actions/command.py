@@ -27,7 +27,7 @@ def info_option(**more: Any) -> Any:
     return typer.Option(
         "--info",
         metavar=f"[{'|'.join(KINDS)}]",
-        help="List the models and data sets there are.",
+        help="List the models and data sets.",
         rich_help_panel=Group.INFORMATION,
         **more,
     )
@@ -47,7 +47,7 @@ class ActionCommand(_HelpLast, TyperCommand):
     """The command of an action."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As always, but what is refused is quoted without passwords."""
+        """Parse as usual, but hide passwords in the error message."""
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
@@ -56,7 +56,7 @@ class ActionCommand(_HelpLast, TyperCommand):
 
 
 class ActionGroup(_HelpLast, TyperGroup):
-    """Help that goes on with the options, as all actions share them."""
+    """Help that continues with the options, which all actions share."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
@@ -66,13 +66,13 @@ class ActionGroup(_HelpLast, TyperGroup):
 
 def _any_action() -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    help = "The options of every action."
+    help = "Options of every action."
     app.command("ACTION", cls=ActionCommand, help=help)(command_function("ACTION", print))
     return typer.main.get_command(app)
 
 
 def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Callable[..., None]:
-    """A function whose parameters are the options; it calls `run` with those that were given."""
+    """Return a function with the options as parameters; it calls `run` with those given."""
 
     def command(**values: Any) -> None:
         run({name: value for name, value in values.items() if value not in NOT_GIVEN})
@@ -99,7 +99,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _parsed_as(option: Option) -> Any:
-    """Text: what it means is for `Option.from_flag` to say, in one voice with the file."""
+    """Return text types only: `Option.from_flag` parses the value, as for the file."""
     if option.is_switch:
         return bool | None
     return list[str] | None if option.is_list else str | None
@@ -125,7 +125,7 @@ def _option(option: Option) -> Any:
 
 
 def _help(option: Option) -> str:
-    """What it is for, what can be given, and what holds without it."""
+    """Return the help text with the choices and the default."""
     notes = [" | ".join(option.choices)] if option.choices else []
     notes += [f"default: {option.shown_default}"] if option.shown_default else []
     return option.opt.help + "".join(rf" [dim]\[{note}][/dim]" for note in notes)

@@ -44,7 +44,7 @@ def _warn_of_others(config: RunConfig) -> None:
     others = {kind: name for kind, name in noted.items() if name != asked.get(kind, name)}
     if others:
         logger.warning(
-            "%s was made from %s, but %s is named here; name the same ones if that was not meant",
+            "%s was made from %s, but this run uses %s; use the same names unless this is intended",
             config.load_name,
             " and ".join(f"{kind} {name!r}" for kind, name in others.items()),
             " and ".join(f"{kind} {asked[kind]!r}" for kind in others),

@@ -39,7 +39,7 @@ class Project:
         if keeps == "search":
             return cls._of_search(config)
         if config.resume and config.load_name and config.load_type != "mz":
-            raise ConfigError("--resume goes on with the run's own weights; leave --load out")
+            raise ConfigError("--resume uses the weights of the run itself; omit --load")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
             return cls._of_checkpoint(config, owner)
         goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
@@ -48,7 +48,7 @@ class Project:
         if config.resume and not project.can_be_resumed:
             raise ConfigError(
                 f"--resume: no training checkpoint in {project.training_ckpts}; "
-                f"start the run without --resume, or name its folder with --project"
+                f"start the run without --resume, or give its directory with --project"
             )
         return project
 
@@ -66,7 +66,9 @@ class Project:
         """The folder of the name that was given or follows from the options."""
         project = cls(config.project_dir / (config.project or _derived_name(config)))
         if config.project_dir.resolve() not in project.folder.resolve().parents:
-            raise ConfigError(f"--project: {config.project!r} leaves --project-dir; give a name")
+            raise ConfigError(
+                f"--project: {config.project!r} is outside --project-dir; give a plain name"
+            )
         _check_length("--project", project.name)
         _check_writable(project.folder)
         return project
@@ -82,7 +84,7 @@ class Project:
             flag = "--resume" if config.resume else "--apply"
             raise ConfigError(
                 f"{flag}: there is no search in {project.search_ckpts}; "
-                f"name its folder with --project, or its study with --storage and --study"
+                f"give its directory with --project, or its study with --storage and --study"
             )
         return project
 
@@ -131,7 +133,7 @@ def check_study(name: str | None) -> None:
     if name is None:
         return
     if not name.isprintable() or name in ("", ".", "..") or set(name) & {"/", "\\"}:
-        raise ConfigError(f"--study: {name!r} leaves the project; give a name without / and \\")
+        raise ConfigError(f"--study: {name!r} is outside the project; give a name without / and \\")
     _check_length("--study", name)
 
 
@@ -179,5 +181,5 @@ def _check_writable(folder: Path) -> None:
     """Refuse at the start what would fail at the end of a long run."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        what = "is no folder" if not there.is_dir() else "cannot be written to"
-        raise ConfigError(f"--project-dir: {there} {what}; name a folder of your own by it")
+        what = "is not a directory" if not there.is_dir() else "cannot be written to"
+        raise ConfigError(f"--project-dir: {there} {what}; give a directory that you can write to")

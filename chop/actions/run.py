@@ -81,7 +81,8 @@ def _check_names(config: RunConfig) -> None:
 
     if config.model in DATASETS and config.dataset in MODELS:
         raise ConfigError(
-            f"{config.model!r} is the data set and {config.dataset!r} the model: swap"
+            f"{config.model!r} is a data set and {config.dataset!r} is a model; "
+            f"swap the two arguments"
         )
     get_model_info(str(config.model))
     _ = DATASETS[str(config.dataset)]

@@ -135,7 +135,7 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
     from chop.training.steps import Mixed
 
     if split not in data_module.dataset_info.available_splits:
-        raise ValueError(f"data set {data_module.name!r} has no {split} split to score on")
+        raise ValueError(f"data set {data_module.name!r} has no {split} split to test on")
     attribute = {"test": "test_dataset", "validation": "val_dataset"}[split]
     if getattr(data_module, attribute) is None:
         data_module.prepare_data()

@@ -142,7 +142,7 @@ def _warn_of_lowest_rate(options: TrainOptions) -> None:
     first, lowest = options.learning_rate, options.eta_min
     if options.schedule != "constant" and lowest > first:
         logger.warning(
-            "eta_min = %g is above learning_rate = %g, so that the rate stays at %g; lower "
+            "eta_min = %g is above learning_rate = %g, so the learning rate stays at %g; lower "
             "--eta-min, or use --schedule constant",
             *(lowest, first, first),
         )
@@ -173,7 +173,9 @@ def trained_graph(names: Names) -> Path:
 def only_classification(task: str) -> None:
     """The loop learns classes; it would do so whatever the task is called."""
     if task not in ("cls", "classification"):
-        raise ValueError(f"training and testing know classification (cls), not {task!r}")
+        raise ValueError(
+            f"training and testing support the task classification (cls), not {task!r}"
+        )
 
 
 def check_train(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
@@ -199,7 +201,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     if names is None:
         names = Names.claim(folder) if is_first_process() else Names(folder)
     if names.version and saved is None:
-        logger.info("An earlier run is in this folder: this one saves %s", names.best.name)
+        logger.info("This directory already holds a run; saving this one as %s", names.best.name)
     logger.info("Training model '%s'...", config.model)
     logger.info("%s", model_summary(model, str(config.model)))
     logger.info("%s", sizes(data_module))
@@ -221,7 +223,7 @@ def run_train(config: RunConfig, project: Project) -> None:
         each.finalize("success")
     if not fitted.steps:
         logger.info(
-            "This run is complete, after %d epochs: raise --max-epochs to go on",
+            "This run is complete after %d epochs; raise --max-epochs to continue",
             fitted.progress.epoch,
         )
     elif fitted.place.leads and curves:
@@ -276,7 +278,7 @@ def latest_run(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
     except ValueError as error:
         if file == names.best or not names.best.exists():
             raise
-        raise ValueError(f"{error}; remove it to go on from {names.best.name}") from error
+        raise ValueError(f"{error}; remove it to continue from {names.best.name}") from error
 
 
 def say_resumed(names: Names, saved: Mapping[str, Any]) -> None:
@@ -306,7 +308,7 @@ def report(
 def options_of(config: RunConfig) -> TrainOptions:
     """The part of a run's options that the training loop reads."""
     if config.max_steps == 0:
-        raise ConfigError("--max-steps: no steps train nothing; -1 is no limit")
+        raise ConfigError("--max-steps must be positive, or -1 for no limit; not 0")
     from chop.training.options import TrainOptions, positive_or_none, precision_named
 
     same = TrainOptions.__dataclass_fields__.keys() & RunConfig.__dataclass_fields__.keys()

@@ -71,7 +71,7 @@ def _pt(file: Path) -> dict[str, np.ndarray]:
     if isinstance(found, (tuple, list)) and len(found) == 2:
         found = dict(zip("xy", found, strict=True))
     if not isinstance(found, Mapping) or not all(torch.is_tensor(t) for t in found.values()):
-        raise ValueError(f"{file} holds no dictionary of tensors; it should have {NAMES}")
+        raise ValueError(f"{file} does not hold a dictionary of tensors; it should have {NAMES}")
     return {str(name): _array(file, str(name), tensor) for name, tensor in found.items()}
 
 
@@ -130,13 +130,15 @@ def _labels(file: Path, part: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
         raise ValueError(
-            f"{file}: labels of shape {y.shape} should be one class each (N,); "
-            f"y.argmax(1) makes that of one-hot labels"
+            f"{file}: labels have shape {y.shape}, but should be one class per sample (N,); "
+            f"convert one-hot labels with y.argmax(1)"
         )
     if y.dtype.kind not in "fiubUS":
         raise ValueError(f"{file}: labels of type {y.dtype} are neither numbers nor text")
     if len(x) != len(y):
-        raise ValueError(f"{file}: {len(x)} samples but {len(y)} labels for {part}; write as many")
+        raise ValueError(
+            f"{file}: {len(x)} samples but {len(y)} labels for {part}; write one label per sample"
+        )
     if not len(y):
-        raise ValueError(f"{file} has no samples for {part}; write some or leave the arrays out")
+        raise ValueError(f"{file} has no samples for {part}; write some or omit the arrays")
     return y

@@ -19,7 +19,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
 # passed to every data set that has them, and to no other; what a user does instead of naming them
 OFFERED = {
     "cache": "$MASE_CACHE names the folder of prepared data",
-    "renew": "--disable-dataset-cache prepares the data anew",
+    "renew": "use --disable-dataset-cache to prepare the data again",
 }
 Load = Callable[..., "Dataset[Any]"]
 Describe = Callable[..., "MaseDatasetInfo"]
@@ -94,7 +94,7 @@ class DatasetSpec:
         given = {k: v for k, v in options.items() if v is not None}
         surplus = sorted(given.keys() - known.keys() - OFFERED.keys())
         if surplus[:1] == ["path"]:
-            raise ValueError(f"{owner} needs no file, so there is nothing for --data-path to name")
+            raise ValueError(f"{owner} does not read a file; omit --data-path")
         if surplus:
             raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED.keys()))
         return checked(owner, self.load, {k: v for k, v in given.items() if k in known})

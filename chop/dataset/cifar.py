@@ -186,7 +186,7 @@ def read_members(archive: Path, names: Collection[str]) -> dict[str, bytes]:
 
 def _images(file: Path, data: bytes, files: Files) -> Images:
     if not data or len(data) % files.record:
-        raise corrupt(file, f"has {len(data)} bytes, which is no multiple of {files.record}")
+        raise corrupt(file, f"has {len(data)} bytes, which is not a multiple of {files.record}")
     records = np.frombuffer(data, np.uint8).reshape(-1, files.record)
     labels = records[:, files.num_labels - 1]
     if labels.max() >= files.num_classes:

@@ -137,7 +137,7 @@ def _fetch(url: str, part: _Part, *, size: int | None, timeout: float) -> None:
         if error.code != 416:
             raise
         if error.headers.get("Content-Range") != f"bytes */{part.size}":
-            raise _Changed("the server cannot go on where the last attempt stopped") from error
+            raise _Changed("the server cannot resume the last attempt") from error
         part.resumed = True
 
 
@@ -152,13 +152,13 @@ def _store(url: str, answer: http.client.HTTPResponse, part: _Part, *, size: int
         part.resumed = True
         start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
         if start != str(part.size):
-            raise _Changed("the server sends another part than it was asked for")
+            raise _Changed("the server sends a different part than requested")
     else:
         with writable(part.target.parent):
             part.begin(_version(answer))
     whole = part.size + int(length) if length else None
     if size is not None and whole not in (None, size):
-        raise ValueError(f"{url} is {whole} bytes long, not {size}: it is another file")
+        raise ValueError(f"{url} is {whole} bytes long, not {size}; it is a different file")
     _check_room(url, part, whole)
     with _progress(part.target.name, part.size, whole) as advance:
         _append(answer, part, advance)
@@ -197,7 +197,7 @@ def _check_room(url: str, part: _Part, whole: int | None) -> None:
     if whole is not None and whole - part.size > free:
         raise OSError(
             f"{url} needs {whole - part.size} more bytes and {folder} has {free} free; "
-            f"make room there, or set MASE_CACHE to a folder on another disk"
+            f"free some space, or set MASE_CACHE to a directory on another disk"
         )
 
 
@@ -218,7 +218,7 @@ def _verify(url: str, part: _Part, *, checksum: str | None, size: int | None) ->
         raise _Changed(f"the pieces do not make up the file ({wrong})")
     part.drop()
     raise ValueError(
-        f"{url} is not the expected file: {wrong}; it was thrown away: try again, "
+        f"{url} is not the expected file: {wrong}; it was deleted; try again, "
         f"or save the right file as {part.target}"
     )
 
@@ -251,7 +251,12 @@ def _progress(name: str, done: int, whole: int | None) -> Iterator[Callable[[int
     """A bar with speed and remaining time on a terminal; one line in a log."""
     if not sys.stderr.isatty():
         size = f"{whole / 1e6:.1f} MB" if whole else "unknown size"
-        logger.info("downloading %s (%s%s)", name, size, f", {done} bytes there" if done else "")
+        logger.info(
+            "downloading %s (%s%s)",
+            name,
+            size,
+            f", {done} bytes already downloaded" if done else "",
+        )
         yield lambda count: None
         return
     from rich.console import Console

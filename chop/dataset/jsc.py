@@ -54,14 +54,14 @@ def read_cernbox(file: Path) -> Table:
             x, one_hot = _columns(file, table, COLUMNS), _columns(file, table, LABELS)
     except (OSError, RuntimeError) as error:
         raise ValueError(
-            f"{file} cannot be read as HDF5 ({error}); it is damaged or another kind of file: "
-            f"fetch it again (delete it if it lies in the cache), or name the right one"
+            f"{file} cannot be read as HDF5 ({error}); it is damaged or not an HDF5 file; "
+            f"download it again (delete it if it is in the cache), or give the right file"
         ) from error
     unclear = np.flatnonzero(((one_hot != 0).sum(1) != 1) | (one_hot.max(1) != 1))
     if len(unclear):
         raise ValueError(
-            f"{file}: {len(unclear)} of {len(x)} jets have not exactly one class among "
-            f"{', '.join(LABELS)}, the first in row {unclear[0]}; fetch the file again"
+            f"{file}: {len(unclear)} of {len(x)} jets do not have exactly one class among "
+            f"{', '.join(LABELS)}, the first in row {unclear[0]}; download the file again"
         )
     return Table(x, one_hot.argmax(1).astype(np.int8), tuple(CLASSES), COLUMNS)
 
@@ -72,7 +72,7 @@ def _table(file: Path, h5: Any) -> Any:
     if node is None:
         near = nearest(TABLE, h5)
         there = f"the nearest is {near!r}" if near else f"it has {', '.join(h5) or 'nothing'}"
-        raise ValueError(f"{file} has no table {TABLE!r}; {there}: fetch the file of the labs")
+        raise ValueError(f"{file} has no table {TABLE!r}; {there}; use the file of the labs")
     table = node.get("table") if hasattr(node, "keys") else node
     names = getattr(getattr(table, "dtype", None), "names", None) or ()
     missing = [name for name in (*COLUMNS, *LABELS) if name not in names]
@@ -80,10 +80,10 @@ def _table(file: Path, h5: Any) -> Any:
         raise ValueError(
             f"{file}: table {TABLE!r} lacks the columns {', '.join(missing[:6])}"
             f"{', …' if len(missing) > 6 else ''}; it has {', '.join(names[:6]) or 'no columns'}"
-            f"{', …' if len(names) > 6 else ''}: fetch the file of the labs"
+            f"{', …' if len(names) > 6 else ''}; use the file of the labs"
         )
     if not len(table):
-        raise ValueError(f"{file}: table {TABLE!r} has no rows; fetch the file again")
+        raise ValueError(f"{file}: table {TABLE!r} has no rows; download the file again")
     return table
 
 

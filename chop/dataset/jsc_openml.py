@@ -54,8 +54,8 @@ def _downloaded(folder: Path) -> Path:
         url, md5 = facts["url"], facts["md5_checksum"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{ABOUT} does not say where the data lies; try again later, or download the ARFF file "
-            f"of OpenML's data set 42468 and save it as {target}"
+            f"{ABOUT} does not give the address of the data; try again later, or download "
+            f"the ARFF file of OpenML's data set 42468 and save it as {target}"
         ) from error
     finally:
         about.unlink()
@@ -66,7 +66,7 @@ def read_openml(file: Path) -> Table:
     """Features and classes of all jets, whatever the order of the columns."""
     read = READERS.get(file.suffix.lower())
     if read is None:
-        raise ValueError(f"{file} is none of {', '.join(READERS)}; name a file of these kinds")
+        raise ValueError(f"{file} is not a supported file; use one of {', '.join(READERS)}")
     table = read(file, "class")
     missing = [name for name in FEATURES if name not in table.features]
     if missing:
@@ -76,7 +76,7 @@ def read_openml(file: Path) -> Table:
         )
     odd = [name for name in table.classes if name not in CLASSES]
     if odd:
-        raise ValueError(f"{file}: {odd[0]!r} is no class of jets; they are {', '.join(CLASSES)}")
+        raise ValueError(f"{file}: {odd[0]!r} is not a jet class; use {', '.join(CLASSES)}")
     codes = np.array([CLASSES.index(name) for name in table.classes])[table.y]
     columns = [table.features.index(name) for name in FEATURES]
     return Table(table.x[:, columns], codes, tuple(CLASSES), FEATURES)

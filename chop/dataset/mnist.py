@@ -87,7 +87,7 @@ def _read(files: list[Path]) -> tuple[Images, Images]:
 def _labelled(images: Path, labels: Path) -> Images:
     x, y = read_idx(images), read_idx(labels)
     if x.shape[1:] != SIZE[1:] or not len(x):
-        raise corrupt(images, f"holds an array {x.shape} where images (N, 28, 28) should be")
+        raise corrupt(images, f"holds an array {x.shape} instead of images (N, 28, 28)")
     if y.shape != x.shape[:1]:
         raise corrupt(labels, f"holds an array {y.shape} of labels for {len(x)} images")
     if y.max(initial=0) > 9:

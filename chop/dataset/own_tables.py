@@ -168,7 +168,7 @@ def _prepared(
         check_classes(file, table.y, table.classes)
         order, rows = wishes.cut.order(given)
         if not rows["train"]:
-            raise ValueError(f"{file}: none of its {len(order)} samples is left for training")
+            raise ValueError(f"{file}: no training samples are left of {len(order)}")
         by = rows["train"] if _standardizes(file, table, wishes.standardize) else None
         return prepare(table, order, rows, standardize_by=by)
 
@@ -180,5 +180,5 @@ def _standardizes(file: Path, table: Table, wish: bool | None) -> bool:
     """Tables are standardised unless the user says no; pictures never are."""
     is_table = table.x.ndim == 2
     if wish and not is_table:
-        raise ValueError(f"{file} holds pictures; only tables are standardised: leave it out")
+        raise ValueError(f"{file} holds images, but only tables can be standardised; omit it")
     return is_table if wish is None else wish

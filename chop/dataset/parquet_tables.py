@@ -41,7 +41,7 @@ def _numbers(file: Path, name: str, column: Any) -> np.ndarray:
 
     kind = column.type
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise ValueError(f"{file}: column {name!r} holds {kind}, no numbers; encode or remove it")
+        raise ValueError(f"{file}: column {name!r} holds {kind}, not numbers; encode or remove it")
     _check_filled(file, name, column)
     return np.asarray(column.to_numpy())
 

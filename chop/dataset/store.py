@@ -88,7 +88,7 @@ def prepared(
         there = None if renew else _opened(file, recipe)  # another process was faster
         if there is not None:
             return there
-        logger.info("preparing %s, once", sources[0])
+        logger.info("preparing %s (once)", sources[0])
         _write(file, build(), recipe)
         made = _opened(file, recipe)
     assert made is not None, "what was just written can be read"
@@ -141,7 +141,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
         with safe_open(file, framework="pt") as tensors:
             header = tensors.metadata() or {}
             if {key: header.get(key) for key in recipe} != recipe:
-                logger.info("%s was made of other data or in another way", file)
+                logger.info("%s is stale; rebuilding", file)
                 return None
             facts = json.loads(header["facts"])
             data = Prepared(
@@ -153,7 +153,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
                 fingerprints=facts["fingerprints"],
             )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
-        logger.warning("%s is damaged (%s) and will be made anew", file, error)
+        logger.warning("%s is damaged (%s); rebuilding", file, error)
         return None
     return data if _sound(file, data, recipe) else None
 
@@ -163,7 +163,7 @@ def _sound(file: Path, data: Prepared, recipe: dict[str, str]) -> bool:
     if file.stat().st_mtime_ns == _seal_time(recipe):
         return True
     if data.computed_fingerprints() != data.fingerprints:
-        logger.warning("%s is damaged and will be made anew", file)
+        logger.warning("%s is damaged; rebuilding", file)
         return False
     with suppress(OSError):  # somebody else's file is read in full every time
         _seal(file, recipe)
@@ -189,7 +189,7 @@ def _lock(descriptor: int, file: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        logger.info("waiting for another process that makes %s", file)
+        logger.info("waiting for another process that is building %s", file)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
@@ -202,6 +202,6 @@ def writable(folder: Path) -> Iterator[None]:
         raise  # what is being written comes over the network
     except OSError as error:
         raise OSError(
-            f"cannot write to {folder}: {error.strerror or error}; make room or give yourself the "
-            f"right to write there, or set MASE_CACHE to another folder"
+            f"cannot write to {folder}: {error.strerror or error}; free some space or make "
+            f"it writable, or set MASE_CACHE to another directory"
         ) from error

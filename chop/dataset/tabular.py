@@ -130,7 +130,7 @@ def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     names, codes = np.unique(_as_numbers(labels), return_inverse=True)
     if names.dtype.kind == "f" and (odd := names[(names != names.round()) | np.isinf(names)]).size:
         raise ValueError(
-            f"{file}: labels such as {odd[0]} are no classes; classes are whole numbers or words"
+            f"{file}: labels such as {odd[0]} are not classes; use whole numbers or words"
         )
     whole = names.astype(np.int64) if names.dtype.kind == "f" else names
     return codes.astype(np.int64), tuple(str(name) for name in whole)
@@ -178,12 +178,14 @@ def check_finite(file: Path, x: np.ndarray, features: Sequence[str] = ()) -> Non
 def check_classes(file: Path, y: np.ndarray, classes: Sequence[str]) -> None:
     """Refuse a table in which a class has no sample, or that has but one class."""
     if len(classes) < 2:
-        raise ValueError(f"{file}: all labels are {', '.join(classes)}; two classes are the least")
+        raise ValueError(
+            f"{file}: all labels are {', '.join(classes)}; at least two classes are needed"
+        )
     missing = np.flatnonzero(np.bincount(y, minlength=len(classes)) == 0).tolist()
     if missing:
         raise ValueError(
             f"{file}: no sample of class {', '.join(classes[i] for i in missing)} among {len(y)}; "
-            f"it is incomplete: fetch it again"
+            f"the file is incomplete; download it again"
         )
 
 

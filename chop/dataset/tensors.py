@@ -34,7 +34,7 @@ class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
         fingerprint: str | None = None,
     ) -> None:
         if len(x) != len(y):
-            raise ValueError(f"{len(x)} samples need as many labels, not {len(y)}")
+            raise ValueError(f"{len(x)} samples need {len(x)} labels, not {len(y)}")
         self.x, self.y, self.prepare, self.augment = x, y, prepare, augment
         self._fingerprint = fingerprint
 

@@ -59,7 +59,7 @@ def read_arff(file: Path, label: str | None = None) -> Table:
             elif line.strip().lower() == "@data":
                 label = label_column(file, names, label)
                 return _read(_Text(file, names, label, number + 1, comment="%"), lines)
-    raise ValueError(f"{file} is no ARFF file: it has no line @DATA; fetch it again")
+    raise ValueError(f"{file} is not an ARFF file, as it has no line @DATA; download it again")
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def _opened(file: Path) -> Iterator[TextIO]:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             yield lines
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{file} is no text in UTF-8 ({error}); write it again") from error
+        raise ValueError(f"{file} is not UTF-8 text ({error}); write it again") from error
 
 
 def _are_names(cells: Sequence[str]) -> bool:
@@ -90,7 +90,9 @@ def label_column(file: Path, names: Sequence[str], label: str | None) -> str:
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(names[:20])}"
         raise ValueError(f"{file} has no column {label!r} of labels; {hint}")
     if len(names) < 2:
-        raise ValueError(f"{file} has {len(names)} columns; features and labels make two at least")
+        raise ValueError(
+            f"{file} has {len(names)} columns; it needs at least one feature and the labels"
+        )
     usual = [name for name in names if name.lower() in LABELS]
     return usual[0] if usual else names[-1]
 
@@ -168,8 +170,8 @@ def _blame(text: _Text, block: list[str], line: int) -> str | None:
                 return f"{where}: no label in column {name!r}; fill it in, or remove the row"
             if name != text.label and not _is_number(cell):
                 return (
-                    f"{where}: {cell!r} in column {name!r} is no number; fill in, encode or remove "
-                    f"it (the column of labels is {text.label!r})"
+                    f"{where}: {cell!r} in column {name!r} is not a number; fill in, "
+                    f"encode or remove it (the column of labels is {text.label!r})"
                 )
     return None
 

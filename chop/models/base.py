@@ -76,8 +76,8 @@ class ModelSpec:
             arguments["pretrained"] = pretrained
         elif pretrained:
             raise ValueError(
-                f"no weights of model {self.info.name!r} come with MASE; "
-                f"name a file of them: checkpoint=… or, on the command line, --load"
+                f"MASE has no published weights for model {self.info.name!r}; "
+                f"give a checkpoint: checkpoint=… or, on the command line, --load"
             )
         info_name = next((name for name in INFO_NAMES if name in parameters), None)
         if info_name or takes_more:
@@ -204,7 +204,7 @@ class ModelFamily(MutableMapping[str, dict[str, Any]]):
     def __setitem__(self, name: str, entry: Mapping[str, Any]) -> None:
         if not isinstance(entry, Mapping) or entry.keys() != {"model", "info"}:
             raise ValueError(
-                f"{self._title} {name!r} is written {{'model': builder, 'info': "
+                f"{self._title} {name!r} must be {{'model': builder, 'info': "
                 f"MaseModelInfo(…)}}; got {entry!r}"
             )
         if not isinstance(entry["info"], MaseModelInfo):
@@ -213,7 +213,7 @@ class ModelFamily(MutableMapping[str, dict[str, Any]]):
         info = replace(entry["info"], name=name)
         if not self._has(info):
             raise ValueError(
-                f"{name!r} is no {self._title}: its info says model_source="
+                f"{name!r} is not a {self._title}: its info has model_source="
                 f"{info.model_source!s}, task_type={info.task_type!s}"
             )
         _file(ModelSpec(info, entry["model"]), again=True)
@@ -282,7 +282,9 @@ def _check_task(info: MaseModelInfo, task: str) -> None:
     if short not in TASKS:
         raise ValueError(unknown("task", task, [*TASKS, *TASK_NAMES]))
     if short not in info.tasks:
-        raise ValueError(f"model {info.name!r} does {', '.join(info.tasks) or 'none'}, not {task}")
+        raise ValueError(
+            f"model {info.name!r} supports {', '.join(info.tasks) or 'no task'}, not {task}"
+        )
 
 
 def get_tokenizer(name: str, checkpoint: str | Path | None = None) -> Any:

@@ -21,7 +21,8 @@ def check_fit(model: nn.Module, feed: Feed, *, learning: bool = True) -> None:
     x, y = feed.few()
     if y.is_floating_point() or y.dim() != 1:
         raise ValueError(
-            f"labels are class numbers, one a sample, not {str(y.dtype).removeprefix('torch.')} "
+            f"labels must be class numbers, one per sample, not "
+            f"{str(y.dtype).removeprefix('torch.')} "
             f"of shape {tuple(y.shape[1:])}"
         )
     scores = _scores(model, x)
@@ -29,7 +30,7 @@ def check_fit(model: nn.Module, feed: Feed, *, learning: bool = True) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= scores.shape[1]:
         raise ValueError(
-            f"the labels are {low} to {high}, but the model scores {scores.shape[1]} classes, "
+            f"the labels are {low} to {high}, but the model has {scores.shape[1]} classes, "
             f"0 to {scores.shape[1] - 1}"
         )
     if learning:
@@ -68,6 +69,6 @@ def _check_last_batch(model: nn.Module, feed: Feed) -> None:
     if size == 1 or share % size == 1:
         better = next((n for n in range(size + 1, share + 1) if share % n != 1), size + 1)
         raise ValueError(
-            f"with --batch-size {size} a batch of one sample comes up among {share:,}, from which "
-            f"batch norm cannot learn; use --batch-size {better}"
+            f"--batch-size {size} makes a batch of a single sample out of {share:,}, "
+            f"which batch norm cannot train on; use --batch-size {better}"
         )

@@ -88,7 +88,7 @@ def together(advice: str) -> Iterator[None]:
         if not _is_lost_process(error):
             raise
         raise ConnectionError(
-            f"another process of this run has ended, or cannot be reached; {advice}"
+            f"another process of this run has ended or cannot be reached; {advice}"
         ) from error
 
 
@@ -123,7 +123,7 @@ def take_place(options: TrainOptions) -> Place:
         raise ValueError(str(error)) from error
     if options.accelerator == "auto" and device.type == "cpu" and options.devices > 1:
         raise ValueError(
-            f"--gpu {options.devices}: there is no GPU here; for {options.devices} processes on "
+            f"--gpu {options.devices}: this machine has no GPU; for {options.devices} processes on "
             f"the CPU add --accelerator cpu"
         )
     found = torch.cuda.device_count()
@@ -152,12 +152,12 @@ def _check_launcher(options: TrainOptions) -> None:
     wanted = options.devices * options.num_nodes
     if options.num_nodes > 1 and not any(name in os.environ for name in MEETING_POINTS):
         raise ValueError(
-            f"--nodes {options.num_nodes}: start ch on every machine by torchrun or srun, or set "
+            f"--nodes {options.num_nodes}: start ch on every machine with torchrun or srun, or set "
             f"MASTER_ADDR, MASTER_PORT and NODE_RANK there"
         )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and started != wanted:
         raise ValueError(
-            f"{started} processes were started (WORLD_SIZE), but the options ask for {wanted}; "
-            f"let --gpu times --nodes be {started}"
+            f"{started} processes were started (WORLD_SIZE), but the options need {wanted}; "
+            f"set --gpu and --nodes so that their product is {started}"
         )

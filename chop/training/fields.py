@@ -76,7 +76,7 @@ def check_fields(saved: dict[str, Any], file: Path) -> None:
     problem = problem or _unknown_progress(saved) or _odd_random_state(saved)
     if problem is not None:
         raise ValueError(
-            f"{file} cannot be resumed: {problem}; use --load {file} --load-type pl to begin with "
+            f"{file} cannot be resumed: {problem}; use --load {file} --load-type pl to start from "
             f"its weights"
         )
 
@@ -128,8 +128,8 @@ def check_moments(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) ->
         problem = problem or _problem_of_moments(optimizer, moments, index, shapes)
     if problem is not None:
         raise ValueError(
-            f"optimizer_states of the checkpoint that is resumed do not fit: {problem}; begin with "
-            f"its weights by --load and --load-type pl"
+            f"optimizer_states of the resumed checkpoint do not match the run: {problem}; "
+            f"start from its weights with --load and --load-type pl"
         )
 
 

@@ -76,9 +76,9 @@ def requeue_job() -> None:
         job += "_" + os.environ["SLURM_ARRAY_TASK_ID"]
     job = job or os.environ.get("SLURM_JOB_ID")
     if not job:
-        logger.warning("not a SLURM job, so nothing is queued again")
+        logger.warning("this is not a SLURM job, so it is not requeued")
         return
-    logger.info("asking SLURM to queue job %s again", job)
+    logger.info("requeuing SLURM job %s", job)
     subprocess.run(["scontrol", "requeue", job], check=True)
 
 

@@ -107,7 +107,9 @@ class Training:
             self._feed(data_module.val_dataset, data_module) if data_module.val_dataset else None
         )
         if options.early_stopping is not None and self.val_feed is None:
-            raise ValueError("--early-stopping needs a validation split, which this data set lacks")
+            raise ValueError(
+                "--early-stopping needs a validation split, which this data set does not have"
+            )
         check_fit(self.model, self.train_feed)
         captured = self._can_capture()
         self.optimizer = make_optimizer(self.model, options, capturable=captured)
@@ -195,15 +197,15 @@ class Training:
         for name in FIXED:
             if name in before and self.hyper_parameters.get(name, before[name]) != before[name]:
                 raise ValueError(
-                    f"the run that is resumed has {name} = {before[name]}, not "
-                    f"{self.hyper_parameters[name]}: resume it as it was, or begin a new run with "
+                    f"the resumed run has {name} = {before[name]}, not "
+                    f"{self.hyper_parameters[name]}; use the same value, or start a new run from "
                     f"its weights (--load … --load-type pl)"
                 )
         self.progress = restore(saved, self.model, self.optimizer, self.mixed.scaler)
         for name, was in before.items():
             now = self.hyper_parameters.get(name, was)
             if now != was and name not in IRRELEVANT and self.place.leads:
-                logger.warning("resuming with %s = %s; the run began with %s", name, now, was)
+                logger.warning("resuming with %s = %s; the run started with %s", name, now, was)
 
     def fit(self) -> Fitted:
         """Train until the epochs, the steps or the patience end."""

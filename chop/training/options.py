@@ -85,7 +85,7 @@ class TrainOptions:
         unknown = sorted(args.keys() - cls.__dataclass_fields__.keys())
         if unknown:
             raise ValueError(
-                f"plt_trainer_args has {unknown[0]!r}, which is no option of our training; "
+                f"plt_trainer_args has {unknown[0]!r}, which is not a training option; "
                 f"options are {', '.join(sorted(cls.__dataclass_fields__))}"
             )
         return cls(**(args | others))

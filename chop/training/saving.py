@@ -66,8 +66,8 @@ def read_run(file: Path) -> dict[str, Any]:
     saved = read_torch_file(file)
     if not isinstance(saved, dict) or "mase" not in saved:
         raise ValueError(
-            f"{file} cannot be resumed: it was not written by this tool; "
-            f"use --load {file} --load-type pl to begin with its weights"
+            f"{file} cannot be resumed: it was not written by MASE; "
+            f"use --load {file} --load-type pl to start from its weights"
         )
     check_fields(saved, file)
     return saved
@@ -83,7 +83,7 @@ def restore(
     ours, now = saved["mase"], type(optimizer).__name__
     if ours["optimizer"] != now:
         raise ValueError(
-            f"the run that is resumed was trained by {ours['optimizer']}, not by {now}; "
+            f"the resumed run was trained with {ours['optimizer']}, not {now}; "
             f"resume it with the same --training-optimizer"
         )
     weights = {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()}
@@ -104,8 +104,8 @@ def _restore_scaler(scaler: torch.amp.GradScaler, saved: dict[str, Any]) -> None
         scaler.load_state_dict(saved)
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(
-            f"mase.scaler of the checkpoint that is resumed does not fit ({error}); begin with its "
-            f"weights by --load and --load-type pl"
+            f"mase.scaler of the resumed checkpoint does not match the run ({error}); "
+            f"start from its weights with --load and --load-type pl"
         ) from error
 
 

@@ -92,7 +92,7 @@ def read_curves(file: Path) -> list[dict[str, str]]:
             _check_numbers(row)
     except (ValueError, csv.Error) as error:
         raise ValueError(
-            f"{file} does not hold the curves of a run ({error}); move it away, then --resume"
+            f"{file} does not hold the metrics of a run ({error}); move it away, then use --resume"
         ) from error
     return rows
 

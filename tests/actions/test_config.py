@@ -14,15 +14,15 @@ from chop.tools.config_load import load_config
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"model": "jsc-tiny", "dataset": "jsc"}
-# SPEC: the rows of the labs' table, in their order
+# the rows of the labs' table, in their order, less those of hardware generation
 LAB_ROWS = re.findall(
     r"\w+",
     """
     task load_name load_type batch_size to_debug log_level report_to seed quant_config
     training_optimizer trainer_precision learning_rate weight_decay max_epochs max_steps
     accumulate_grad_batches log_every_n_steps num_workers num_devices num_nodes accelerator
-    strategy is_to_auto_requeue github_ci disable_dataset_cache target num_targets
-    is_pretrained max_token_len project_dir project model dataset
+    strategy is_to_auto_requeue disable_dataset_cache is_pretrained max_token_len project_dir
+    project model dataset
     """,
 )
 

@@ -70,7 +70,7 @@ def test_creating_a_project_again_keeps_what_is_in_it(config, earlier, caplog):
 
 
 def test_a_project_stays_in_its_folder(config):
-    with pytest.raises(ConfigError, match=r"'../evil' leaves --project-dir; give a name"):
+    with pytest.raises(ConfigError, match=r"'../evil' is outside --project-dir; give a plain name"):
         Project.of(config(project="../evil"))
 
 
@@ -106,13 +106,15 @@ def test_resuming_what_never_ran_is_refused(config, tmp_path, project):
 
 def test_a_project_dir_that_is_a_file_is_refused(config, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"--project-dir: .*file is no folder"):
+    with pytest.raises(ConfigError, match=r"--project-dir: .*file is not a directory"):
         Project.of(config(project_dir=tmp_path / "file"))
 
 
 def test_a_project_dir_that_cannot_be_written_to_is_refused(config, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match="cannot be written to; name a folder of your own"):
+    with pytest.raises(
+        ConfigError, match="cannot be written to; give a directory that you can write to"
+    ):
         Project.of(config())
 
 

@@ -78,7 +78,7 @@ def test_a_complete_run_is_left_as_it_is(ch, tmp_path):
     folder = software(tmp_path)
     before = {p: p.read_bytes() for p in folder.glob("*.*")}
     done = ch(*RUN, "--max-epochs", "1", "--resume")
-    assert "This run is complete, after 1 epochs: raise --max-epochs to go on" in done.stderr
+    assert "This run is complete after 1 epochs; raise --max-epochs to continue" in done.stderr
     assert {p: p.read_bytes() for p in folder.glob("*.*")} == before
     done = ch(*RUN, "--max-epochs", "2", "--resume")
     assert "Epoch 2/2" in done.stderr
@@ -90,7 +90,7 @@ def test_a_second_run_on_the_same_day_keeps_the_first(ch, tmp_path):
     folder = software(tmp_path)
     first = (folder / "training_ckpts" / "best.ckpt").read_bytes()
     done = ch(*RUN, "--max-steps", "9", "--seed", "1")
-    assert "An earlier run is in this folder: this one saves best-v1.ckpt" in done.stderr
+    assert "This directory already holds a run; saving this one as best-v1.ckpt" in done.stderr
     assert (folder / "training_ckpts" / "best.ckpt").read_bytes() == first
     assert {p.name for p in (folder / "training_ckpts").glob("[!.]*")} == {
         "best.ckpt",
@@ -229,13 +229,13 @@ def test_a_trial_of_one_batch_leaves_nothing_behind(ch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--max-steps", "0"), "--max-steps: no steps train nothing; -1 is no limit"),
-        (("--data-path", "."), "'jsc-sim' needs no file, so there is nothing for --data-path"),
+        (("--max-steps", "0"), "--max-steps must be positive, or -1 for no limit; not 0"),
+        (("--data-path", "."), "'jsc-sim' does not read a file; omit --data-path"),
         (
             ("--resume", "--load", "a.toml", "--load-type", "pl"),
-            "--resume goes on with the run's own weights; leave --load out",
+            "--resume uses the weights of the run itself; omit --load",
         ),
-        (("--task", "lm"), "model 'jsc-tiny' does cls, not lm"),
+        (("--task", "lm"), "model 'jsc-tiny' supports cls, not lm"),
         (("--config", "a.toml"), "option 'legacy_val' of data set 'jsc-sim' is bool, not 'yes'"),
     ],
 )
@@ -257,8 +257,11 @@ def test_accelerators_that_are_not_here_are_one_sentence(ch):
     for options, sentence in (
         (("--accelerator", "gpu"), "ch: accelerator 'gpu'"),
         (("--accelerator", "mps"), "ch: accelerator 'mps'"),
-        (("--gpu", "4"), "there is no GPU here; for 4 processes on the CPU add --accelerator cpu"),
-        (("--nodes", "2"), "start ch on every machine by torchrun or srun"),
+        (
+            ("--gpu", "4"),
+            "this machine has no GPU; for 4 processes on the CPU add --accelerator cpu",
+        ),
+        (("--nodes", "2"), "start ch on every machine with torchrun or srun"),
     ):
         done = ch(*RUN, *options, check=1)
         assert sentence in done.stderr
@@ -348,7 +351,7 @@ def test_a_run_with_odd_files_is_resumed_from_none_of_them(here, tmp_path):
     curves.write_text("time,loss\n1,2\n")
     code, _, said = here(*run, "--resume")
     assert code == 1
-    assert said.splitlines()[-1].startswith(f"ch: {curves} does not hold the curves of a run")
+    assert said.splitlines()[-1].startswith(f"ch: {curves} does not hold the metrics of a run")
     assert curves.read_text() == "time,loss\n1,2\n"
     curves.write_text(rows)
     saved["mase"]["progress"]["step"] = "many"
@@ -357,7 +360,7 @@ def test_a_run_with_odd_files_is_resumed_from_none_of_them(here, tmp_path):
     assert code == 1
     sentence = said.splitlines()[-1]
     assert sentence.startswith(f"ch: {last} cannot be resumed: mase.progress.step should be a val")
-    assert sentence.endswith("; remove it to go on from best.ckpt")
+    assert sentence.endswith("; remove it to continue from best.ckpt")
 
 
 def simulated_test_jets():
@@ -418,7 +421,9 @@ def test_a_lowest_rate_above_the_first_one_is_warned_of(caplog, schedule, warned
     arguments["plt_trainer_args"] |= {"fast_dev_run": True}
     with caplog.at_level("WARNING", "chop"):
         train(**arguments)
-    sentence = "eta_min = 0.1 is above learning_rate = 0.01, so that the rate stays at 0.01; lower"
+    sentence = (
+        "eta_min = 0.1 is above learning_rate = 0.01, so the learning rate stays at 0.01; lower"
+    )
     assert (sentence in caplog.text) == warned
 
 

@@ -387,7 +387,7 @@ def test_a_saved_graph_notes_what_it_was_made_from_and_others_are_warned_of(tmp_
     act("transform", tmp_path, "b", config=file, **load)
     assert "was made from" not in capsys.readouterr().err
     act("transform", tmp_path, "c", config=file, model="jsc-toy", **load)
-    warned = "was made from model 'jsc-tiny', but model 'jsc-toy' is named here"
+    warned = "was made from model 'jsc-tiny', but this run uses model 'jsc-toy'"
     assert capsys.readouterr().err.count(warned) == 1
     again = tmp_path / "out" / "c" / "software" / "transform" / "transformed_ckpt"
     assert made_from(again) == made_from(saved)

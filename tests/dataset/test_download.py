@@ -283,7 +283,7 @@ def test_a_disk_that_fills_up_is_named_and_keeps_what_came(server, target, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(download_module, "_append", full)
-        with pytest.raises(OSError, match="No space left on device; make room"):
+        with pytest.raises(OSError, match="No space left on device; free some space"):
             download(server.url, target)
     download(server.url, target)
     assert target.read_bytes() == DATA

@@ -164,8 +164,8 @@ def test_mnist_files_that_do_not_fit_together_are_refused(tmp_path, mnist_arrays
     for arrays, reason in [
         ((x_train, y_train[1:], x_test, y_test), r"an array \(199,\) of labels for 200 images"),
         ((x_train, y_train + np.uint8(1), x_test, y_test), "holds the label 10; digits are 0 to 9"),
-        ((x_train, y_train, x_test[:0], y_test[:0]), r"an array \(0, 28, 28\) where images"),
-        ((x_train, y_train, x_test[:, 1:], y_test), r"an array \(50, 27, 28\) where images"),
+        ((x_train, y_train, x_test[:0], y_test[:0]), r"an array \(0, 28, 28\) instead of images"),
+        ((x_train, y_train, x_test[:, 1:], y_test), r"an array \(50, 27, 28\) instead of images"),
     ]:
         write_mnist(tmp_path, arrays)
         with pytest.raises(ValueError, match=reason):
@@ -227,7 +227,7 @@ def test_cifar10_is_downloaded_once(tmp_path, cifar_arrays, monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda f: f | {"test_batch.bin": f["test_batch.bin"][:-1]}, "is no multiple of 3073"),
+        (lambda f: f | {"test_batch.bin": f["test_batch.bin"][:-1]}, "is not a multiple of 3073"),
         (lambda f: f | {"test_batch.bin": b""}, "has 0 bytes"),
         (lambda f: f | {"test_batch.bin": b"\x0a" + f["test_batch.bin"][1:]}, "holds the label 10"),
         (lambda f: {n: d for n, d in f.items() if n != "data_batch_4.bin"}, "has no data_batch_4"),

@@ -163,7 +163,7 @@ class TestRefusals:
     def test_a_truncated_file(self, file, tmp_path, cache, share):
         content = file.read_bytes()
         (tmp_path / "jets.h5").write_bytes(content[: int(len(content) * share)])
-        assert "fetch it again (delete it if" in self.refused(tmp_path / "jets.h5")
+        assert "download it again (delete it if" in self.refused(tmp_path / "jets.h5")
 
     def test_another_table(self, layouts, jets, tmp_path, cache):
         file = self.written(tmp_path, layouts.as_records(jets), table="t_allpar")
@@ -196,7 +196,7 @@ class TestRefusals:
     def test_labels_that_are_not_one_hot(self, layouts, jets, tmp_path, cache, labels):
         columns = dict(zip(LABELS, labels, strict=True))
         file = self.changed(layouts, jets, tmp_path, **columns)
-        assert "1 of 1000 jets have not exactly one class" in self.refused(file)
+        assert "1 of 1000 jets do not have exactly one class" in self.refused(file)
 
     def test_a_class_without_jets(self, layouts, jets, tmp_path, cache):
         records = layouts.as_records(jets)

@@ -125,7 +125,7 @@ class TestDownload:
                 return target
 
             monkeypatch.setattr(module, "download", fetch)
-        with pytest.raises(ValueError, match=r"does not say where the data lies.*save it as"):
+        with pytest.raises(ValueError, match=r"does not give the address of the data.*save it as"):
             get_dataset("jsc-openml", "train")
         assert not list((cache / "jsc-openml").glob("about*"))
 
@@ -150,7 +150,9 @@ class TestRefusals:
 
     def test_another_kind_of_file(self, tmp_path, cache):
         (tmp_path / "jets.xls").write_text("x")
-        assert "is none of .arff, .csv, .parquet" in self.refused(tmp_path / "jets.xls")
+        assert "is not a supported file; use one of .arff, .csv, .parquet" in self.refused(
+            tmp_path / "jets.xls"
+        )
 
     def test_two_files_in_a_folder(self, files, cache):
         assert "has 2 such files" in self.refused(files[".csv"].parent)
@@ -165,7 +167,7 @@ class TestRefusals:
 
     def test_an_unknown_class(self, files, tmp_path, cache):
         file = self.altered(files, tmp_path, ",g\n", ",h\n")
-        assert "'h' is no class of jets; they are g, q, t, w, z" in self.refused(file)
+        assert "'h' is not a jet class; use g, q, t, w, z" in self.refused(file)
 
     def test_no_data(self, files, tmp_path, cache):
         assert "no line @DATA" in self.refused(self.altered(files, tmp_path, "@DATA", "DATA"))
@@ -173,7 +175,7 @@ class TestRefusals:
     def test_a_missing_value(self, files, tmp_path, cache):
         file = self.altered(files, tmp_path, "@DATA\n", "@DATA\n?")
         assert "line 23: '?" in self.refused(file)
-        assert "in column 'zlogz' is no number" in self.refused(file)
+        assert "in column 'zlogz' is not a number" in self.refused(file)
 
     def test_a_truncated_file(self, files, tmp_path, cache):
         content = files[".arff"].read_text()

@@ -167,7 +167,7 @@ def test_a_parameter_that_learns_serves(tmp_path):
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "x is quantised"),
         (lambda x: torch.nested.nested_tensor([x, x[:2]]), "x is nested"),
         (lambda x: x.to(torch.complex64).conj(), "samples of type complex64 are not numbers"),
-        (lambda x: {"a": x}, "no dictionary of tensors"),
+        (lambda x: {"a": x}, "not hold a dictionary of tensors"),
     ],
     ids=["sparse", "meta", "quantised", "nested", "complex", "table"],
 )

@@ -285,12 +285,12 @@ class TestRefusals:
         text[4] = "1.0,red,2.0,cat"
         (tmp_path / "words.csv").write_text("\n".join(text))
         message = self.refused("csv", tmp_path / "words.csv")
-        assert "line 5: 'red' in column 'b' is no number" in message
+        assert "line 5: 'red' in column 'b' is not a number" in message
         assert "labels is 'label'" in message
 
     def test_words_among_the_features_of_parquet(self, tmp_path, cache):
         file = write_parquet(tmp_path / "words.parquet", a=X[:, 0], b=WORDS, label=CODES)
-        assert "column 'b' holds string, no numbers" in self.refused("parquet", file)
+        assert "column 'b' holds string, not numbers" in self.refused("parquet", file)
 
     def test_rows_of_another_length(self, file_of, tmp_path):
         (tmp_path / "cut.csv").write_text(file_of("csv").read_text()[:-12])
@@ -323,7 +323,7 @@ class TestRefusals:
 
     def test_one_class(self, tmp_path, cache):
         file = write_csv(tmp_path / "own.csv", labels=["cat"] * ROWS)
-        assert "all labels are cat; two classes are the least" in self.refused("csv", file)
+        assert "all labels are cat; at least two classes are needed" in self.refused("csv", file)
 
     @pytest.mark.parametrize(
         ("arrays", "reason"),
@@ -332,8 +332,8 @@ class TestRefusals:
             ({"x": X}, "has the arrays x; it needs x and y"),
             ({"samples": X, "labels": CODES}, "has the arrays samples, labels; it needs x and y"),
             ({"x_test": X, "y_test": CODES}, "it needs x and y"),
-            ({"x": X, "y": np.eye(3)[CODES]}, r"y.argmax(1) makes that of one-hot labels"),
-            ({"x": X, "y": X[:, 0]}, "are no classes"),
+            ({"x": X, "y": np.eye(3)[CODES]}, r"convert one-hot labels with y.argmax(1)"),
+            ({"x": X, "y": X[:, 0]}, "are not classes"),
             ({"x": X[:, 0], "y": CODES}, "neither a table (N, features) nor pictures"),
             ({"x": X[:0], "y": CODES[:0]}, "has no samples for train"),
             ({"x": X.astype(str), "y": CODES}, "are not numbers; convert them"),
@@ -352,15 +352,15 @@ class TestRefusals:
 
     def test_tensors_without_names(self, tmp_path, cache):
         torch.save([torch.ones(3)] * 3, tmp_path / "own.pt")
-        assert "no dictionary of tensors" in self.refused("tensors", tmp_path / "own.pt")
+        assert "not hold a dictionary of tensors" in self.refused("tensors", tmp_path / "own.pt")
 
     def test_standardised_pictures(self, tmp_path, cache):
         file = write_npz(tmp_path / "own.npz", x=PICTURES, y=CODES)
-        assert "holds pictures" in self.refused("npz", file, standardize=True)
+        assert "holds images" in self.refused("npz", file, standardize=True)
 
     def test_nothing_left_for_training(self, tmp_path, cache):
         file = write_npz(tmp_path / "own.npz", x=X[:2], y=CODES[:2])
-        assert "none of its 2 samples is left" in self.refused(
+        assert "no training samples are left of 2" in self.refused(
             "npz", file, test=0.5, validation=0.9
         )
 

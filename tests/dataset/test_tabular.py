@@ -131,7 +131,7 @@ def test_classes_are_the_distinct_labels_in_order(labels, classes):
 
 @pytest.mark.parametrize("labels", [[0.5, 1], [np.nan, 1], [np.inf, 1], ["0.5", "1"]])
 def test_numbers_between_whole_ones_are_no_classes(labels):
-    with pytest.raises(ValueError, match="are no classes; classes are whole numbers or words"):
+    with pytest.raises(ValueError, match="are not classes; use whole numbers or words"):
         coded(np.array(labels), FILE)
 
 
@@ -146,5 +146,5 @@ def test_missing_values_are_counted_and_named():
 def test_a_class_without_samples_and_a_single_class_are_refused():
     with pytest.raises(ValueError, match="no sample of class b among 3"):
         check_classes(FILE, np.array([0, 2, 2]), "abc")
-    with pytest.raises(ValueError, match="all labels are a; two classes are the least"):
+    with pytest.raises(ValueError, match="all labels are a; at least two classes are needed"):
         check_classes(FILE, np.array([0, 0]), "a")

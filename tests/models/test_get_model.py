@@ -48,7 +48,7 @@ class TestCallShapes:
         def fixed():
             return nn.Identity()
 
-        with pytest.raises(ValueError, match="model 'fixed' does none, not cls"):
+        with pytest.raises(ValueError, match="model 'fixed' supports no task, not cls"):
             get_model("fixed")
         assert isinstance(MODELS["fixed"].make(None, pretrained=False, options={}), nn.Identity)
 
@@ -94,7 +94,7 @@ class TestRefusals:
             get_model(name, dataset_info=info)
 
     def test_a_task_that_the_model_cannot_do(self, jets):
-        with pytest.raises(ValueError, match="model 'jsc-tiny' does cls, not lm"):
+        with pytest.raises(ValueError, match="model 'jsc-tiny' supports cls, not lm"):
             get_model("jsc-tiny", task="lm", dataset_info=jets)
         with pytest.raises(ValueError, match="unknown task 'clss'; did you mean 'cls'"):
             get_model("jsc-tiny", task="clss", dataset_info=jets)
@@ -143,7 +143,7 @@ class TestRefusals:
 
     def test_weights_that_nobody_has(self, jets):
         with pytest.raises(
-            ValueError, match=r"no weights of model 'jsc-s' .*checkpoint=… .*--load"
+            ValueError, match=r"no published weights for model 'jsc-s'.*checkpoint=… .*--load"
         ):
             get_model("jsc-s", dataset_info=jets, pretrained=True)
 

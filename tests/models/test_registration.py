@@ -113,11 +113,11 @@ class TestTheLabsDictionary:
         assert seen == {"vision": (pictures, True), "toy": (pictures, False, {"depth": 3})}
 
     def test_what_does_not_belong_or_is_no_entry_is_refused(self):
-        with pytest.raises(ValueError, match=r"'x' is no toy model: .*model_source=physical"):
+        with pytest.raises(ValueError, match=r"'x' is not a toy model: .*model_source=physical"):
             TOY_MODELS["x"] = {"model": get_jsc_x10, "info": MaseModelInfo("x", **PHYSICAL)}
-        with pytest.raises(ValueError, match=r"is written {'model': builder, 'info'"):
+        with pytest.raises(ValueError, match=r"must be {'model': builder, 'info'"):
             PHYSICAL_MODELS["x"] = get_jsc_x10
-        with pytest.raises(ValueError, match="is written"):
+        with pytest.raises(ValueError, match="must be"):
             PHYSICAL_MODELS["x"] = {"modle": get_jsc_x10}
         with pytest.raises(TypeError, match=r"info of 'x' is MaseModelInfo\(…\), not 'jsc'"):
             PHYSICAL_MODELS["x"] = {"model": get_jsc_x10, "info": "jsc"}
@@ -245,5 +245,5 @@ class TestAFileOfTheUser:
     def test_what_is_no_python_file_is_refused(self, tmp_path):
         with pytest.raises(UserCodeError, match=r"no file '.*absent\.py' to import"):
             import_user_file(tmp_path / "absent.py")
-        with pytest.raises(UserCodeError, match="is no Python file"):
+        with pytest.raises(UserCodeError, match="is not a Python file"):
             import_user_file(tmp_path)

@@ -46,7 +46,7 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(gpus):
 @pytest.mark.parametrize("accelerator", ["gpu", "cuda", "cuda:0", torch.device("cuda")])
 def test_a_gpu_that_is_not_there_is_refused(gpus, accelerator):
     gpus(0)
-    with pytest.raises(RuntimeError, match="finds no CUDA device here; take 'cpu'"):
+    with pytest.raises(RuntimeError, match="finds no CUDA device; use 'cpu'"):
         utils.parse_accelerator(accelerator)
 
 
@@ -62,7 +62,7 @@ def test_mps_where_there_is_an_apple_gpu(monkeypatch, there):
     if there:
         assert utils.parse_accelerator("mps").type == "mps"
         return
-    with pytest.raises(RuntimeError, match="no Apple GPU here"):
+    with pytest.raises(RuntimeError, match="has no Apple GPU"):
         utils.parse_accelerator("mps")
 
 

@@ -24,11 +24,11 @@ def labelled(y) -> TensorSplit:
             None,
             r"must return scores of shape \(2, classes\), not tuple; return the sc",
         ),
-        (nn.Linear(16, 3), None, r"labels are 0 to 4, but the model scores 3 classes, 0 to 2"),
+        (nn.Linear(16, 3), None, r"labels are 0 to 4, but the model has 3 classes, 0 to 2"),
         (nn.Linear(8, 5), None, r"the model cannot take a batch of \(2, 16\): mat1 and mat2"),
         (nn.Unflatten(1, (4, 4)), None, r"no trainable|must return scores"),
-        (nn.Linear(16, 5), labelled(torch.rand(64)), "labels are class numbers, .* not float32"),
-        (nn.Linear(16, 5), labelled(torch.eye(5).long()), "labels are class numbers, one a sample"),
+        (nn.Linear(16, 5), labelled(torch.rand(64)), "must be class numbers, .* not float32"),
+        (nn.Linear(16, 5), labelled(torch.eye(5).long()), "must be class numbers, one per sample"),
         (nn.Linear(16, 5), labelled(torch.full((64,), -1)), "labels are -1 to -1"),
     ],
 )
@@ -64,7 +64,7 @@ def test_labels_of_any_integer_type_and_samples_of_any_float_will_do(small, dtyp
 
 @pytest.mark.parametrize(("size", "batch", "better"), [(129, 64, 65), (129, 128, 129), (40, 1, 2)])
 def test_a_batch_of_one_sample_is_foreseen_where_batch_norm_would_fail(small, size, batch, better):
-    with pytest.raises(ValueError, match=f"cannot learn; use --batch-size {better}$"):
+    with pytest.raises(ValueError, match=f"cannot train on; use --batch-size {better}$"):
         small.training(of=small.data(size=size, batch_size=batch))
     small.training(of=small.data(size=size, batch_size=better), max_epochs=1).fit()
     without = nn.Linear(16, 5)
@@ -88,7 +88,5 @@ def test_processes_that_do_not_know_of_each_other_are_refused(small, monkeypatch
     from chop.training.devices import take_place
 
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(
-        ValueError, match=r"4 processes were started .* let --gpu times --nodes be 4"
-    ):
+    with pytest.raises(ValueError, match=r"4 processes were started .* so that their product is 4"):
         take_place(small.options())

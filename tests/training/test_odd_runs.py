@@ -70,7 +70,7 @@ def test_a_field_of_another_kind_is_refused_and_named(small, saved, tmp_path, pa
         if is_meant(path, value):
             continue
         torch.save(changed(saved, path, value), file)
-        with pytest.raises(ValueError, match=f"{file}|that is resumed") as error:
+        with pytest.raises(ValueError, match=f"{file}|the resumed") as error:
             small.training(tmp_path, max_epochs=2).resume(file)
         assert "\n" not in str(error.value)
         assert ";" in str(error.value), "there is advice"
@@ -144,7 +144,9 @@ def test_curves_that_are_not_ours_are_refused_and_left_alone(tmp_path, text):
     file = tmp_path / "metrics.csv"
     content = text if isinstance(text, bytes) else text.encode()
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"metrics\.csv.*; move it away, then --resume") as error:
+    with pytest.raises(
+        ValueError, match=r"metrics\.csv.*; move it away, then use --resume"
+    ) as error:
         CsvCurves(file, resumed_at=ResumedAt(10, validated=True))
     assert "\n" not in str(error.value)
     assert file.read_bytes() == content

@@ -83,15 +83,13 @@ def test_a_run_that_was_interrupted_anywhere_ends_as_if_it_had_not_been(
 
 def test_a_checkpoint_of_another_tool_cannot_be_resumed(small, tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"not written by this tool; use --load .* --load-type pl"):
+    with pytest.raises(ValueError, match=r"not written by MASE; use --load .* --load-type pl"):
         small.training(tmp_path).resume(tmp_path / "last.ckpt")
 
 
 def test_another_network_or_optimiser_cannot_go_on_with_a_run(small, tmp_path):
     small.training(tmp_path, max_epochs=1).fit()
-    with pytest.raises(
-        ValueError, match=r"was trained by Adam, not by SGD; resume it with the sam"
-    ):
+    with pytest.raises(ValueError, match=r"was trained with Adam, not SGD; resume it with the sam"):
         small.training(tmp_path, optimizer="sgd").resume(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match="does not fit the model: missing bias, weight"):
         small.training(tmp_path, model=torch.nn.Linear(16, 5)).resume(tmp_path / "last.ckpt")
@@ -104,10 +102,10 @@ def test_resuming_with_other_options_says_which(small, tmp_path, caplog):
     second = small.training(tmp_path)
     second.hyper_parameters = {"weight_decay": 1, "resume": True, "batch_size": 64}
     second.resume(tmp_path / "last.ckpt")
-    assert "weight_decay = 1; the run began with 0" in caplog.text
+    assert "weight_decay = 1; the run started with 0" in caplog.text
     assert "resume" not in caplog.text.replace("resuming", "")
     second.hyper_parameters["batch_size"] = 32
-    with pytest.raises(ValueError, match=r"has batch_size = 64, not 32: resume it as it was, or"):
+    with pytest.raises(ValueError, match=r"has batch_size = 64, not 32; use the same value, or"):
         second.resume(tmp_path / "last.ckpt")
 
 

@@ -93,8 +93,8 @@ def check_same(store: StudyStore, about: Mapping[str, Any], fix: str = NEW_NAME)
     if differ:
         key, theirs, ours = _difference(differ[0], before[differ[0]], about[differ[0]])
         raise ConfigError(
-            f"the study {store.study!r} in {store.shown} is about another search: there {key} is "
-            f"{_shown(theirs)}, and here {_shown(ours)}; {fix}"
+            f"the study {store.study!r} in {store.shown} belongs to a different search: "
+            f"its {key} is {_shown(theirs)}, not {_shown(ours)}; {fix}"
         )
 
 

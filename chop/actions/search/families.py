@@ -80,9 +80,9 @@ class Families(Generic[D]):
     def _reason(self, designs: Sequence[D]) -> str | None:
         """Why none of these can be stacked, whatever their layers."""
         if not isinstance(self._data, TensorSplit):
-            return "the data set is none of tensors in memory"
+            return "the data set is not held in memory as tensors"
         if len({id(design.model) for design in designs}) < len(designs):
-            return "the search space gives one network for all designs"
+            return "the search space uses one network for all designs"
         return None
 
     def say(self, designs: Sequence[D], why: str) -> None:

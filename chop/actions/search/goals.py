@@ -43,8 +43,8 @@ class Constraint:
             return cls(metric, sign, float(bound))
         except ValueError:
             raise ValueError(
-                f"{where}: {text!r} is no constraint; write for example 'average_bitwidth <= 6' "
-                f"(the signs are {', '.join(SIGNS)})"
+                f"{where}: {text!r} is not a valid constraint; use for example "
+                f"'average_bitwidth <= 6' (operators: {', '.join(SIGNS)})"
             ) from None
 
     def violation(self, metrics: Mapping[str, float]) -> float:

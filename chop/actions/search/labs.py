@@ -92,7 +92,7 @@ class LabSpace:
         lists = space.choices_flattened.items()
         self.choices = Choices([Parameter(key, OneOf(tuple(values))) for key, values in lists])
         if not self.choices.open:
-            raise ValueError(f"the search space {name!r} is empty: no list has several choices")
+            raise ValueError(f"the search space {name!r} is empty: no key has more than one choice")
 
     def config_of(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         lists = self.inner.choices_flattened
@@ -142,8 +142,8 @@ def _listed(parameter: Parameter) -> list[Any]:
     count = parameter.choice.count
     if count is None or count > LONGEST:
         raise ValueError(
-            f"{parameter.key} is a range of more than {LONGEST:,} values, and a strategy with the "
-            f"labs' hooks lists them; give a list, or a range with a step"
+            f"{parameter.key} is a range of more than {LONGEST:,} values, too many for a strategy "
+            f"with the labs' hooks; give a list, or a range with a step"
         )
     return [parameter.choice.nth(i) for i in range(count)]
 
@@ -209,7 +209,7 @@ class SearchStrategyOptuna(SearchStrategyBase):
         if isinstance(found, type) and issubclass(found, Strategy):
             return found
         raise ConfigError(
-            f"sampler_map gives a strategy or a sampler of Optuna's, and for {name!r} it gives "
+            f"sampler_map must return a strategy or an Optuna sampler, but for {name!r} it returns "
             f"{found!r}; add a case for it"
         )
 
@@ -269,8 +269,9 @@ def conduct_by(
     space = space_named(str(table.get("name")))
     if not isinstance(space, type):
         raise ConfigError(
-            f"{cls.__name__} searches spaces with the labs' hooks, and {table['name']!r} has none; "
-            f"take graph/quantize/mixed_precision_ptq, or a subclass of SearchSpaceBase"
+            f"{cls.__name__} needs a search space with the labs' hooks, which "
+            f"{table['name']!r} lacks; use graph/quantize/mixed_precision_ptq, or a subclass of "
+            f"SearchSpaceBase"
         )
     prepared = lab_space(space, table, problem)
     prepared.build_search_space()

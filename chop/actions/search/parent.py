@@ -48,8 +48,8 @@ def candidates_trained(config: RunConfig) -> dict[str, Any]:
     if any(name.endswith("_train") for name in runners) or _inherits(tables):
         return tables
     logger.info(
-        "Candidates of other widths have new weights: each is trained for max_epochs = %d at "
-        "learning_rate = %g before it is scored (sw_runner.basic_train says otherwise)",
+        "Candidates with other widths have new weights: each is trained for max_epochs = %d at "
+        "learning_rate = %g before it is scored (configure sw_runner.basic_train to change this)",
         config.max_epochs,
         config.learning_rate,
     )
@@ -97,8 +97,8 @@ def parent_checkpoint(
     trains = any(name.endswith("_train") for name in runners) or _widens(dict(config.search))
     if untrained and not tolerant and not trains:
         raise ConfigError(
-            f"the model has random weights, whose {untrained[0]} says nothing: give a checkpoint "
-            f"by --load, or train it first by search.train_parent = true"
+            f"the model has random weights, so its {untrained[0]} is meaningless; "
+            f"give a checkpoint by --load, or set search.train_parent = true to train it first"
         )
     return None, config.load_type
 
@@ -144,8 +144,8 @@ def _check_trained_alike(config: RunConfig, best: Path, before: Mapping[str, Any
         is_training = OPTIONS[name].opt.group == Group.TRAINER and name not in NO_MATTER
         if (is_training or name in MATTERS) and before.get(name, now) != now:
             raise ConfigError(
-                f"the parent {best} was trained with {name} = {before[name]}, not {now}; set it "
-                f"back, search in another --project, or take this parent by --load {best} "
+                f"the parent {best} was trained with {name} = {before[name]}, not {now}; "
+                f"change it back, use another --project, or use this parent with --load {best} "
                 f"--load-type pl"
             )
 
@@ -159,7 +159,7 @@ def _trained(
 
     earlier = _earlier(config, project)
     if earlier is not None and earlier.is_complete:
-        logger.info("The parent was trained before: %s", earlier.names.best)
+        logger.info("Reusing the trained parent: %s", earlier.names.best)
         return str(earlier.names.best)
     begun = earlier if alone else None
     logger.info("Training the parent '%s'...", config.model)

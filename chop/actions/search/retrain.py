@@ -42,8 +42,8 @@ def check_splits(data_module: Any) -> None:
     missing = [s for s in SPLITS if s not in data_module.dataset_info.available_splits]
     if missing:
         raise ConfigError(
-            f"search.retrain scores on the {missing[0]} split, which the data set "
-            f"{data_module.name!r} lacks; leave the table out, or take another data set"
+            f"search.retrain needs the {missing[0]} split, which the data set "
+            f"{data_module.name!r} does not have; omit the table, or use another data set"
         )
 
 
@@ -67,8 +67,8 @@ def retrain(
             found[str(design.number)] = design.result()
     if diverged:
         raise FloatingPointError(
-            f"trial {diverged[0]} cannot be trained to the end: its loss was no number; lower "
-            f"learning_rate in search.retrain, remove {folder}, and go on with --resume"
+            f"trial {diverged[0]} cannot be retrained: its loss is not a number; lower "
+            f"learning_rate in search.retrain, remove {folder}, and continue with --resume"
         )
     return {key: found[key] for key in ("baseline", *map(str, numbers)) if key in found}
 
@@ -132,7 +132,7 @@ class _Design:
         """Its scores; a test split is looked at once, also by a search that is resumed."""
         if self.file.exists():
             return _read(self.file, self.mark)
-        logger.info("Training trial %d to the end...", self.number)
+        logger.info("Retraining trial %d...", self.number)
         scores = self._trained()
         self.write(scores)
         return scores
@@ -221,7 +221,7 @@ class _Populations:
         from chop.training.population import train_population
 
         numbers = ", ".join(str(member.number) for member in family)
-        logger.info("Training trials %s to the end, as one population...", numbers)
+        logger.info("Retraining trials %s as one population...", numbers)
         data, snapshot = self.problem.data_module, self._snapshot(family)
         options = [member.design.options() for member in family]
         outcomes = train_population(
@@ -275,11 +275,11 @@ def _read(file: Path, mark: str) -> Scores:
     content = read_json(file, advice=advice)
     scores: Scores = content.get("scores", {})
     if not all(_is_score(scores, split) for split in SPLITS) or "mark" not in content:
-        raise ValueError(f"{file} does not hold the scores of a design; {advice}")
+        raise ValueError(f"{file} does not hold the test metrics of a design; {advice}")
     if content["mark"] != mark:
         raise ConfigError(
-            f"{file.parent} is of another design, parent or data set, or was trained with other "
-            f"options; a test split is looked at once, so remove the folder to train again"
+            f"{file.parent} belongs to another design, parent or data set, or was trained "
+            f"with other options; the test split is used once: remove the directory to train again"
         )
     return scores
 

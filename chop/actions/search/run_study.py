@@ -105,7 +105,7 @@ def run_study(
             )
             results.write(location.folder, page, _labs_keys(problem))
         if baseline is not None:
-            logger.info("The parent itself: %s", _merged(baseline))
+            logger.info("Metrics of the parent: %s", _merged(baseline))
     with _finishing():
         report(results, location)
     if stopped is not None:
@@ -150,8 +150,8 @@ def _open_study(
             store.set_attribute("about", dict(described))
         elif not location.resume:
             raise ConfigError(
-                f"the study {store.study!r} in {store.shown} exists; continue it with --resume, "
-                f"or {NEW_NAME}"
+                f"the study {store.study!r} in {store.shown} already exists; continue it "
+                f"with --resume, or {NEW_NAME}"
             )
         check_same(store, described)
     except BaseException:
@@ -202,7 +202,7 @@ def _search(loop: SearchLoop, location: StudyLocation) -> BaseException | None:
         failure = loop.first_failure
         error_lines = (failure.error or "").strip().splitlines() if failure else []
         last = error_lines[-1] if error_lines else "nothing was tried"
-        return ValueError(f"no trial was completed; the first failed with: {last}")
+        return ValueError(f"no trial was completed; the first one failed with: {last}")
     return None
 
 
@@ -280,7 +280,7 @@ def _baseline(worker: Worker, trained: bool) -> tuple[dict[str, Any] | None, flo
         start = time.perf_counter()
         found = worker.baseline()
     except Exception as error:  # the trials say the same, or not
-        logger.warning("The parent itself could not be measured: %s", error)
+        logger.warning("The parent could not be measured: %s", error)
         return None, None
     return (
         {f"{side}_metrics": metrics for side, metrics in found.items()},
@@ -298,8 +298,8 @@ def _warn_of_idle(workers: int, strategy: Strategy, settings: Settings, group: i
     busy = settings.in_flight // group
     if (strategy.looks_back or settings.compares) and workers > busy:
         logger.warning(
-            "%d of %d workers will have work, for search.strategy.setup.in_flight = %d; "
-            "a new study may have more",
+            "Only %d of %d workers will be busy, as search.strategy.setup.in_flight = %d; "
+            "raise it in a new study to use more",
             *(busy, workers, settings.in_flight),
         )
 
@@ -308,8 +308,8 @@ def _warn_of_nothing_to_take(strategy: Strategy, settings: Settings, group: int)
     """Who joins a study of which one population is trained at a time has nothing to do."""
     if strategy.looks_back and group > 1 and settings.in_flight <= group:
         logger.warning(
-            "One population of %d trials is trained at a time, by the process that leads, for "
-            "search.strategy.setup.in_flight = %d; a new study with %d has work for two",
+            "Only one population of %d trials is trained at a time, as "
+            "search.strategy.setup.in_flight = %d; set it to %d in a new study to train two",
             *(group, settings.in_flight, 2 * group),
         )
 

@@ -47,16 +47,16 @@ class Rungs:
         """The rungs of a runner; those in disorder, and those that decide nothing, are refused."""
         epochs = tuple(epochs or ())
         if list(epochs) != sorted(set(epochs)):
-            raise ValueError(f"{who}: rungs are epochs in order, not {list(epochs)}")
+            raise ValueError(f"{who}: rungs must be epochs in increasing order, not {list(epochs)}")
         if epochs and epochs[-1] >= max_epochs:
             raise ValueError(
-                f"{who}: after the rung {epochs[-1]} nothing is left to train, as the budget "
+                f"{who}: after the rung {epochs[-1]} there is nothing left to train, as the budget "
                 f"ends in epoch {max_epochs}; lower the rung or raise the budget"
             )
         if keep is not None and not epochs:
             raise ValueError(
-                f"{who}: keep = {keep:g} is the share that goes on after a rung, and there is "
-                f"none; set rungs, as in rungs = [1], or leave keep out"
+                f"{who}: keep = {keep:g} is the share that continues after a rung, but there are "
+                f"no rungs; set rungs, as in rungs = [1], or omit keep"
             )
         return Rungs(epochs, HALF if keep is None else keep)
 

@@ -179,7 +179,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     if own is None:
         settings_of(tables, f"{config.config}: ")
     elif config.apply is not None and searches_itself(own):
-        raise ConfigError(f"--apply: {own.__name__} searches by itself, and keeps what it finds")
+        raise ConfigError(f"--apply: {own.__name__} runs its own search and stores its own results")
     _check_space(tables)
     model, info, data_module = model_and_data(config)
 
@@ -267,8 +267,8 @@ def _check_storage_given(config: RunConfig, project: Project) -> None:
         return
     password = " with its password, or with PGPASSWORD set" if MARK in storage else ""
     raise ConfigError(
-        f"{'--resume' if config.resume else '--apply'}: the study {study!r} of this search is kept "
-        f"in {storage}; name it by --storage and --study{password}"
+        f"{'--resume' if config.resume else '--apply'}: the study {study!r} of this "
+        f"search is stored in {storage}; give it with --storage and --study{password}"
     )
 
 

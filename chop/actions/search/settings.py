@@ -244,7 +244,7 @@ def _setup(strategy: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("pkl_ckpt"):
         raise ValueError(
             "search.strategy.setup.pkl_ckpt names a pickle, which could run any code when it is "
-            "read; studies are kept in a storage: go on with --resume, or name one by --storage"
+            "read; studies are stored elsewhere: continue one with --resume, or give its --storage"
         )
     return found
 
@@ -257,7 +257,9 @@ def _sampler_options(chosen: MakeStrategy | None, given: Mapping[str, Any]) -> M
     if known is None:
         return given
     if "seed" in given and "seed" not in known:
-        raise ValueError(f"{where} has no key 'seed': it is the search's, set by --seed or seed")
+        raise ValueError(
+            f"{where} has no key 'seed'; set the seed of the search with --seed or seed"
+        )
     _check_keys(given, known, where)
     return {key: checked(known[key], value, f"{where}.{key}") for key, value in given.items()}
 
@@ -279,7 +281,7 @@ def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[
     tables = strategy.get("metrics", {})
     if not isinstance(tables, Mapping) or not tables:
         raise ValueError(
-            "search.strategy.metrics says what to search for; add e.g. accuracy.scale = 1.0"
+            "search.strategy.metrics has no objectives; add for example accuracy.scale = 1.0"
         )
     goals = tuple(_goal(name, tables[name], made) for name in sorted(tables))
     direction = setup.get("direction", "maximize")
@@ -290,7 +292,10 @@ def _goals(strategy: Mapping[str, Any], setup: Mapping[str, Any], runners: list[
     summed = direction if setup.get("sum_scaled_metrics") else None
     texts = strategy.get("constraints", [])
     if not isinstance(texts, list):
-        raise ValueError(f"search.strategy.constraints is a list of sentences, not {texts!r}")
+        raise ValueError(
+            f"search.strategy.constraints must be a list of texts such as 'bitops < 2e6', "
+            f"not {texts!r}"
+        )
     constraints = tuple(Constraint.parse(t, "search.strategy.constraints") for t in texts)
     for constraint in constraints:
         _check_produced(constraint.metric, made, "search.strategy.constraints")
@@ -302,8 +307,8 @@ def _check_together(constraints: Sequence[Constraint]) -> None:
     for upper, lower in itertools.product(constraints, constraints):
         if upper.contradicts(lower):
             raise ValueError(
-                f"search.strategy.constraints: nothing meets both {upper} and {lower}; change one "
-                f"of the bounds"
+                f"search.strategy.constraints: {upper} and {lower} contradict each other; "
+                f"change one of the bounds"
             )
 
 
@@ -349,8 +354,8 @@ def _check_produced(name: str, made: Mapping[str, Direction], where: str) -> Non
     fix = f"; {makers[0]} does: add its table" if makers else ""
     fix = f"; did you mean {near!r}?" if near else fix
     raise ValueError(
-        f"{where}: no runner of this file gives {name!r}{fix} "
-        f"(they give: {', '.join(made) or 'nothing; add [search.strategy.sw_runner.…]'})"
+        f"{where}: no runner measures {name!r}{fix} "
+        f"(measured: {', '.join(made) or 'nothing; add [search.strategy.sw_runner.…]'})"
     )
 
 
@@ -363,7 +368,9 @@ def _retrain(search: Mapping[str, Any]) -> Retrain | None:
     _check_keys(table, Retrain.__dataclass_fields__, "search.retrain")
     designs = table.get("designs", "best")
     if designs not in ("front", "best") and not (type(designs) is int and designs > 0):
-        raise ValueError(f"search.retrain.designs is 'front', 'best' or how many, not {designs!r}")
+        raise ValueError(
+            f"search.retrain.designs must be 'front', 'best' or a number, not {designs!r}"
+        )
     hints = get_type_hints(Retrain, include_extras=True)
     return Retrain(**{k: checked(hints[k], v, f"search.retrain.{k}") for k, v in table.items()})
 
@@ -383,16 +390,16 @@ def _early_stopping(
         isinstance(m, int | float) and m >= 0 for m in margin.values()
     ):
         raise ValueError(
-            f"{where}.margin says by metric how much better it may become, "
+            f"{where}.margin must give the possible improvement of each metric, "
             f"as in margin.accuracy = 0.02; not {margin!r}"
         )
     if goals is not None:
         _check_keys(margin, [goal.name for goal in goals.goals], f"{where}.margin")
     if not isinstance(warmup, int) or warmup < 1:
-        raise ValueError(f"{where}.warmup is a whole number from 1, not {warmup!r}")
+        raise ValueError(f"{where}.warmup must be a positive whole number, not {warmup!r}")
     if goals is not None and not any(cls.trains for cls, _ in runners):
         raise ValueError(
-            f"{where} is for trials in training, and no runner of this file trains; add a table "
-            f"[search.strategy.sw_runner.basic_train], or leave early_stopping out"
+            f"{where} is for candidates that are trained, but no runner trains; add a table "
+            f"[search.strategy.sw_runner.basic_train], or omit early_stopping"
         )
     return EarlyStopping(dict(margin), warmup)

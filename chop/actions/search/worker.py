@@ -78,7 +78,7 @@ class Worker:
         trials, pooled = self.settings.n_trials, self._pooled
         if pooled is not None and pooled.rungs and trials % pooled.population:
             raise ConfigError(
-                f"rungs compare the trials of a population, and n_trials = {trials} is no multiple "
+                f"rungs compare whole populations, but n_trials = {trials} is not a multiple "
                 f"of population = {pooled.population}; set n_trials to "
                 f"{math.ceil(trials / pooled.population) * pooled.population}"
             )
@@ -297,9 +297,7 @@ class _Watch:
             return
         costs = self.costs(metrics, hopeful=True)
         if costs is not None and any(dominates(member, costs) for member in self.known.front):
-            raise Stopped(
-                f"stopped after report {self.reports}: even with the margin it is dominated"
-            )
+            raise Stopped(f"stopped after epoch {self.reports}: dominated even with the margin")
 
     def mark(self, rung: int, metrics: Metrics) -> tuple[RungScore, Sequence[RungScore]]:
         """Note down what the trial has come to at a rung; that, and what those before had."""

@@ -78,7 +78,7 @@ def _traced(model: nn.Module, frozen: dict[str, Any]) -> MaseGraph:
     try:
         return MaseGraph(model, cf_args=frozen)
     except TraceError as error:
-        raise ValueError(f'{error}; in a file: [transform] style = "module"') from error
+        raise ValueError(f'{error}; or set style = "module" in [transform]') from error
 
 
 def model_of(subject: Any) -> Any:

@@ -63,7 +63,7 @@ def read_node_meta(
     strange = [name for name in tables if name not in known]
     if strange:
         raise GraphFileError(
-            f"{file} describes a node {strange[0]!r}, which this graph has not; "
+            f"{file} describes a node {strange[0]!r}, which this graph does not have; "
             f"is it the file of another graph?"
         )
     beside = tensor_file(file)
@@ -123,7 +123,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise GraphFileError(f"{file} is damaged or not a TOML file: {_reason(error)}") from error
     wrong = [name for name, table in tables.items() if not isinstance(table, dict)]
     if wrong:
-        raise GraphFileError(f"{file} holds no metadata: {wrong[0]!r} is no table of a node")
+        raise GraphFileError(
+            f"{file} does not hold metadata: {wrong[0]!r} is not the table of a node"
+        )
     return tables
 
 
@@ -250,11 +252,11 @@ def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not file.is_file():
-        raise GraphFileError(f"{file} is missing; was the folder copied as a whole?")
+        raise GraphFileError(f"{file} is missing; copy the whole directory")
     try:
         found = load_file(file, device=str(torch.device(device)))
         # in memory of their own, aligned as torch does: kernels may round by alignment
         return {key: tensor.clone() if tensor.is_cpu else tensor for key, tensor in found.items()}
     except (SafetensorError, OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise GraphFileError(f"{file} is damaged or no safetensors file: {reason}") from error
+        raise GraphFileError(f"{file} is damaged or not a safetensors file: {reason}") from error

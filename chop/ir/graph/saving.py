@@ -173,7 +173,7 @@ def load_graph(
     except DAMAGE as error:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
     if not (path / META).is_file():
-        raise GraphFileError(f"{path / META} is missing; was the folder copied as a whole?")
+        raise GraphFileError(f"{path / META} is missing; copy the whole directory")
     read_node_meta(graph, path / META, names, map_location)
     return graph
 
@@ -190,16 +190,16 @@ def _read_json(folder: Path) -> dict[str, Any]:
     if not folder.exists():
         raise FileNotFoundError(f"there is no folder {str(folder)!r} to load a graph from")
     if not folder.is_dir() or not file.is_file():
-        raise GraphFileError(f"{folder} is no saved graph: a folder with {GRAPH} is")
+        raise GraphFileError(f"{folder} is not a saved graph, as it has no {GRAPH}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise GraphFileError(f"{file} is no graph of MASE: its format is not {FORMAT!r}")
+        raise GraphFileError(f"{file} is not a graph saved by MASE: its format is not {FORMAT!r}")
     version = content.get("version")
     if type(version) is not int or version < 1:
-        raise GraphFileError(f"{file} is damaged: its version is {version!r:.40}, no number")
+        raise GraphFileError(f"{file} is damaged: its version {version!r:.40} is not a number")
     if version > VERSION:
         raise GraphFileError(
             f"{file} is of version {version}, and this MASE reads up to version {VERSION}; "

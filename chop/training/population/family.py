@@ -168,7 +168,7 @@ class _Values:
 
     def __getitem__(self, node: Any) -> int:
         if node not in self.numbers:
-            raise Unfit(f"{getattr(node, 'name', node)} is no activation, as far as one can see")
+            raise Unfit(f"{getattr(node, 'name', node)} is not recognised as an activation")
         return self.numbers[node]
 
     def enter(self, node: fx.Node, number: int, *, alias: bool, changes: bool, view: bool) -> None:
@@ -202,7 +202,7 @@ def _calls(model: nn.Module) -> list[Call]:
     for node in graph.nodes:
         if node.op == "output":
             if values.numbers.get(node.args[0]) != len(calls) - 1:
-                raise Unfit("the network returns something else than the scores of its last layer")
+                raise Unfit("the network does not return the output of its last layer")
             return calls
         if node.op == "placeholder":
             if calls:
@@ -260,7 +260,7 @@ def _call(node: fx.Node, root: nn.Module, values: _Values) -> Call:
         settings, function = _function(node)
         kind: Kind = "pool" if op in POOLS else "pointwise"
         return Call(kind, node.name, inputs, {"op": op} | settings, None, function, formats)
-    raise Unfit(f"{node.name} is {op}, which populations do not know")
+    raise Unfit(f"{node.name} is {op}, which populations do not support")
 
 
 def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Call:
@@ -275,15 +275,15 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Ca
         return Call(WEIGHTED[cls], name, inputs, settings, module, None, formats)
     if cls is nn.Flatten:
         if (module.start_dim, module.end_dim) != (1, -1):
-            raise Unfit(f"{name} flattens other dimensions than all of a sample")
+            raise Unfit(f"{name} does not flatten all dimensions of a sample")
         return Call("flatten", name, inputs)
     if op in DROPOUTS and module.p > 0:
-        raise Unfit(f"{name} is dropout, whose draws a candidate alone would not share")
+        raise Unfit(f"{name} is dropout, which would draw different random numbers than alone")
     known = op in POINTWISE or op in POOLS or op in DROPOUTS
     if known and cls.__module__.startswith("torch.nn."):
         kind: Kind = "pool" if op in POOLS else "pointwise"
         return Call(kind, name, inputs, settings, None, _apart(module, cls), formats)
-    raise Unfit(f"{name} is a {type(module).__name__}, which populations do not know")
+    raise Unfit(f"{name} is a {type(module).__name__}, which populations do not support")
 
 
 def _float_class(module: nn.Module, name: str) -> type[nn.Module]:
@@ -309,7 +309,8 @@ def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
     for operand, fmt in formats.items():
         if not fmt.deterministic:
             raise Unfit(
-                f"{name} rounds {operand} at random, with draws that it alone would not get"
+                f"{name} rounds {operand} stochastically, which would draw different "
+                f"random numbers than alone"
             )
         if not (fmt._rounds_as_all_do() or isinstance(fmt, Float)):
             raise Unfit(f"{name} rounds {operand} in a way of its own, {fmt.name}")
@@ -390,7 +391,7 @@ def _check_flatten(node: fx.Node) -> None:
         shape = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
         fits = len(shape) == 2 and shape[1] == -1 and _is_first_size(shape[0])
     if not fits:
-        raise Unfit(f"{node.name} reshapes to something else than one row a sample")
+        raise Unfit(f"{node.name} does not reshape to one row per sample")
 
 
 def _is_first_size(value: Any) -> bool:

@@ -66,7 +66,7 @@ def read_snapshot(file: Path) -> dict[str, Any]:
     """What `snapshot_of` made and somebody wrote."""
     saved = read_torch_file(file)
     if not isinstance(saved, dict) or KEY not in saved:
-        raise ValueError(f"{file} is no snapshot of a population; remove it to begin anew")
+        raise ValueError(f"{file} is not a snapshot of a population; remove it to start again")
     return saved
 
 
@@ -107,13 +107,13 @@ def _check(population: Population, saved: dict[str, Any]) -> None:
     for what, value in now.items():
         if before[what] != value:
             raise ValueError(
-                f"the population that is resumed has {what} = {before[what]}, not {value}; resume "
-                f"it as it was, or remove its snapshot to begin anew"
+                f"the resumed population has {what} = {before[what]}, not {value}; use the same "
+                f"value, or remove its snapshot to start again"
             )
     pairs = enumerate(zip(saved["who"], population.fingerprints, strict=True))
     changed = [number for number, (was, is_now) in pairs if was != is_now]
     if changed:
         raise ValueError(
-            f"candidate {changed[0]} is not the one that was saved: its layers, formats, seed or "
-            f"optimizer differ; resume it as it was, or remove the snapshot to begin anew"
+            f"candidate {changed[0]} differs from the saved one in its layers, formats, seed or "
+            f"optimizer; use the same ones, or remove the snapshot to start again"
         )

@@ -12,7 +12,7 @@ QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
 WRONG = {
     "a key of a format": (
         ("weight_frac_width", "weight_frac_widht"),
-        "seed.linear.config.weight_frac_widht is no key of integer; did you mean 'weight_frac_wid",
+        "seed.linear.config.weight_frac_widht is not a key of integer; did you mean 'weight_frac",
     ),
     "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
     "an op": (("seed.linear", "seed.linaer"), "'linaer'; did you mean 'linear'"),
@@ -24,10 +24,10 @@ WRONG = {
             "[search.strategy.metrics]",
             "[search.strategy]\nconstraints = ['average_bitwidth <= 4', 'average_bitwidth > 5']",
         ),
-        "nothing meets both average_bitwidth <= 4 and average_bitwidth > 5",
+        "average_bitwidth <= 4 and average_bitwidth > 5 contradict each other",
     ),
     "a sampler's option": (("population_size = 40", "population_size = 1"), "sampler_options: "),
-    "a sampler for one goal": (('"nsgaii"', '"cmaes"'), "knows one objective, not 2"),
+    "a sampler for one goal": (('"nsgaii"', '"cmaes"'), "supports one objective, not 2"),
 }
 
 

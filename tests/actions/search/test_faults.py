@@ -116,7 +116,7 @@ def test_fail_fast_stops_at_the_first_failure(searches):
     ("fail_fast", "bad", "said"),
     [
         (True, (2,), "trial 2 failed: ArithmeticError"),
-        (False, range(4), "no trial was completed; the first failed with: ArithmeticError"),
+        (False, range(4), "no trial was completed; the first one failed with: ArithmeticError"),
     ],
 )
 def test_a_search_that_is_cut_short_leaves_its_files(tmp_path, monkeypatch, fail_fast, bad, said):
@@ -169,7 +169,7 @@ def test_a_search_in_which_everything_fails_says_why(searches, workers):
     config = searches.config("n_trials = 4", odd="what = 'raise'\nat = -1")
     said = searches.run(config, "--workers", workers, check=1)
     last = said.strip().splitlines()[-1]
-    assert "no trial was completed; the first failed with: ArithmeticError" in last
+    assert "no trial was completed; the first one failed with: ArithmeticError" in last
     assert {row["state"] for row in searches.table().values()} == {"FAIL"}
 
 
@@ -270,10 +270,10 @@ def test_wrong_usage_of_every_kind_has_one_exit_code(searches):
     misspelt.write_text(good.read_text().replace("weight_width", "weight_wdith"))
     said = searches.run(misspelt, check=2)
     path = "search.search_space.seed.seq_blocks_2.config.weight_wdith"
-    assert f"ch: {path} is no key of integer; did you mean 'weight_width'?" in said
+    assert f"ch: {path} is not a key of integer; did you mean 'weight_width'?" in said
     lines = "basic_train]\n[search.strategy.sw_runner.basic_evaluation]"
     endless.write_text(good.read_text().replace("basic_evaluation]", lines))
-    assert "ch: basic_train does not know when to end" in searches.run(endless, check=2)
+    assert "ch: basic_train has no budget" in searches.run(endless, check=2)
 
 
 @pytest.mark.slow

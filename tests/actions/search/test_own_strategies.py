@@ -155,16 +155,16 @@ def test_a_search_of_ones_own_gets_a_space_with_the_hooks(network, tmp_path):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (tables("mapped", "nothing"), "for 'nothing' it gives None; add a case for it"),
+        (tables("mapped", "nothing"), "for 'nothing' it returns None; add a case for it"),
         (tables("mapped", "quicksand"), "unknown sampler 'quicksand'"),
         (tables("maped", "random"), "maped"),
         (
             tables("mapped", "theirs", sampler_options={"seed": 3}),
-            "sampler_options is for samplers by name; give seed to BruteForceSampler itself",
+            "only for samplers given by name; pass seed to BruteForceSampler itself",
         ),
         (
             tables("by-hand") | {"search_space": {"name": "graph/joint", "passes": {}}},
-            "ByHand searches spaces with the labs' hooks, and 'graph/joint' has none",
+            "ByHand needs a search space with the labs' hooks, which 'graph/joint' lacks",
         ),
     ],
 )

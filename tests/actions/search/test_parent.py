@@ -152,7 +152,7 @@ def test_a_parent_whose_training_was_cut_is_trained_to_the_end(runs, here, numbe
     assert 1 <= runs.last_epoch() < EPOCHS
     code, _, said = here(*runs.words(*flags))
     assert code == 0, said
-    assert "The parent was trained before" not in said
+    assert "Reusing the trained parent" not in said
     assert runs.last_epoch() == EPOCHS
     assert here(*runs.words(out="alone"))[0] == 0
     assert runs.tables() == runs.tables("alone")
@@ -169,7 +169,7 @@ def test_a_trained_parent_is_taken_as_it_is(trained, here):
     before = (trained.software() / "training_ckpts" / "best.ckpt").read_bytes()
     code, _, said = here(*trained.words("--resume"))
     assert code == 0, said
-    assert "The parent was trained before" in said
+    assert "Reusing the trained parent" in said
     assert (trained.software() / "training_ckpts" / "best.ckpt").read_bytes() == before
 
 

@@ -121,7 +121,7 @@ def test_a_url_without_its_password_is_used_with_the_one_of_the_environment(tmp_
     ch(tmp_path, "search", *study, shown, "--apply=best", PGPASSFILE=str(pgpass))
     assert_kept_secret(tmp_path / "out", said)
     said = ch(tmp_path, "search", "--config", file, "--resume", check=2)
-    assert f"the study 'shown' of this search is kept in {shown}; name it by --storage" in said
+    assert f"the study 'shown' of this search is stored in {shown}; give it with --storage" in said
 
 
 @pytest.mark.slow

@@ -180,7 +180,7 @@ def test_a_joint_search_gives_what_one_by_one_gives(searches, file):
 def test_rungs_want_whole_populations(searches, file):
     config = file(options="population = 4\nrungs = [1]", trials=6)
     said = searches.run(config, check=2)
-    assert "n_trials = 6 is no multiple of population = 4; set n_trials to 8" in said
+    assert "n_trials = 6 is not a multiple of population = 4; set n_trials to 8" in said
 
 
 @pytest.mark.slow

@@ -188,10 +188,10 @@ def test_a_seed_gives_the_same_search_twice_and_another_seed_another(scene, tmp_
 
 def test_a_metric_that_nobody_gives_is_refused_before_the_first_trial(scene, tmp_path):
     table = tables(metrics={"accuracy": {}, "latency": {}})
-    with pytest.raises(ConfigError, match="no runner of this file gives 'latency'"):
+    with pytest.raises(ConfigError, match="no runner measures 'latency'"):
         run(scene, tmp_path, table)
     table = tables(metrics={"acuracy": {}})
-    with pytest.raises(ConfigError, match=r"they give: accuracy, loss, average_bitwidth"):
+    with pytest.raises(ConfigError, match=r"measured: accuracy, loss, average_bitwidth"):
         settings_of(table)
     assert not list(tmp_path.iterdir())
 
@@ -233,12 +233,12 @@ def test_a_study_is_resumed_with_what_it_was_begun_with_alone(scene, tmp_path):
     run(scene, tmp_path, tables(setup={"n_trials": 2}))
     run(scene, tmp_path, tables(setup={"n_trials": 4}), resume=True)
     fewer = tables(sw_runner={"basic_evaluation": {"num_samples": 32}})
-    with pytest.raises(ConfigError, match="is about another search: there runners"):
+    with pytest.raises(ConfigError, match="belongs to a different search: its runners"):
         run(scene, tmp_path, fewer, resume=True)
     other = dataclasses.replace(scene, graph=scene.graph.clone())
     with torch.no_grad():
         next(other.graph.model.parameters()).add_(1)
-    with pytest.raises(ConfigError, match="is about another search: there weights is"):
+    with pytest.raises(ConfigError, match="belongs to a different search: its weights is"):
         run(other, tmp_path, tables(), resume=True)
 
 
@@ -247,7 +247,7 @@ def test_applying_designs_of_another_file_is_refused(scene, tmp_path):
     table = tables()
     table["search_space"]["seed"]["seq_blocks_2"]["config"] = seed([3, 5, 7])
     config = SimpleNamespace(apply="0", model=type(scene.graph.model).__name__)
-    with pytest.raises(ConfigError, match=r"there space.* is .*; apply its designs with the file"):
+    with pytest.raises(ConfigError, match=r"its space.* is .*; apply its designs with the file"):
         apply(problem_of(scene, table, 0), StudyLocation(tmp_path), config)
 
 

@@ -124,7 +124,11 @@ def test_scores_that_are_damaged_are_named_and_measured_again_once_deleted(run, 
             '{"mark": "0f", "sco',
             r"is damaged \(it is cut off at line 1, column 16",
         ),
-        ("trial_*/result.json", '{"mark": "", "scores": {"test": 1}}', "does not hold the scores"),
+        (
+            "trial_*/result.json",
+            '{"mark": "", "scores": {"test": 1}}',
+            "does not hold the test metrics",
+        ),
     ):
         [file] = (tmp_path / "search.retrained").glob(pattern)
         file.write_text(content)
@@ -137,7 +141,7 @@ def test_scores_that_are_damaged_are_named_and_measured_again_once_deleted(run, 
 
 def test_other_options_are_no_reason_to_test_again(run):
     run()
-    with pytest.raises(ConfigError, match="remove the folder"):
+    with pytest.raises(ConfigError, match="remove the directory"):
         run(resume=True, learning_rate=0.1)
 
 
@@ -145,7 +149,7 @@ def test_scores_of_another_parent_are_not_taken_for_ones_own(run, tmp_path):
     run()
     (tmp_path / "search.journal").unlink()
     with pytest.raises(
-        ConfigError, match=r"search\.retrained is of another design, parent or data"
+        ConfigError, match=r"search\.retrained belongs to another design, parent or data"
     ):
         run(parent=2)
 
@@ -263,7 +267,7 @@ def test_one_that_diverges_is_named_and_costs_the_others_nothing(run, monkeypatc
         return graph
 
     monkeypatch.setattr(Worker, "untrained", broken)
-    with pytest.raises(FloatingPointError, match="trial 1 cannot be trained to the end"):
+    with pytest.raises(FloatingPointError, match="trial 1 cannot be retrained"):
         run()
     folder = tmp_path / "search.retrained"
     assert {file.parent.name for file in folder.glob("*/result.json")} == {"trial_0", "trial_2"}
@@ -284,5 +288,5 @@ def test_one_that_was_begun_alone_is_finished_alone(run, monkeypatch, tmp_path):
 
 def test_a_data_set_without_a_test_split_is_refused_before_the_search():
     info = SimpleNamespace(available_splits=("train", "validation"))
-    with pytest.raises(ConfigError, match="scores on the test split"):
+    with pytest.raises(ConfigError, match="needs the test split"):
         module.check_splits(SimpleNamespace(name="mine", dataset_info=info))

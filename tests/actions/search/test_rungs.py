@@ -296,16 +296,16 @@ def test_workers_train_the_same_table(network, tmp_path, workers):
 
 def test_a_study_is_not_resumed_with_other_rungs(network, tmp_path):
     search(*network, trained(2, rungs=[1]), tmp_path, "cpu")
-    with pytest.raises(ValueError, match="there runners"):
+    with pytest.raises(ValueError, match="its runners"):
         search(*network, trained(2, rungs=[2]), tmp_path, "cpu", resume=True)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rungs": [2, 1]}, r"basic_train: rungs are epochs in order, not \[2, 1\]"),
-        ({"rungs": [1, 1]}, "rungs are epochs in order"),
-        ({"rungs": [1, 3]}, "after the rung 3 nothing is left to train, as the budget ends in"),
+        ({"rungs": [2, 1]}, r"basic_train: rungs must be epochs in increasing order, not \[2, 1\]"),
+        ({"rungs": [1, 1]}, "rungs must be epochs in increasing order"),
+        ({"rungs": [1, 3]}, "there is nothing left to train, as the budget ends in"),
         ({"rungs": [1], "max_steps": 3}, "the budget ends in epoch 1; lower the rung or raise"),
         ({"rungs": 1}, r"search\.strategy\.sw_runner\.basic_train\.rungs: .*list, not 1"),
         ({"rungs": [0]}, "rungs: .*greater than or equal to 1"),

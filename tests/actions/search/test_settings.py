@@ -71,24 +71,24 @@ WRONG = {
     "strategy.setup.sampler_options.n_startup_trial": (3, "did you mean 'n_startup_trials'"),
     "strategy.setup.sampler_options.n_startup_trials": ("ten", "n_startup_trials: should be a val"),
     "strategy.setup.sampler_options.multivariate": (3, "multivariate: should be a valid boolean"),
-    "strategy.setup.sampler_options.seed": (3, "has no key 'seed': it is the search's"),
+    "strategy.setup.sampler_options.seed": (3, "has no key 'seed'; set the seed of the search"),
     "strategy.setup.sum_scaled_metrics": ("yes", "sum_scaled_metrics is true or false"),
     "strategy.setup.direction": ("up", "direction is maximize or minimize"),
     "strategy.setup.honour_directions": (0, "honour_directions is true or false"),
     "strategy.setup.pkl_ckpt": ("a.pkl", "names a pickle"),
-    "strategy.metrics": ({}, "says what to search for"),
+    "strategy.metrics": ({}, "has no objectives"),
     "strategy.metrics.accuracy": (1.0, "is a table with scale and direction"),
     "strategy.metrics.accuracy.scale": (0, "scale is a number other than 0"),
     "strategy.metrics.accuracy.scal": (1, "did you mean 'scale'"),
     "strategy.metrics.accuracy.direction": ("up", "direction is maximize or minimize"),
-    "strategy.metrics.latency": ({}, "no runner of this file gives 'latency'"),
-    "strategy.metrics.acuracy": ({}, "gives 'acuracy'; did you mean 'accuracy'"),
-    "strategy.constraints": ("average_bitwidth <= 6", "is a list of sentences"),
+    "strategy.metrics.latency": ({}, "no runner measures 'latency'"),
+    "strategy.metrics.acuracy": ({}, "measures 'acuracy'; did you mean 'accuracy'"),
+    "strategy.constraints": ("average_bitwidth <= 6", "must be a list of texts"),
     "strategy.early_stopping": (3, "is a table with margin and warmup"),
-    "strategy.early_stopping.margin": (0.1, "margin says by metric"),
+    "strategy.early_stopping.margin": (0.1, "margin must give the possible improvement"),
     "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
-    "strategy.early_stopping.margin.accuracy": (0.1, "no runner of this file trains; add a table"),
-    "strategy.early_stopping.warmup": (0, "warmup is a whole number from 1"),
+    "strategy.early_stopping.margin.accuracy": (0.1, "but no runner trains; add a table"),
+    "strategy.early_stopping.warmup": (0, "warmup must be a positive whole number"),
     "retrain": (3, "is a table with designs"),
     "retrain.designs": ("all", "search.retrain.designs"),
     "retrain.max_epochs": (0, "search.retrain.max_epochs: should be greater"),
@@ -172,12 +172,12 @@ def test_a_scale_that_is_no_number_is_refused():
     "text", ["average_bitwidth", "average_bitwidth = 6", "average_bitwidth <= six", 3, "<= 6"]
 )
 def test_a_constraint_is_a_sentence(text):
-    with pytest.raises(ConfigError, match="is no constraint; write for example"):
+    with pytest.raises(ConfigError, match="is not a valid constraint; use for example"):
         settings_of(changed("strategy.constraints", [text]))
 
 
 def test_a_constraint_is_on_a_metric_that_somebody_gives():
-    with pytest.raises(ConfigError, match="no runner of this file gives 'bitops'; bitops does"):
+    with pytest.raises(ConfigError, match="no runner measures 'bitops'; bitops does"):
         settings_of(changed("strategy.constraints", ["bitops <= 6"]))
 
 
@@ -313,7 +313,7 @@ def test_a_design_of_a_population_can_be_applied_and_its_study_goes_on_as_it_was
     searches.run(config)
     assert "Applying trial" in searches.run(config, "--apply", "best")
     said = searches.run(config, "--resume", "--batch-size", 77, check=2)
-    assert "there batch_size is" in said
+    assert "its batch_size is" in said
 
 
 @pytest.mark.slow
@@ -323,9 +323,13 @@ def test_what_is_wrong_whatever_the_network_is_said_before_a_parent_is_trained(s
     wrong.write_text(config.read_text().replace("graph/quantize", "graph/quantise"))
     cases = [
         (wrong, (), "unknown search space"),
-        (config, ("--storage", "sqlite:/study.db"), "is no storage for studies"),
-        (config, ("--storage", "sqlite:///no/study.db"), "there is no folder no; make it first"),
-        (config, ("--storage", "."), "is a folder; name a file in it"),
+        (config, ("--storage", "sqlite:/study.db"), "is not a supported storage"),
+        (
+            config,
+            ("--storage", "sqlite:///no/study.db"),
+            "the directory no does not exist; create it",
+        ),
+        (config, ("--storage", "."), "is a directory; name a file in it"),
         (config, ("--accelerator", "cuda:99"), "accelerator"),
     ]
     for file, flags, expected in cases:

@@ -124,16 +124,16 @@ def test_a_range_is_a_choice_of_numbers(graph):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (4, "as a list: \\[4\\]"),
-        ("integer", "as a list"),
+        (4, "a list of choices, \\[4\\]"),
+        ("integer", "a list of choices"),
         ([], "empty list"),
         ([4, 8, 4], "offers a value twice"),
-        ({"min": 2}, "as a list"),
+        ({"min": 2}, "a list of choices"),
         ({"min": 8, "max": 2}, "swap min and max"),
         ({"min": "a", "max": 2}, "min is a number, not 'a'"),
         ({"min": 2, "max": 8, "step": 0}, "step is positive"),
         ({"min": 2, "max": 8, "step": True}, "step is a number"),
-        ({"min": 0, "max": 8, "log": True}, "starts above 0"),
+        ({"min": 0, "max": 8, "log": True}, "must start above 0"),
         ({"min": 1, "max": 8, "log": "yes"}, "log is true or false"),
         ({"min": 1, "max": 8, "step": 0.5}, "step is a whole number"),
         ({"min": float("nan"), "max": 8}, "min is a number, not nan"),
@@ -181,7 +181,7 @@ def test_a_table_for_one_format_goes_before_the_keys_for_all(graph):
 def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
     with caplog.at_level(logging.WARNING, "chop"):
         space(graph, {"fc1": INTEGER, "x": INTEGER})
-    assert "the seed for name 'x' is for no node that can be changed (there are" in caplog.text
+    assert "the seed for name 'x' matches no node that can be changed (there are" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,20 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
         (
             {"fc1": INTEGER | {"weight_wdith": [2]}},
             "name",
-            r"^seed\.fc1\.config\.weight_wdith is no key of integer; did you mean 'weight_width'",
+            r"^seed\.fc1\.config\.weight_wdith is not a key of integer; did you mean",
         ),
         (
             {"linear": INTEGER | {"integer": {"bias_withd": [2]}}},
             "type",
-            r"^seed\.linear\.config\.integer\.bias_withd is no key of integer; did you mean",
+            r"^seed\.linear\.config\.integer\.bias_withd is not a key of integer; did you mean",
         ),
         ({"fc1": INTEGER | {"name": ["intger"]}}, "name", r"in seed\.fc1\.config\.name 'intger'"),
-        ({"fc1": INTEGER | {"colour": [2]}}, "name", r"fc1\.config\.colour is no key of integer$"),
-        ({"fc1": INTEGER | {"weight_width": 4}}, "name", "weight_width holds choices, as a list"),
+        (
+            {"fc1": INTEGER | {"colour": [2]}},
+            "name",
+            r"fc1\.config\.colour is not a key of integer$",
+        ),
+        ({"fc1": INTEGER | {"weight_width": 4}}, "name", "weight_width must be a list of choices"),
         ({"fc1": {"weight_width": [2, 4]}}, "name", "needs name"),
         ({"fc1": INTEGER | {"name": {"min": 1, "max": 2}}}, "name", "list of names, not a range"),
         ({"fc1": INTEGER}, "colour", "by is one of name, type, regex_name"),
@@ -226,7 +230,7 @@ def test_a_space_that_makes_no_sense_is_refused(graph, seed, by, said):
 
 
 def test_a_table_without_the_level_config_is_named_as_it_stands(graph):
-    with pytest.raises(ValueError, match=r"^seed\.fc1\.weight_wdith is no key"):
+    with pytest.raises(ValueError, match=r"^seed\.fc1\.weight_wdith is not a key"):
         part_for(graph, "quantize", "name", {"fc1": INTEGER | {"weight_wdith": [2]}}, "seed")
 
 

@@ -73,7 +73,7 @@ def test_a_trial_without_enough_memory_fails_alone(worker):
 
 @pytest.mark.parametrize(
     ("workers", "looks_back", "said"),
-    [(4, True, ["3 of 4 workers will have work"]), (3, True, []), (4, False, [])],
+    [(4, True, ["Only 3 of 4 workers will be busy"]), (3, True, []), (4, False, [])],
 )
 def test_workers_that_will_be_idle_are_said(caplog, workers, looks_back, said):
     settings = settings_of(tables(in_flight=3))

@@ -577,7 +577,7 @@ def test_a_graph_keeps_neither_the_model_nor_itself_alive():
         (lambda m: MaseGraph(MaseGraph(m)), "this is a MaseGraph already"),
         (lambda m: MaseGraph(nn.DataParallel(m)), "give model.module"),
         (lambda m: MaseGraph(m).draw("net.png"), "draw writes SVG: name the file net.svg"),
-        (lambda m: MaseGraph(m).draw(Path("folder.svg")), "is a folder; name a file in it"),
+        (lambda m: MaseGraph(m).draw(Path("folder.svg")), "is a directory; give a file in it"),
     ],
 )
 def test_clumsy_calls_are_refused_in_one_sentence(make, message, tmp_path, monkeypatch):

@@ -326,11 +326,11 @@ def test_a_part_of_another_kind_is_refused(saved):
 def test_foreign_and_newer_folders_are_refused(saved, tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         MaseGraph.from_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="is no saved graph"):
+    with pytest.raises(ValueError, match="is not a saved graph"):
         MaseGraph.from_checkpoint(tmp_path)
     with pytest.raises(ValueError, match=r"version 99.*newer MASE"):
         edited(saved, lambda c: c.update(version=99))
-    with pytest.raises(ValueError, match="no graph of MASE"):
+    with pytest.raises(ValueError, match="not a graph saved by MASE"):
         edited(saved, lambda c: c.update(format="onnx"))
 
 

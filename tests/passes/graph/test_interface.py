@@ -134,7 +134,7 @@ def test_metadata_of_another_graph_is_refused(graph, tmp_path):
     with pytest.raises(FileNotFoundError, match="no metadata file"):
         load_node_meta_param_interface_pass(other, tmp_path / "nothing.toml")
     (tmp_path / "plain.toml").write_text("a = 1\n")
-    with pytest.raises(ValueError, match="no table of a node"):
+    with pytest.raises(ValueError, match="not the table of a node"):
         load_node_meta_param_interface_pass(other, tmp_path / "plain.toml")
 
 

@@ -85,7 +85,7 @@ def test_the_best_epoch_survives_as_well(family, tmp_path, killed_at):
     train(family, members, snapshot=file, resume=True, keep_best=True)
     for own, other in zip(members, whole, strict=True):
         assert family.distance(own, other) < 1e-10
-    with pytest.raises(ValueError, match="keep_best = True, not False; resume it as it was"):
+    with pytest.raises(ValueError, match="keep_best = True, not False; use the same value"):
         train(family, models(family), snapshot=file, resume=True)
 
 
@@ -152,18 +152,18 @@ def test_another_population_is_not_resumed(family, tmp_path):
         resumed(models(family), batch_size=16)
     others = models(family)
     others[1] = family.mlp([9, 4], config=family.integer(6, 3))
-    with pytest.raises(ValueError, match="candidate 1 is not the one that was saved"):
+    with pytest.raises(ValueError, match="candidate 1 differs from the saved one"):
         resumed(others)
     others = models(family)
     others[1] = family.mlp([4, 4], config=family.integer(6, 2))
-    with pytest.raises(ValueError, match="candidate 1 is not the one that was saved"):
+    with pytest.raises(ValueError, match="candidate 1 differs from the saved one"):
         resumed(others)
 
 
 def test_a_file_that_is_no_snapshot_is_refused(family, tmp_path):
     file = tmp_path / "population.pt"
     torch.save({"state_dict": {}}, file)
-    with pytest.raises(ValueError, match="no snapshot of a population; remove it"):
+    with pytest.raises(ValueError, match="not a snapshot of a population; remove it"):
         train(family, models(family), snapshot=file, resume=True)
     file.write_bytes(b"garbage")
     with pytest.raises(ValueError, match="damaged"):

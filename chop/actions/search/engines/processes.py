@@ -128,7 +128,7 @@ class Processes:
         self._killed_starts += 1
         if code >= 0 or self._killed_starts >= STARTS:
             raise ChildProcessError(
-                f"a worker ended with {_said(code)} before it was ready; its messages are above"
+                f"a worker ended with {_said(code)} before it was ready; see its messages above"
             )
 
     def _deadline(self, child: _Child) -> float:

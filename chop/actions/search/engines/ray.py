@@ -160,8 +160,8 @@ class RayEngine:
             return
         self._said = True
         logger.warning(
-            "After %.0f seconds the Ray cluster has not started a worker; `ray status` says what "
-            "keeps it busy",
+            "The Ray cluster has not started a worker after %.0f seconds; run `ray "
+            "status` to see what keeps it busy",
             waited,
         )
 
@@ -234,11 +234,11 @@ def _slots(workers: int, nodes: Iterable[Mapping[str, Any]], cpus: float, gpus: 
     each = f"{cpus:g} CPUs and {gpus:g} GPUs"
     if room == 0:
         raise ValueError(
-            f"no machine of the Ray cluster has {each}, which a trial asks for; lower "
+            f"no machine of the Ray cluster has {each}, which each trial needs; lower "
             f"cpus_per_trial or gpus_per_trial in search.strategy.setup"
         )
     logger.warning(
-        "The Ray cluster has room for %d of %d workers with %s each; %d run",
+        "The Ray cluster has room for %d of %d workers with %s each; starting %d",
         *(room, workers, each, room),
     )
     return int(room)

@@ -160,7 +160,7 @@ def find_record(where: str | Path, project_dir: Path) -> Path:
             return found
     raise ConfigError(
         f"no search in {folder}: {IN_PROJECT} is missing; "
-        f"run `{called()} search --project {folder.name}` first, or name another project"
+        f"run `{called()} search --project {folder.name}` first, or give another project"
     )
 
 
@@ -238,8 +238,8 @@ def _read(file: Path) -> SearchRecord:
         raise ValueError(_damaged(file, "it has no version"))
     if content["version"] > VERSION:
         raise ValueError(
-            f"{file} has version {content['version']}, and this MASE reads up to {VERSION}: "
-            "make the report with the MASE that searched, or update this one"
+            f"{file} has version {content['version']}, but this MASE supports versions up "
+            f"to {VERSION}; update MASE, or use the MASE that ran the search"
         )
     try:
         return SearchRecord.model_validate(content)

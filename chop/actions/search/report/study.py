@@ -27,8 +27,8 @@ def read_running(folder: Path) -> SearchRecord | None:
         raise ConfigError(_without_trials(folder, running=running))
     if note.storage is None:
         raise ConfigError(
-            f"the study of the search in {folder} is in a database whose password is not kept; "
-            f"make the report when the search has ended"
+            f"the study of the search in {folder} is in a database with a password, which "
+            f"is not stored; run ch report after the search has ended"
         )
     return read_study(note.storage, note, folder, running=running)
 

@@ -49,7 +49,7 @@ class BasicEvaluation(Runner):
         if data_loader and dataloader and data_loader != dataloader:
             raise ValueError(
                 f"basic_evaluation has data_loader = {data_loader!r} and dataloader = "
-                f"{dataloader!r}, which are one option; leave one of them out"
+                f"{dataloader!r}, which are the same option; omit one of them"
             )
         loader = data_loader or dataloader or "val_dataloader"
         self._split = first_of(split_of(scene, loader, "basic_evaluation"), num_samples)
@@ -71,8 +71,8 @@ class BasicEvaluation(Runner):
         labels = batches[0][1]
         if labels.is_floating_point() or labels.dim() != 1:
             raise ValueError(
-                f"basic_evaluation scores classes, and the labels here are {labels.dtype} of "
-                f"shape {tuple(labels.shape[1:])} each"
+                f"basic_evaluation needs class labels, but the labels are {labels.dtype} of "
+                f"shape {tuple(labels.shape[1:])} per sample"
             )
         return batches
 
@@ -113,8 +113,8 @@ class BasicEvaluation(Runner):
         logits = model(x.clone())  # a model may work in place
         if logits.shape[-1] <= self._largest_label:
             raise ValueError(
-                f"the candidate scores {logits.shape[-1]} classes, and there are samples of class "
-                f"{self._largest_label}; give it as many outputs as the data set has classes"
+                f"the candidate has {logits.shape[-1]} outputs, but there are samples of class "
+                f"{self._largest_label}; give it one output per class of the data set"
             )
         exact = logits if logits.dtype == torch.float64 else logits.float()
         # cross entropy, in half the time that torch's takes for a few classes

@@ -100,8 +100,7 @@ class BasicTrain(Runner):
         total = min((n for n in (max_steps, by_epochs, by_samples) if n), default=None)
         if total is None and max_seconds is None:
             raise ValueError(
-                "basic_train does not know when to end; set num_samples, max_epochs, max_steps or "
-                "max_seconds"
+                "basic_train has no budget; set num_samples, max_epochs, max_steps or max_seconds"
             )
         self._options = TrainOptions(
             max_epochs=math.ceil(total / per_epoch) if total else FOR_EVER,
@@ -188,14 +187,14 @@ def _schedule(lr_scheduler: str | None, schedule: str | None, *, ends: bool) -> 
     if lr_scheduler and schedule and lr_scheduler != schedule:
         raise ValueError(
             f"basic_train has lr_scheduler = {lr_scheduler!r} and schedule = {schedule!r}, which "
-            f"are one option; leave one of them out"
+            f"are the same option; omit one of them"
         )
     name = lr_scheduler or schedule or ("linear" if ends else "constant")
     name = name.removesuffix("_with_warmup")
     if name != "constant" and not ends:
         raise ValueError(
-            f"basic_train: a {name} schedule has to know its end, and max_seconds has none in "
-            f"steps; set max_epochs or max_steps too, or lr_scheduler = 'constant'"
+            f"basic_train: a {name} schedule needs its number of steps, which max_seconds does not "
+            f"give; also set max_epochs or max_steps, or use lr_scheduler = 'constant'"
         )
     return name
 

@@ -157,7 +157,7 @@ class _Course:
         """What a trial has come to, by its outcome alone: that may be one of an earlier process."""
         if outcome.stopped == "diverged":
             return FloatingPointError(
-                f"the loss was no number by step {outcome.steps}; lower learning_rate"
+                f"the loss is not a number at step {outcome.steps}; lower learning_rate"
             )
         stop = self._is_stopped(outcome)
         if stop is None and outcome.stopped == "asked":

@@ -153,8 +153,8 @@ class NasWot(Proxy):
             functional_call(seen, buffers, (x.clone(),))
         if not seen.codes:
             raise ValueError(
-                f"naswot compares activations such as relu, and this network has none; these "
-                f"count: {', '.join(sorted(SIGNED))}"
+                f"naswot needs activations such as relu, but this network has none; supported "
+                f"activations: {', '.join(sorted(SIGNED))}"
             )
         codes = torch.cat(seen.codes, 1).double()
         agreeing = codes @ codes.T + (1 - codes) @ (1 - codes).T

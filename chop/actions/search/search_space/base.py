@@ -58,8 +58,8 @@ class Space:
         )
         if not self.choices.open:
             raise ValueError(
-                "the search space is empty: every key of search.search_space.seed has one choice "
-                "only, or is for no node; give lists of several"
+                "the search space is empty: every key of search.search_space.seed has only one "
+                "choice, or matches no node; give lists of several choices"
             )
 
     @property

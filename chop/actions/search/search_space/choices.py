@@ -131,7 +131,7 @@ def choice_of(value: Any, where: str, *, tables: bool = True) -> Choice:
         return _range(value, where)
     if not isinstance(value, list | tuple):
         raise ValueError(
-            f"{where} holds choices, as a list: [{value!r}], or a range: {{min = 2, max = 8}}"
+            f"{where} must be a list of choices, [{value!r}], or a range, {{min = 2, max = 8}}"
         )
     if not value:
         raise ValueError(f"{where} is an empty list; give at least one choice")
@@ -191,7 +191,7 @@ def _range(value: Mapping[str, Any], where: str) -> Range:
     if log not in (None, True, False):
         raise ValueError(f"{where}.log is true or false, not {log!r}")
     if log and (low <= 0 or step is not None):
-        raise ValueError(f"{where}: a logarithmic range starts above 0 and has no step")
+        raise ValueError(f"{where}: a logarithmic range must start above 0 and cannot have a step")
     if isinstance(low, int) and isinstance(high, int):
         _check_exact(low, high, step, where)
     return Range(low, high, step, bool(log))

@@ -91,7 +91,7 @@ def _matches(pattern: str, name: str, where: str) -> bool:
 def _warn(key: str, by: str, known: list[str]) -> None:
     near = nearest(key, known)
     hint = f"; did you mean {near!r}?" if near else f" (there are {', '.join(known)})"
-    logger.warning("the seed for %s %r is for no node that can be changed%s", by, key, hint)
+    logger.warning("the seed for %s %r matches no node that can be changed%s", by, key, hint)
 
 
 def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
@@ -116,7 +116,7 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
         if real and not fitting:
             near = nearest(key, [k for theirs in known.values() for k in theirs or ()])
             hint = f"; did you mean {near!r}?" if near else ""
-            raise ValueError(f"{place} is no key of {' or '.join(map(str, real))}{hint}")
+            raise ValueError(f"{place} is not a key of {' or '.join(map(str, real))}{hint}")
         if fitting:
             always = len(fitting) == len(head.values)
             parent, when = (None, ()) if always else (f"{path}/name", fitting)

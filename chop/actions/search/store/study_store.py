@@ -101,7 +101,7 @@ class StudyStore:
         if found != list(self._directions):
             raise ConfigError(
                 f"the study {self.study!r} in {self.shown} has {len(found)} objectives "
-                f"({', '.join(found)}), unlike this file; name a new study with --study"
+                f"({', '.join(found)}), unlike this file; choose a new study name with --study"
             )
         trials = storage.get_all_trials(self._study_id, deepcopy=False)
         self._stored = [self._kept(trial) for trial in sorted(trials, key=lambda t: t.number)]

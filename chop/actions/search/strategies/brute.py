@@ -21,8 +21,8 @@ class BruteForce(Strategy):
         size = quest.choices.size
         if size is None:
             raise ValueError(
-                "brute force goes through all designs, and a range of fractions has no end of "
-                "them; give the range a step, or list its values"
+                "brute force tries every design, but a continuous range has infinitely "
+                "many values; give the range a step, or list its values"
             )
         if size > MOST:
             raise ValueError(

@@ -53,8 +53,8 @@ class OptunaStrategy(Strategy):
 
         if len(quest.directions) > 1 and not self.several:
             raise ValueError(
-                f"{self.sampler} knows one objective, not {len(quest.directions)}; set "
-                f"sum_scaled_metrics = true, or take tpe or nsgaii"
+                f"{self.sampler} supports one objective, not {len(quest.directions)}; set "
+                f"sum_scaled_metrics = true, or use tpe or nsgaii"
             )
         self._options = options
         self._remembered: dict[str, Any] = {}
@@ -130,9 +130,9 @@ class OptunaStrategy(Strategy):
     def _check(self, number: int, before: Chosen, now: Chosen | None) -> None:
         if before != now:
             raise ValueError(
-                f"{self.sampler} does not ask for trial {number} as it did when the study began: "
-                f"its options, its seed or Optuna are others; give the new search a name of its "
-                f"own by --study"
+                f"{self.sampler} samples another design for trial {number} than when the "
+                f"study began: its options, its seed or the version of Optuna has changed; start a "
+                f"new study with --study"
             )
 
     def tell(
@@ -215,8 +215,8 @@ class Given(OptunaStrategy):
         self._given, self.sampler = given, type(given).__name__
         if options:
             raise ValueError(
-                f"search.strategy.setup.sampler_options is for samplers by name; give "
-                f"{', '.join(options)} to {self.sampler} itself"
+                f"search.strategy.setup.sampler_options is only for samplers given by name; "
+                f"pass {', '.join(options)} to {self.sampler} itself"
             )
         super().__init__(quest)
         self._over = False

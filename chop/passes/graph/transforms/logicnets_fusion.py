@@ -115,7 +115,7 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
     layer = graph.modules[str(node.target)] if node.op == "call_module" else None
     if not isinstance(layer, LogicNets):
         raise PassArgsError(
-            f"node {key!r} is no LogicNets layer; quantize it with name = logicnets"
+            f"node {key!r} is not a LogicNets layer; quantize it with name = logicnets"
         )
     if len(calls(graph)[layer]) > 1:
         raise PassArgsError(f"node {key!r}: its layer is called by other nodes too; leave it")

@@ -248,7 +248,7 @@ def test_more_workers_than_the_cluster_can_hold_are_said_once(engine, caplog):
     assert two.slots == 2
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "The Ray cluster has room for 2 of 5 workers with 1.5 CPUs and 0 GPUs each; 2 run"
+        "The Ray cluster has room for 2 of 5 workers with 1.5 CPUs and 0 GPUs each; starting 2"
     ]
 
 

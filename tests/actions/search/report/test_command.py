@@ -107,4 +107,4 @@ def test_a_place_that_cannot_be_written_is_a_failure(report, project, tmp_path):
     project("mine", 2)
     code, _, err = report("mine", "--output", tmp_path)
     assert code == 1
-    assert "name a file in it" in err
+    assert "give a file in it" in err

@@ -249,7 +249,7 @@ def test_the_page_is_written_beside_the_search_or_where_one_says(project, tmp_pa
     record = project("mine", 5) / "software" / "search_ckpts" / "search.json"
     assert write_report(record) == record.with_name("report.html")
     assert write_report(record, tmp_path / "new" / "page.html").is_file()
-    with pytest.raises(IsADirectoryError, match="name a file in it"):
+    with pytest.raises(IsADirectoryError, match="give a file in it"):
         write_report(record, tmp_path)
     assert {path.name for path in record.parent.iterdir()} == {"search.json", "report.html"}
 

@@ -131,7 +131,7 @@ def test_a_missing_split_is_refused_at_once(jets, monkeypatch):
 
 
 def test_two_names_of_the_loader_must_agree(jets):
-    with pytest.raises(ValueError, match="one option"):
+    with pytest.raises(ValueError, match="the same option"):
         Evaluation(jets, num_samples=1, data_loader="val_dataloader", dataloader="test_dataloader")
 
 
@@ -140,7 +140,7 @@ def test_labels_that_are_no_classes_are_refused(jets, trial, monkeypatch):
     monkeypatch.setitem(
         jets.data_module._splits, "validation", TensorSplit(split.x[:9], torch.rand(9))
     )
-    with pytest.raises(ValueError, match="scores classes"):
+    with pytest.raises(ValueError, match="needs class labels"):
         Evaluation(jets, num_samples=9)(trial)
 
 
@@ -163,7 +163,7 @@ def test_wrong_options_are_refused_with_their_path(given, said):
 
 def test_a_candidate_with_too_few_classes_is_refused(jets):
     trial = make_trial(graph_of(nn.Linear(16, 3), torch.ones(2, 16)))
-    with pytest.raises(ValueError, match="scores 3 classes, and there are samples of class 4"):
+    with pytest.raises(ValueError, match="has 3 outputs, but there are samples of class 4"):
         Evaluation(jets, num_samples=100)(trial)
 
 

@@ -172,10 +172,13 @@ def test_schedules_go_by_their_usual_names(jets, name, key):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "does not know when to end"),
+        ({}, "has no budget"),
         ({"num_samples": 0}, "num_samples is at least 1, or -1"),
-        ({"max_seconds": 1.0, "lr_scheduler": "cosine"}, "cosine schedule has to know its end"),
-        ({"max_steps": 1, "lr_scheduler": "cosine", "schedule": "linear"}, "are one option"),
+        (
+            {"max_seconds": 1.0, "lr_scheduler": "cosine"},
+            "cosine schedule needs its number of steps",
+        ),
+        ({"max_steps": 1, "lr_scheduler": "cosine", "schedule": "linear"}, "are the same option"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_at_once(jets, given, said):

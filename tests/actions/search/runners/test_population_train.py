@@ -211,8 +211,8 @@ def test_a_network_that_does_not_fit_leaves_the_others_to_themselves(jets, caplo
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rungs": [2, 1]}, "rungs are epochs in order"),
-        ({"rungs": [1, 3]}, "after the rung 3 nothing is left to train"),
+        ({"rungs": [2, 1]}, "rungs must be epochs in increasing order"),
+        ({"rungs": [1, 3]}, "after the rung 3 there is nothing left to train"),
     ],
 )
 def test_rungs_that_make_no_sense_are_refused(jets, given, said):

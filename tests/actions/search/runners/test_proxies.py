@@ -106,7 +106,7 @@ def test_naswot_sees_functions_as_it_sees_modules(jets):
 
 
 def test_naswot_refuses_a_network_without_activations(jets):
-    with pytest.raises(ValueError, match=r"naswot compares activations .* relu"):
+    with pytest.raises(ValueError, match=r"naswot needs activations .* relu"):
         score(jets, "naswot", nn.Linear(16, 5))
 
 

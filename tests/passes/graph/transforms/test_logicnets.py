@@ -241,7 +241,7 @@ class TestPasses:
         ("given", "message"),
         [
             ({"layers_9": {"config": AROUND}}, "layers_9"),
-            ({"layers_5": {"config": AROUND}}, "node 'layers_5' is no LogicNets layer"),
+            ({"layers_5": {"config": AROUND}}, "node 'layers_5' is not a LogicNets layer"),
             ({"layers_2": 3}, "'layers_2' needs a table"),
             (
                 {"layers_2": {"config": {"additional_layers_outputs": ["layers_4"]}}},
@@ -374,7 +374,7 @@ class TestByType:
         file = tmp_path / "graph_module.mz"
         torch.save(graph.model, file)
         for path, load_type, message in [
-            (file, "mz", "no saved graph: a folder with graph.json is"),
+            (file, "mz", "not a saved graph, as it has no graph.json"),
             (tmp_path / "nothing", "mz", "baseline_weight_path: there is no folder"),
             (file, "pt", "load_type of a baseline is mz, not 'pt': only a saved graph says"),
         ]:

@@ -78,7 +78,7 @@ class Statistic(ABC):
         try:
             self.device = None if self.device is None else torch.device(self.device)
         except RuntimeError as error:
-            raise ValueError(f"torch knows no device {self.device!r}") from error
+            raise ValueError(f"{self.device!r} is not a torch device") from error
         for switch in (f.name for f in fields(self) if f.type in (bool, "bool")):
             self._check(switch, isinstance(getattr(self, switch), bool), "true or false")
 
