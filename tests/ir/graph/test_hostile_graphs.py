@@ -545,7 +545,5 @@ def test_functions_in_metadata_are_texts(folder):
 def test_metadata_of_a_tensor_has_values_of_their_kinds(folder, entry, key):
     text = f"[x.common.results.data_out_0]\ntype = 'float'\n{entry}\n"
     (folder / "node_meta_param.toml").write_text(text)
-    with pytest.raises(
-        GraphFileError, match=rf"toml is damaged: '{key}' of a tensor"
-    ):
+    with pytest.raises(GraphFileError, match=rf"toml is damaged: '{key}' of a tensor"):
         MaseGraph.from_checkpoint(folder)
