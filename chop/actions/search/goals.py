@@ -1,4 +1,4 @@
-"""What a search is after: objectives, constraints, and which designs nobody beats."""
+"""The objectives and constraints of a search, and its Pareto front."""
 
 from __future__ import annotations
 

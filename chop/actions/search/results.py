@@ -63,7 +63,7 @@ class Results:
 
     @functools.cached_property
     def best(self) -> list[Outcome]:
-        """What nobody beats; of several trials of one design, the first."""
+        """Return the Pareto front; of several trials of one design, the first."""
         seen: list[Chosen] = []
         found = []
         for out in front_of(self.outcomes.values(), self.goals):

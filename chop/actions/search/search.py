@@ -1,4 +1,4 @@
-"""`search`: try designs of a model, and keep those that nothing beats."""
+"""`search`: try designs of a model and keep the Pareto front."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_wrong_usage_of_every_kind_has_one_exit_code(searches):
     said = searches.run(
         good, "--apply", "best", "--storage", "sqlite:///typo.db", "--project", "p", check=2
     )
-    assert "ch: there is no study in typo.db; search first, or correct --storage" in said
+    assert "; correct --storage and --study, or " in said
     assert not (searches.folder / "typo.db").exists()
     misspelt, endless = searches.folder / "m.toml", searches.folder / "e.toml"
     misspelt.write_text(good.read_text().replace("weight_width", "weight_wdith"))
