@@ -40,7 +40,8 @@ def read_torch_file(file: Path) -> Any:
         raise
     except Exception as error:  # bytes that are no pickle make torch fail in any way
         raise ValueError(
-            f"{file} is damaged or not a checkpoint: {why_unreadable(error)}"
+            f"{file} is damaged or not a checkpoint ({why_unreadable(error)}); give a file that "
+            f"torch.save wrote, or copy it again"
         ) from error
 
 

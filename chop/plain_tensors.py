@@ -11,7 +11,9 @@ def why_unreadable(error: Exception) -> str:
     sentence = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
     if "weights" in sentence.lower():
         return "reading it would run code from it, or it is in a format of old versions of torch"
-    return sentence if " " in sentence else "torch cannot read it"
+    # other errors are those of torch's own code, tripping over bytes that it did not expect
+    said = isinstance(error, RuntimeError | OSError | ValueError) and " " in sentence
+    return sentence if said else "torch cannot read it"
 
 
 def why_not_plain(tensor: Tensor) -> str | None:

@@ -43,7 +43,9 @@ def test_any_text_file_is_one_sentence(tmp_path, load_type):
     file = tmp_path / "notes.ckpt" if load_type == "pl" else tmp_path / "notes"
     for first in range(256):
         file.write_bytes(bytes([first]) + b"oot:x:0:0:root:/root:/bin/sh\nbin:x:1:1::/:/bin/sh\n")
-        refused(file, load_type, "damaged or not a checkpoint")
+        said = refused(file, load_type, "damaged or not a checkpoint")
+        assert "torch.save" in said  # the fix
+        assert "out of range" not in said  # what torch's own code trips over
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -242,7 +242,8 @@ class Results:
         from chop.actions.search.importance import importance
 
         names = [g.name for g in self.goals.goals] if not self.goals.summed else ["sum"]
-        complete = [o for o in self.outcomes.values() if o.values is not None]
+        # in the order of numbers, as sums of floats depend on the order in which workers finish
+        complete = [o for _, o in sorted(self.outcomes.items()) if o.values is not None]
         rows = [self._open(self.designs[o.number]) for o in complete]
         return {
             name: importance(rows, [(o.values or ())[i] for o in complete])

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from chop.actions.search.results import Results
 from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
 from chop.actions.search.strategies.base import Quest, strategy_named
 
@@ -70,6 +71,15 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, case, alone, worke
     engine = Shuffled(workers, ways, seed=workers)
     run_loop(tmp_path / "n", sampler, engine, choices=choices, n_trials=count, **setup)
     assert recorded(tmp_path / "n", choices, ways) == alone
+
+
+def test_the_importance_of_keys_does_not_depend_on_who_finished_first(tmp_path):
+    found = []
+    for engine in (InOrder(1, TWO), Shuffled(4, TWO, seed=0)):
+        loop = run_loop(tmp_path / str(engine.slots), "random", engine, n_trials=40)
+        results = Results(loop.store, loop.settings.goals, config_of=lambda chosen: {})
+        found.append(results.content({})["importance"])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
