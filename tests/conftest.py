@@ -70,12 +70,16 @@ def _seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def _logger_as_found() -> Iterator[None]:
-    """Whatever a test does to the `chop` logger is undone after it."""
-    logger = logging.getLogger("chop")
-    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    """Whatever a test, or a fixture of a module, does to the `chop` logger is undone."""
+    _reset_logger()
     yield
-    logger.handlers[:], logger.propagate = handlers, propagate
-    logger.setLevel(level)
+    _reset_logger()
+
+
+def _reset_logger() -> None:
+    logger = logging.getLogger("chop")
+    logger.handlers[:], logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
 
 
 IMPORTS = """

@@ -254,7 +254,7 @@ def test_zeros_of_weights_that_are_not_there_cannot_be_counted(make):
 
 
 def test_a_folder_is_no_file(make, tmp_path):
-    with pytest.raises(IsADirectoryError, match="is a folder"):
+    with pytest.raises(IsADirectoryError, match="is a directory"):
         run_pass("cost", make.graph(mlp(), torch.randn(2, 10)), {"file_name": tmp_path})
 
 
