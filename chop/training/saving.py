@@ -15,7 +15,7 @@ from chop.files import write_whole
 from chop.training.fields import Progress, check_fields, check_moments
 from chop.version import __version__
 
-SOURCE = "the checkpoint that is resumed"
+SOURCE = "the resumed checkpoint"
 PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
 FULL = (
     "the previous checkpoint is untouched: free some space or choose another --project-dir, "

@@ -70,7 +70,7 @@ def test_a_field_of_another_kind_is_refused_and_named(small, saved, tmp_path, pa
         if is_meant(path, value):
             continue
         torch.save(changed(saved, path, value), file)
-        with pytest.raises(ValueError, match=f"{file}|the checkpoint that is resumed") as error:
+        with pytest.raises(ValueError, match=f"{file}|the resumed") as error:
             small.training(tmp_path, max_epochs=2).resume(file)
         assert "\n" not in str(error.value)
         assert ";" in str(error.value), "there is advice"
