@@ -6,7 +6,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from .conftest import GUARDED, HEAD, METRICS, PATIENCE, SPACE, STRATEGY
@@ -66,8 +65,9 @@ def config_file(folder, storage=None):
 
 
 @pytest.fixture
-def role(postgres):
+def role(postgres, package):
     """A role whose password the server asks for: its name, and the host with the database."""
+    psycopg = package("psycopg")
     place = postgres.partition("@")[2]
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"drop role if exists {GUARDED}")

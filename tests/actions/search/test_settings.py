@@ -375,9 +375,21 @@ WITH_PSYCOPG = pytest.mark.skipif(
         ("postgresql://me:se@secret@127.0.0.1:1/db", "write an @ in the password as %40"),
         ("postgresql:/me:secret@host", "postgresql:/me:[*]{3}@host is not a supported storage"),
         ("me:secret@host", "me:[*]{3}@host is not a supported storage"),
-        ("postgresql://me:{secret}@127.0.0.1:1/db", "cannot be read or written: connection"),
-        ("postgresql://a@b:secret@127.0.0.1:1/db", "a@b:[*]{3}@127.0.0.1:1/db cannot be read"),
-        ("postgresql://127.0.0.1:1/db?password=secret", "password=[*]{3} cannot be read"),
+        pytest.param(
+            "postgresql://me:{secret}@127.0.0.1:1/db",
+            "cannot be read or written: connection",
+            marks=WITH_PSYCOPG,
+        ),
+        pytest.param(
+            "postgresql://a@b:secret@127.0.0.1:1/db",
+            "a@b:[*]{3}@127.0.0.1:1/db cannot be read",
+            marks=WITH_PSYCOPG,
+        ),
+        pytest.param(
+            "postgresql://127.0.0.1:1/db?password=secret",
+            "password=[*]{3} cannot be read",
+            marks=WITH_PSYCOPG,
+        ),
     ],
 )
 def test_a_storage_that_is_not_there_is_one_sentence(url, said):
