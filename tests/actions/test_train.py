@@ -312,7 +312,7 @@ def test_a_process_of_two_that_is_killed_is_one_sentence(tmp_path, environment):
             os.kill(int(second), signal.SIGKILL)
             _, said = first.communicate(timeout=120)
         assert first.returncode == 1, said
-        assert "ch: another process of this run has ended, or cannot be reached; " in said
+        assert "ch: another process of this run has ended or cannot be reached; " in said
         assert "Traceback" not in said
 
 
