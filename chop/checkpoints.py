@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.files import replaced_folder, restore_folder, write_safetensors
-from chop.plain_tensors import why_not_plain, why_unreadable
+from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -28,9 +27,7 @@ HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 def read_torch_file(file: Path) -> Any:
     """What `torch.save` wrote, on the CPU; a file that would run code is refused."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about files of other programs; the errors say more
-            return torch.load(file, map_location="cpu", weights_only=True)
+        return load_plain(file)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{file} is damaged or not a checkpoint, or reading it would run code from it; save a "

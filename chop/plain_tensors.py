@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
+
+
+def load_plain(file: Path) -> Any:
+    """What `torch.save` wrote, on the CPU; a file that would run code raises an error of torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about files of other programs; the errors say more
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def why_unreadable(error: Exception) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chop.dataset.npz_sizes import WRITE, check_npz_sizes
 from chop.dataset.tabular import Given, Table, coded
-from chop.plain_tensors import why_not_plain, why_unreadable
+from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 
 PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
 PARTS = {None: "train", "train": "train", "test": "test"}  # anything else is validation
@@ -62,7 +62,7 @@ def _safetensors(file: Path) -> dict[str, np.ndarray]:
 
 def _pt(file: Path) -> dict[str, np.ndarray]:
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        found = load_plain(file)
     except MemoryError:
         raise
     except Exception as error:  # bytes that are no pickle make torch fail in any way

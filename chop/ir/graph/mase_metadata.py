@@ -66,6 +66,9 @@ class CommonMeta(Record):
     results: Operands
 
 
+COMMON_KEYS = tuple(CommonMeta.__annotations__)  # which one analysis writes
+
+
 class OperandStats(Record):
     stat: dict[str, Any]
 

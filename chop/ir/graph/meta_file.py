@@ -17,7 +17,7 @@ from torch import Tensor
 from chop.files import whole_file, write_safetensors, write_whole
 from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import MaseMetadata, TensorMeta
+from chop.ir.graph.mase_metadata import COMMON_KEYS, CommonMeta, MaseMetadata, TensorMeta
 from chop.ir.graph.names import Names
 from chop.ir.record import Record
 
@@ -99,6 +99,9 @@ def check_records(record: Record) -> None:
     for entry in record.values():
         if isinstance(entry, Record):
             check_records(entry)
+    missing = [key for key in COMMON_KEYS if key not in record]
+    if isinstance(record, CommonMeta) and 0 < len(missing) < len(COMMON_KEYS):
+        raise ValueError(f"the metadata of a node has no {missing[0]!r}")
 
 
 def tensor_file(file: Path) -> Path:

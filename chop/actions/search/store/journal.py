@@ -146,6 +146,8 @@ class JournalBackend:
     def close(self) -> None:
         """Give the file and its lock back."""
         if self._file >= 0:
+            if self._locked and not os.fstat(self._file).st_size:  # no study could be written
+                self.path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = -1
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import MaseMetadata, Operands, TensorMeta, mase
+from chop.ir.graph.mase_metadata import COMMON_KEYS, MaseMetadata, Operands, TensorMeta, mase
 from chop.ir.operands import bind_operands, flatten
 from chop.ir.ops import MASE_TYPES, identify
 from chop.passes.base import graph_pass, has_metadata
@@ -70,7 +70,7 @@ def _common(node: fx.Node) -> Iterator[str]:
     meta = mase(node)
     if meta.node is not node:
         yield "has the metadata of another node"
-    missing = [k for k in ("mase_type", "mase_op", "args", "results") if k not in meta.common]
+    missing = [k for k in COMMON_KEYS if k not in meta.common]
     if missing:
         yield f"has no {', '.join(missing)}"
         return
