@@ -24,11 +24,11 @@ import torch
 import torch.nn.functional as F
 from tabulate import tabulate
 
-from chop.actions.search.location import StudyLocation
-from chop.actions.search.problem import Problem
-from chop.actions.search.report.page import write_report
+from chop.actions.search.results.page.page import write_report
 from chop.actions.search.run_study import run_study
 from chop.actions.search.search import make_problem
+from chop.actions.search.spec.problem import Problem
+from chop.actions.search.store.location import StudyLocation
 from chop.dataset import MaseDataModule
 from chop.dataset.tensors import TensorSplit
 from chop.ir import MaseGraph

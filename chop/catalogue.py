@@ -108,7 +108,7 @@ def _datasets() -> list[Row]:
 
 
 def _runners() -> list[Row]:
-    from chop.actions.search.runners.base import RUNNERS
+    from chop.actions.search.metrics.base import RUNNERS
     from chop.passes.base import written
 
     return [

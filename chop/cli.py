@@ -158,7 +158,7 @@ def report_command(
 
     `ch report my-search --open` shows the Pareto front, its designs, and how to repeat the search.
     """
-    from chop.actions.search.report import find_record, write_report
+    from chop.actions.search.results.page import find_record, write_report
 
     page = write_report(find_record(project, project_dir or default_project_dir()), output)
     print(page)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from chop.actions.config import ConfigError, RunConfig, default_project_dir
-from chop.actions.search.running import FILE as RUNNING
+from chop.actions.search.store.running import FILE as RUNNING
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.actions.search.search_space.in_place import InPlace
+from chop.actions.search.space.reconfigure import InPlace
 from chop.ir import MaseGraph
 from chop.numerics import frozen_weights
 from chop.numerics.integer import Integer

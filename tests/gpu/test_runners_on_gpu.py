@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from chop.actions.search.runners.base import RUNNERS, Scene, Trial
+from chop.actions.search.metrics.base import RUNNERS, RunnerContext, Trial
 from chop.dataset import MaseDataModule
 from chop.ir import MaseGraph
 from chop.models import get_model, get_model_info
@@ -31,17 +31,17 @@ def scene_on(device):
     graph, _ = Pipeline(["init_metadata", ("add_common_metadata", given)])(MaseGraph(model))
     graph.model.to(device)
     info = get_model_info("jsc-s")
-    return Scene(graph, info, "cls", data, data.dataset_info, torch.device(device))
+    return RunnerContext(graph, info, "cls", data, data.dataset_info, torch.device(device))
 
 
-def trial_of(scene):
-    graph = scene.graph.clone()
+def trial_of(context):
+    graph = context.graph.clone()
     return Trial(0, {}, 1, make_graph=lambda: graph, model=graph.model)
 
 
 def run(name, device):
-    scene = scene_on(device)
-    return RUNNERS[name](scene, **OPTIONS.get(name, {}))(trial_of(scene))
+    context = scene_on(device)
+    return RUNNERS[name](context, **OPTIONS.get(name, {}))(trial_of(context))
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -53,9 +53,9 @@ def test_a_gpu_measures_what_a_cpu_measures(name):
 
 @pytest.mark.parametrize("name", sorted(set(RUNNERS) - {"latency"}))
 def test_a_runner_leaves_the_random_state_of_the_gpu_alone(name):
-    scene = scene_on(GPU)
-    runner, before = RUNNERS[name](scene, **OPTIONS.get(name, {})), torch.cuda.get_rng_state()
-    runner(trial_of(scene))
+    context = scene_on(GPU)
+    runner, before = RUNNERS[name](context, **OPTIONS.get(name, {})), torch.cuda.get_rng_state()
+    runner(trial_of(context))
     assert torch.equal(before, torch.cuda.get_rng_state())
 
 
@@ -72,8 +72,11 @@ def test_training_on_a_gpu_learns_and_repeats_itself(name):
 
 @pytest.mark.parametrize("options", [{}, {"per_class": True, "average": "macro"}])
 def test_an_evaluation_waits_for_the_gpu_once(options):
-    scene = scene_on(GPU)
-    runner, trial = RUNNERS["basic_evaluation"](scene, num_samples=1024, **options), trial_of(scene)
+    context = scene_on(GPU)
+    runner, trial = (
+        RUNNERS["basic_evaluation"](context, num_samples=1024, **options),
+        trial_of(context),
+    )
     runner(trial)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

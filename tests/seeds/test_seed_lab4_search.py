@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from chop.actions.config import RunConfig
 from chop.actions.search.parent import candidates_trained
 from chop.actions.search.problem import Problem
 from chop.actions.search.search_space.registry import space_of
+
+from chop.actions.config import RunConfig
 from chop.dataset import MaseDatasetInfo, cifar
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models import get_model, get_model_info

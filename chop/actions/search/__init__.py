@@ -1,1 +1,5 @@
-"""`ch search`: spaces, strategies, runners and engines that do not know each other."""
+"""`ch search`: spaces, samplers, metrics and engines that do not know each other."""
+
+from chop.actions.search.compat import old_paths
+
+old_paths.install()

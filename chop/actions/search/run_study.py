@@ -17,24 +17,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.actions.options import ConfigError
-from chop.actions.search.description import NEW_NAME, check_same, described_search
-from chop.actions.search.display import plan, progress_bar
-from chop.actions.search.engines.base import Engine, Here
-from chop.actions.search.engines.processes import Processes
-from chop.actions.search.location import StudyLocation, latest, next_free
-from chop.actions.search.problem import Problem, wrong_usage
-from chop.actions.search.results import DEFAULT_QUANTIZATION_CONFIG, Results
-from chop.actions.search.retrain import check_splits, retrain
+from chop.actions.search.metrics.population_train import forget, forget_recorded
+from chop.actions.search.results.description import NEW_NAME, check_same, described_search
+from chop.actions.search.results.display import plan, progress_bar
+from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results
+from chop.actions.search.results.retrain import check_splits, retrain
+from chop.actions.search.run.engines.base import Engine, Here
+from chop.actions.search.run.engines.processes import Processes
 from chop.actions.search.run.loop import SearchLoop, TrialFailed
-from chop.actions.search.runners.population_train import forget, forget_recorded
-from chop.actions.search.running import Note, Running
-from chop.actions.search.settings import Settings
+from chop.actions.search.run.worker import Worker
+from chop.actions.search.samplers.base import Strategy
+from chop.actions.search.spec.problem import Problem, wrong_usage
+from chop.actions.search.spec.settings import Settings
 from chop.actions.search.store.errors import StudyInUse
 from chop.actions.search.store.journal import is_being_written
+from chop.actions.search.store.location import StudyLocation, latest, next_free
+from chop.actions.search.store.running import Note, Running
 from chop.actions.search.store.study_store import StudyStore, read_about
 from chop.actions.search.store.urls import absolute_url, parse_url
-from chop.actions.search.strategies.base import Strategy
-from chop.actions.search.worker import Worker
 from chop.devices import parse_accelerator
 from chop.redaction import redacted
 from chop.training.interruption import Interrupted, Interruption
@@ -62,7 +62,7 @@ def prepared(problem: Problem) -> Prepared:
     if settings.retrain is not None:
         check_splits(problem.data_module)
     with wrong_usage():
-        strategy = settings.strategy(worker.quest, **settings.sampler_options)
+        strategy = settings.strategy(worker.sampler_context, **settings.sampler_options)
     return Prepared(whole_groups(settings, worker.group), worker, strategy)
 
 
@@ -91,7 +91,7 @@ def run_study(
         running.write(_note(location, began))
         with _engine(problem, location, settings, worker, workers) as engine:
             stopped = _search(_loop(ready, engine, store, location, visualizer), location)
-        results = Results(store, settings.goals, worker.space.config_of)
+        results = Results(store, settings.objectives, worker.space.config_of)
         forget_recorded(location.snapshots, results.outcomes, worker.group, settings.n_trials)
         page = {**described, **_circumstances(location, began, problem.accelerator)}
         page |= {"workers": workers, "baseline": baseline}
@@ -141,7 +141,7 @@ def _open_study(
     location: StudyLocation, settings: Settings, worker: Worker, described: Mapping[str, Any]
 ) -> StudyStore:
     """The study, which is new, or is resumed and about the same search."""
-    directions, choices = settings.goals.directions, worker.space.choices
+    directions, choices = settings.objectives.directions, worker.space.choices
     store = StudyStore(
         location.url, location.study, directions, choices, create=not location.continues
     )
@@ -187,11 +187,11 @@ def _loop(
 def _search(loop: SearchLoop, location: StudyLocation) -> BaseException | None:
     """Run the loop; the error or signal that stopped it, None if it ran to its end."""
     logger.info("Search started...")
-    goals = loop.settings.goals
+    objectives = loop.settings.objectives
     try:
         with (
             Interruption() as interruption,
-            progress_bar(goals, wanted=location.progress, log=logger.info) as loop.show,
+            progress_bar(objectives, wanted=location.progress, log=logger.info) as loop.show,
         ):
             loop.run(lambda: interruption.received)
     except TrialFailed as error:
@@ -346,11 +346,11 @@ def _make_engine(
 def _ray_engine(
     problem: Problem, location: StudyLocation, settings: Settings, worker: Worker, workers: int
 ) -> Engine:
-    from chop.actions.search.engines.ray import RayEngine
+    from chop.actions.search.run.engines.ray import RayEngine
 
     gpus = settings.gpus_per_trial
     if gpus is None:
-        gpus = 1 if worker.scene.device.type == "cuda" else 0
+        gpus = 1 if worker.context.device.type == "cuda" else 0
     problem = dataclasses.replace(problem, folder=None)  # which other machines do not have
     if problem.accelerator not in ("cpu", "mps"):
         # a worker sees the GPUs that Ray gives it, whatever their numbers are here

@@ -22,9 +22,9 @@ from chop.tools.config_load import convert_str_na_to_none, load_config
 if TYPE_CHECKING:  # torch is imported when there is work to do
     from torch import nn
 
-    from chop.actions.search.location import StudyLocation
-    from chop.actions.search.problem import Problem
-    from chop.actions.search.results import Results
+    from chop.actions.search.results.files import Results
+    from chop.actions.search.spec.problem import Problem
+    from chop.actions.search.store.location import StudyLocation
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +67,10 @@ def search(
     allow_nonfinite: bool = False,
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
-    from chop.actions.search.labs import conduct_by, own_strategy
-    from chop.actions.search.location import STUDY, StudyLocation
+    from chop.actions.search.compat.labs import conduct_by, own_strategy
     from chop.actions.search.run_study import run_study
-    from chop.actions.search.settings import check_tables, settings_of
+    from chop.actions.search.spec.settings import check_tables, settings_of
+    from chop.actions.search.store.location import STUDY, StudyLocation
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
@@ -106,7 +106,7 @@ def _check_engine(engine: str) -> None:
     if engine not in ENGINES:
         raise ValueError(unknown("engine", engine, ENGINES))
     if engine == "ray":
-        from chop.actions.search.engines.ray import import_ray
+        from chop.actions.search.run.engines.ray import import_ray
 
         import_ray()
 
@@ -128,7 +128,7 @@ def make_problem(
     allow_nonfinite: bool = False,
 ) -> Problem:
     """Load the parent, and trace it."""
-    from chop.actions.search.problem import Problem
+    from chop.actions.search.spec.problem import Problem
     from chop.actions.transform.source import Source
     from chop.checkpoints import refuse_nonfinite
     from chop.devices import parse_accelerator
@@ -168,10 +168,10 @@ def check_search(config: RunConfig, project: Project, from_file: Collection[str]
 
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
-    from chop.actions.search.labs import conduct_by, own_strategy, searches_itself
-    from chop.actions.search.parent import candidates_trained, parent_checkpoint, trains_parent
+    from chop.actions.search.compat.labs import conduct_by, own_strategy, searches_itself
     from chop.actions.search.run_study import check_study_exists, prepared
-    from chop.actions.search.settings import check_tables, settings_of
+    from chop.actions.search.spec.parent import candidates_trained, parent_checkpoint, trains_parent
+    from chop.actions.search.spec.settings import check_tables, settings_of
 
     check_tables(config.search, f"{config.config}: ")
     tables = candidates_trained(config)
@@ -225,8 +225,8 @@ def run_search(config: RunConfig, project: Project) -> None:
 
 def _location(config: RunConfig, project: Project) -> StudyLocation:
     """Where the options have the search run."""
-    from chop.actions.search.location import STUDY, StudyLocation
-    from chop.actions.search.running import read_note
+    from chop.actions.search.store.location import STUDY, StudyLocation
+    from chop.actions.search.store.running import read_note
 
     note = read_note(project.search_ckpts) if config.resume else None
     return StudyLocation(
@@ -249,7 +249,7 @@ def _noted(location: StudyLocation, begins: bool) -> Iterator[bool]:
 
     By the note of a search that `begins` --resume finds it, although it has no study yet.
     """
-    from chop.actions.search.running import Note, Running
+    from chop.actions.search.store.running import Note, Running
 
     with Running(location.folder) as running:
         if begins:
@@ -274,7 +274,7 @@ def _check_storage_given(config: RunConfig, project: Project) -> None:
 
 def _noted_study(folder: Path) -> tuple[str | None, str | None]:
     """The study of the search in a folder, and its storage without the password."""
-    from chop.actions.search.report.record import read_record
+    from chop.actions.search.results.page.record import read_record
 
     try:
         record = read_record(folder / "search.json")
@@ -285,8 +285,8 @@ def _noted_study(folder: Path) -> tuple[str | None, str | None]:
 
 def _check_space(tables: Mapping[str, Any]) -> None:
     """The name of the space can be wrong whatever the network is, which may have to be trained."""
-    from chop.actions.search.problem import wrong_usage
-    from chop.actions.search.search_space.registry import check_name
+    from chop.actions.search.space.registry import check_name
+    from chop.actions.search.spec.problem import wrong_usage
 
     name = tables["search_space"].get("name")
     if isinstance(name, str):
@@ -295,7 +295,7 @@ def _check_space(tables: Mapping[str, Any]) -> None:
 
 
 def _apply_or_search(problem: Problem, location: StudyLocation, config: RunConfig) -> None:
-    from chop.actions.search.apply import apply
+    from chop.actions.search.results.apply import apply
     from chop.actions.search.run_study import run_study
 
     if config.apply is not None:
@@ -313,7 +313,7 @@ def _apply_or_search(problem: Problem, location: StudyLocation, config: RunConfi
 
 def _report(results: Results, location: StudyLocation, config: RunConfig) -> None:
     """What was found, and where it is."""
-    from chop.actions.search.report.page import write_report
+    from chop.actions.search.results.page.page import write_report
 
     if results.best:
         logger.info("Best trial(s):")

@@ -17,12 +17,12 @@ import optuna
 import pytest
 import torch
 
-from chop.actions.search.outcome import Outcome
+from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.loop import SearchLoop
-from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
-from chop.actions.search.settings import settings_of
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
+from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.store.study_store import StudyStore
-from chop.actions.search.strategies.base import Quest, strategy_named
 
 CHOICES = Choices(
     [
@@ -102,9 +102,9 @@ class InOrder(Shuffled):
 def run_loop(path, sampler, engine, *, choices=CHOICES, seed=7, study="s", table=None, **setup):
     """Begin or resume a search; the loop when it is over."""
     settings = settings_of(table or tables(engine.directions, sampler=sampler, **setup))
-    store = StudyStore(str(path), study, settings.goals.directions, choices)
-    quest = Quest(choices, settings.goals.directions, settings.n_trials, seed)
-    strategy = strategy_named(sampler)(quest, **settings.sampler_options)
+    store = StudyStore(str(path), study, settings.objectives.directions, choices)
+    context = SamplerContext(choices, settings.objectives.directions, settings.n_trials, seed)
+    strategy = strategy_named(sampler)(context, **settings.sampler_options)
     loop = SearchLoop(strategy, engine, store, settings)
     with contextlib.closing(store):
         loop.resume(store.read_trials())
@@ -246,7 +246,7 @@ seed = 42
 ODD = '''
 import itertools, os, signal, time
 from pathlib import Path
-from chop.actions.search.runners.base import metric
+from chop.actions.search.metrics.base import metric
 
 BEGUN = itertools.count()
 

@@ -3,14 +3,16 @@
 import pytest
 
 from chop.actions.config import ConfigError
-from chop.actions.search.apply import _number
-from chop.actions.search.goals import Constraint, Goal, Goals
-from chop.actions.search.outcome import Outcome
+from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.results.apply import _number
 
 from .test_seen import Recorded, outcome
 
 LEAST = Constraint("accuracy", ">=", 0.9)
-GOALS = Goals((Goal("accuracy", "maximize"), Goal("bitops", "minimize")), None, (LEAST,))
+GOALS = Objectives(
+    (Objective("accuracy", "maximize"), Objective("bitops", "minimize")), None, (LEAST,)
+)
 
 
 def results(*outcomes):

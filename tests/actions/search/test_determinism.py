@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from chop.actions.search.results import Results
-from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
-from chop.actions.search.strategies.base import Quest, strategy_named
+from chop.actions.search.results.files import Results
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
 
 from .conftest import CHOICES, NUMBERS, InOrder, Killed, Shuffled, recorded, run_loop, tables
 
@@ -77,7 +77,7 @@ def test_the_importance_of_keys_does_not_depend_on_who_finished_first(tmp_path):
     found = []
     for engine in (InOrder(1, TWO), Shuffled(4, TWO, seed=0)):
         loop = run_loop(tmp_path / str(engine.slots), "random", engine, n_trials=40)
-        results = Results(loop.store, loop.settings.goals, config_of=lambda chosen: {})
+        results = Results(loop.store, loop.settings.objectives, config_of=lambda chosen: {})
         found.append(results.content({})["importance"])
     assert found[0] == found[1]
 
@@ -125,7 +125,7 @@ def test_trials_that_start_together_are_different_designs(case, alone):
 def test_every_key_varies_even_if_only_some_designs_have_it(sampler):
     keys = [Parameter(f"{n}/width", Range(0, 50), "name", (n,)) for n in "abcd"]
     choices = Choices([Parameter("name", OneOf(tuple("abcd"))), *keys])
-    strategy = strategy_named(sampler)(Quest(choices, ONE, 30, 3))
+    strategy = strategy_named(sampler)(SamplerContext(choices, ONE, 30, 3))
     found = {}
     for number in range(30):
         chosen = strategy.ask(number)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from chop.actions.search.goals import Constraint, Goal, Goals
+from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.store.errors import StorageError
 from chop.actions.search.store.study_store import StudyStore
 
@@ -120,14 +120,14 @@ def test_fail_fast_stops_at_the_first_failure(searches):
     ],
 )
 def test_a_search_that_is_cut_short_leaves_its_files(tmp_path, monkeypatch, fail_fast, bad, said):
-    judged, numbers = Goals.violations, iter(range(100))
+    judged, numbers = Objectives.violations, iter(range(100))
 
-    def planted(goals, metrics):
+    def planted(objectives, metrics):
         if next(numbers) in bad:
             raise ArithmeticError("planted")
-        return judged(goals, metrics)
+        return judged(objectives, metrics)
 
-    monkeypatch.setattr(Goals, "violations", planted)
+    monkeypatch.setattr(Objectives, "violations", planted)
     table = predecessor.tables(setup={"n_trials": 4, "fail_fast": fail_fast})
     with pytest.raises(ValueError, match=said):
         predecessor.run(make_scene(), tmp_path, table)
@@ -147,11 +147,13 @@ def test_a_metric_that_is_no_number_fails_its_trial_by_name(searches):
 
 @pytest.mark.parametrize("name", ["accuracy", "bitops"])
 def test_no_objective_and_no_constraint_takes_what_is_no_number(name):
-    goals = Goals((Goal("accuracy", "maximize"),), None, (Constraint("bitops", "<=", 6.0),))
+    objectives = Objectives(
+        (Objective("accuracy", "maximize"),), None, (Constraint("bitops", "<=", 6.0),)
+    )
     metrics = {"accuracy": 0.5, "bitops": 5.0, "loss": math.nan}
-    assert goals.values(metrics) == [0.5]
+    assert objectives.values(metrics) == [0.5]
     with pytest.raises(ValueError, match=f"the metric {name} is nan"):
-        goals.values(metrics | {name: math.nan})
+        objectives.values(metrics | {name: math.nan})
 
 
 @pytest.mark.slow

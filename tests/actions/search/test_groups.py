@@ -6,13 +6,14 @@ import random
 
 import pytest
 
-from chop.actions.search import display, families
-from chop.actions.search.engines.base import Group, Here, Note, Task, WorkerDied, reported
-from chop.actions.search.outcome import Outcome
+from chop.actions.search.metrics import stackable
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.results import display
+from chop.actions.search.run.engines.base import Group, Here, Note, Task, WorkerDied, reported
 from chop.actions.search.run.loop import Progress, SearchLoop
-from chop.actions.search.settings import settings_of
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.store.study_store import StudyStore
-from chop.actions.search.strategies.base import Quest, strategy_named
 
 from .conftest import CHOICES, Killed, measure, recorded, tables
 
@@ -78,8 +79,8 @@ class Groups:
 def search(path, engine, *, sampler="tpe", trials=22, recorded_groups=None, **setup):
     table = tables(WAYS, sampler=sampler, n_trials=trials, **({"in_flight": SIZE} | setup))
     settings = settings_of(table)
-    store = StudyStore(str(path), "s", settings.goals.directions, CHOICES)
-    strategy = strategy_named(sampler)(Quest(CHOICES, WAYS, trials, 7))
+    store = StudyStore(str(path), "s", settings.objectives.directions, CHOICES)
+    strategy = strategy_named(sampler)(SamplerContext(CHOICES, WAYS, trials, 7))
     noted = [] if recorded_groups is None else recorded_groups
     loop = SearchLoop(strategy, engine, store, settings, group_size=SIZE, group_stored=noted.append)
     with contextlib.closing(store):
@@ -179,7 +180,7 @@ class Talkative(Fake):
     """A worker that says why it trains some of them alone."""
 
     def run_together(self, designs):
-        families.logger.warning("trials 1, 3 are trained one by one: %s", "they are odd")
+        stackable.logger.warning("trials 1, 3 are trained one by one: %s", "they are odd")
         return super().run_together(designs)
 
 
@@ -192,9 +193,9 @@ def test_a_process_whose_log_nobody_reads_reports_why_it_trains_one_by_one(caplo
 
 
 def test_a_rate_is_told_once_a_whole_group_has_ended(monkeypatch):
-    said, goals = [], settings_of(tables()).goals
+    said, objectives = [], settings_of(tables()).objectives
     monkeypatch.setattr(display, "EVERY", 0.0)
-    show = display._lines(goals, said.append)
+    show = display._lines(objectives, said.append)
     progress = Progress(10, done=1, group_size=4)
     show(progress)
     assert said[-1].startswith("1 trial, ")

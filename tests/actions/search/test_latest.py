@@ -81,12 +81,12 @@ def test_a_new_search_has_the_next_number(folder):
 
 FORGETFUL = """
 import os
-from chop.actions.search.strategies.base import Strategy, register_strategy
+from chop.actions.search.samplers.base import Strategy, register_strategy
 
 @register_strategy("forgetful")
 class Forgetful(Strategy):
     def ask(self, number):
-        return self.quest.choices.nth(number)
+        return self.context.choices.nth(number)
 
     def adopt(self, number, chosen, notes):
         assert "FINISHED" not in os.environ

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chop.actions.search.engines.base import WorkerDied
+from chop.actions.search.metrics.rungs import KnownTrials
+from chop.actions.search.run.engines.base import WorkerDied
 from chop.actions.search.run.trial_table import NEXT, Phase, TrialEntry, TrialTable
-from chop.actions.search.rungs import KnownTrials
 
 from .conftest import InOrder, Killed, Shuffled, recorded, run_loop
 

@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 
 from chop.actions.search.run.loop import SearchLoop
-from chop.actions.search.search_space.choices import Choices, OneOf, Parameter
-from chop.actions.search.settings import settings_of
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.space.choices import Choices, OneOf, Parameter
+from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.store.study_store import StudyStore
-from chop.actions.search.strategies.base import Quest, strategy_named
 
 from . import test_predecessor as predecessor
 from .conftest import InOrder, tables
@@ -42,7 +42,7 @@ def growth(path, sampler, first=300, last=1300):
     """Bytes that a search keeps of each trial."""
     settings = settings_of(tables(TWO, sampler=sampler, n_trials=last + 10))
     record = StudyStore(str(path), "s", TWO, TEN)
-    strategy = strategy_named(sampler)(Quest(TEN, TWO, settings.n_trials, 7))
+    strategy = strategy_named(sampler)(SamplerContext(TEN, TWO, settings.n_trials, 7))
     engine = Weighed(record, (first, last))
     tracemalloc.start()
     try:

@@ -5,16 +5,16 @@ import json
 import optuna
 import pytest
 import torch
-
-from chop.actions import search
-from chop.actions.config import ConfigError
-from chop.actions.search.search_space.registry import space_named
+from chop.actions.search.search_space import get_search_space_cls
 from chop.actions.search.strategies import (
     SEARCH_STRATEGY_MAP,
     SearchStrategyBase,
     SearchStrategyOptuna,
 )
-from chop.actions.search.strategies.base import Strategy
+
+from chop.actions import search
+from chop.actions.config import ConfigError
+from chop.actions.search.samplers.base import Strategy
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 
@@ -41,8 +41,8 @@ class Backwards(Strategy):
     looks_back = False
 
     def ask(self, number):
-        size = self.quest.choices.size
-        return self.quest.choices.nth(size - 1 - number) if number < size else None
+        size = self.context.choices.size
+        return self.context.choices.nth(size - 1 - number) if number < size else None
 
 
 class Mapped(SearchStrategyOptuna):
@@ -140,7 +140,7 @@ def test_a_notebook_calls_the_class_itself(network, tmp_path):
     facts = (info, data, dataset_info, task)
     made = Mapped(*facts, tables("mapped", "backwards")["strategy"], "cpu", tmp_path)
     x = {"x": data.train_dataset[:4][0]}
-    space = space_named(SPACE["name"])(model, info, SPACE, x, "cpu")
+    space = get_search_space_cls(SPACE["name"])(model, info, SPACE, x, "cpu")
     results = made.search(space)
     assert len(results.outcomes) == 6
     assert (tmp_path / "best.json").exists()
@@ -201,7 +201,7 @@ def test_the_command_takes_them_from_a_file(searches):
 
 def test_the_values_of_a_range_are_listed_for_the_labs_hooks(network):
     model, info, _, _, data = network
-    cls = space_named(SPACE["name"])
+    cls = get_search_space_cls(SPACE["name"])
     dummy = {"x": data.train_dataset[0][0][None]}
 
     def listed(width):

@@ -128,7 +128,7 @@ def test_a_url_without_its_password_is_used_with_the_one_of_the_environment(tmp_
 def test_a_failed_trial_and_a_refusal_say_nothing_of_the_password(tmp_path, role):
     user, place = role
     (tmp_path / "leaky.py").write_text(
-        "from chop.actions.search.runners.base import metric\n"
+        "from chop.actions.search.metrics.base import metric\n"
         "@metric('leaky', side='software', better='minimize')\n"
         "def leaky(trial) -> float:\n"
         "    '''Fail with a URL.'''\n"
@@ -145,7 +145,7 @@ def test_a_failed_trial_and_a_refusal_say_nothing_of_the_password(tmp_path, role
 
 
 def test_pages_of_older_searches_are_made_without_the_password(tmp_path):
-    from chop.actions.search.report.record import read_record
+    from chop.actions.search.results.page.record import read_record
 
     url = f"postgresql://host/db?password={ENCODED}"
     content = '{"version": 1, "objectives": [{"name": "a", "direction": "maximize"}], "trials": [],'

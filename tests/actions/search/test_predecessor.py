@@ -10,15 +10,15 @@ import torch
 
 from chop.actions.config import ConfigError
 from chop.actions.search import search as search_module
-from chop.actions.search.apply import apply
-from chop.actions.search.display import goals_text
-from chop.actions.search.goals import Constraint, Goal, Goals
-from chop.actions.search.location import StudyLocation
-from chop.actions.search.problem import Problem
-from chop.actions.search.runners.base import Runner, register_runner
-from chop.actions.search.search_space.choices import Choices, OneOf, Parameter
-from chop.actions.search.settings import settings_of
-from chop.actions.search.strategies.base import Quest, strategy_named
+from chop.actions.search.metrics.base import Runner, register_runner
+from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
+from chop.actions.search.results.apply import apply
+from chop.actions.search.results.display import objectives_text
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.space.choices import Choices, OneOf, Parameter
+from chop.actions.search.spec.problem import Problem
+from chop.actions.search.spec.settings import settings_of
+from chop.actions.search.store.location import StudyLocation
 
 from .runners.conftest import make_scene
 
@@ -51,21 +51,23 @@ def tables(**further):
 
 
 @pytest.fixture(scope="module")
-def scene():
+def context():
     return make_scene()
 
 
-def problem_of(scene, table, number=3):
-    return Problem(scene.graph, scene.model_info, "cls", scene.data_module, table, "cpu", number)
+def problem_of(context, table, number=3):
+    return Problem(
+        context.graph, context.model_info, "cls", context.data_module, table, "cpu", number
+    )
 
 
-def run(scene, folder, table, **options):
+def run(context, folder, table, **options):
     return search_module.search(
-        scene.graph.clone().model,
-        scene.model_info,
+        context.graph.clone().model,
+        context.model_info,
         "cls",
-        scene.dataset_info,
-        scene.data_module,
+        context.dataset_info,
+        context.data_module,
         table,
         folder,
         "cpu",
@@ -80,11 +82,11 @@ def rows(results):
     ]
 
 
-def test_metrics_are_fresh_for_every_trial(scene):
+def test_metrics_are_fresh_for_every_trial(context):
     """A design measured after others scores what it scores alone."""
-    worker = problem_of(scene, tables()).worker()
+    worker = problem_of(context, tables()).worker()
     designs = [worker.space.choices.nth(i) for i in (0, 13, 26)]
-    alone = [problem_of(scene, tables()).worker().run(0, d).software for d in designs]
+    alone = [problem_of(context, tables()).worker().run(0, d).software for d in designs]
     assert [worker.run(0, d).software for d in designs] == alone
     assert [worker.run(0, d).software for d in reversed(designs)] == alone[::-1]
 
@@ -92,7 +94,7 @@ def test_metrics_are_fresh_for_every_trial(scene):
 @pytest.fixture
 def _spoiler():
     """A runner that trains, badly."""
-    from chop.actions.search.runners.base import RUNNERS
+    from chop.actions.search.metrics.base import RUNNERS
 
     @register_runner("spoiler", "hardware")
     class Spoiler(Runner):
@@ -112,26 +114,26 @@ def _spoiler():
 
 
 @pytest.mark.usefixtures("_spoiler")
-def test_every_trial_starts_from_the_pristine_model(scene):
-    before = copy.deepcopy(scene.graph.model.state_dict())
-    clean = problem_of(scene, tables()).worker()
+def test_every_trial_starts_from_the_pristine_model(context):
+    before = copy.deepcopy(context.graph.model.state_dict())
+    clean = problem_of(context, tables()).worker()
     spoilt = tables(hw_runner={"spoiler": {}, "average_bitwidth": {}})
-    worker = problem_of(scene, spoilt).worker()
+    worker = problem_of(context, spoilt).worker()
     design = worker.space.choices.nth(26)
     bad = worker.run(0, design).software
     model = worker.space.candidate(worker.space.config_of(design)).model
     good = clean.space.candidate(clean.space.config_of(design)).model
-    x = scene.data_module.train_dataset[:8][0]
+    x = context.data_module.train_dataset[:8][0]
     assert torch.equal(model.eval()(x), good.eval()(x))
     assert bad == worker.run(1, design).software
-    after = scene.graph.model.state_dict()
+    after = context.graph.model.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_seeds_by_type_really_vary(scene, tmp_path):
+def test_seeds_by_type_really_vary(context, tmp_path):
     table = tables()
     table["search_space"] |= {"setup": {"by": "type"}, "seed": {"linear": {"config": seed()}}}
-    results = run(scene, tmp_path, table)
+    results = run(context, tmp_path, table)
     assert len({out.hardware["average_bitwidth"] for out in results.outcomes.values()}) > 1
     widths = {results.config(n)["seq_blocks_2"]["config"]["weight_width"] for n in results.outcomes}
     assert len(widths) > 1
@@ -146,15 +148,15 @@ def test_seeds_by_type_really_vary(scene, tmp_path):
     ],
 )
 def test_a_sum_honours_the_directions_of_its_metrics(direction, honour, value):
-    goals = (Goal("accuracy", "maximize"), Goal("average_bitwidth", "minimize", 0.2))
-    summed = Goals(goals, direction, honour_directions=honour)
+    objectives = (Objective("accuracy", "maximize"), Objective("average_bitwidth", "minimize", 0.2))
+    summed = Objectives(objectives, direction, honour_directions=honour)
     assert summed.values({"accuracy": 0.8, "average_bitwidth": 4.0}) == [pytest.approx(value)]
 
 
 def test_the_plan_says_what_is_added_and_what_is_taken_off():
-    goals = (Goal("accuracy", "maximize"), Goal("average_bitwidth", "minimize", 0.2))
+    objectives = (Objective("accuracy", "maximize"), Objective("average_bitwidth", "minimize", 0.2))
     limit = (Constraint.parse("average_bitwidth <= 6", "here"),)
-    said = goals_text(Goals(goals, "maximize", limit))
+    said = objectives_text(Objectives(objectives, "maximize", limit))
     assert (
         said == "one objective: maximize +1 accuracy -0.2 average_bitwidth; average_bitwidth <= 6"
     )
@@ -162,7 +164,7 @@ def test_the_plan_says_what_is_added_and_what_is_taken_off():
 
 @pytest.mark.parametrize("honour", [True, False])
 def test_a_summed_search_chooses_narrow_weights_only_if_it_honours_directions(
-    scene, tmp_path, honour
+    context, tmp_path, honour
 ):
     """The weights count so much that accuracy does not."""
     table = tables(
@@ -175,21 +177,21 @@ def test_a_summed_search_chooses_narrow_weights_only_if_it_honours_directions(
             "honour_directions": honour,
         },
     )
-    results = run(scene, tmp_path, table)
+    results = run(context, tmp_path, table)
     assert results.chosen.hardware["average_bitwidth"] == (2 if honour else 8)
 
 
-def test_a_seed_gives_the_same_search_twice_and_another_seed_another(scene, tmp_path):
-    first = rows(run(scene, tmp_path / "1", tables(), seed=5))
+def test_a_seed_gives_the_same_search_twice_and_another_seed_another(context, tmp_path):
+    first = rows(run(context, tmp_path / "1", tables(), seed=5))
     torch.manual_seed(99)
-    assert rows(run(scene, tmp_path / "2", tables(), seed=5)) == first
-    assert rows(run(scene, tmp_path / "3", tables(), seed=6)) != first
+    assert rows(run(context, tmp_path / "2", tables(), seed=5)) == first
+    assert rows(run(context, tmp_path / "3", tables(), seed=6)) != first
 
 
-def test_a_metric_that_nobody_gives_is_refused_before_the_first_trial(scene, tmp_path):
+def test_a_metric_that_nobody_gives_is_refused_before_the_first_trial(context, tmp_path):
     table = tables(metrics={"accuracy": {}, "latency": {}})
     with pytest.raises(ConfigError, match="no runner measures 'latency'"):
-        run(scene, tmp_path, table)
+        run(context, tmp_path, table)
     table = tables(metrics={"acuracy": {}})
     with pytest.raises(ConfigError, match=r"measured: accuracy, loss, average_bitwidth"):
         settings_of(table)
@@ -201,7 +203,7 @@ PLANTED = Choices([Parameter(key, OneOf(tuple(range(12)))) for key in "abcdef"])
 
 def best_of(sampler, number, trials=40):
     """How near a sampler comes to a planted design."""
-    strategy = strategy_named(sampler)(Quest(PLANTED, ("minimize",), trials, number))
+    strategy = strategy_named(sampler)(SamplerContext(PLANTED, ("minimize",), trials, number))
     best = math.inf
     for n in range(trials):
         chosen = strategy.ask(n)
@@ -223,36 +225,36 @@ def test_tpe_beats_random_on_a_planted_problem():
 @pytest.mark.parametrize("scale", [0.5, -0.5])
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_early_stopping_hopes_for_what_really_counts_as_better(direction, scale, honour, summed):
-    goal = Goal("loss", direction, scale)
-    goals = Goals((goal,), summed, honour_directions=honour)
-    less, more = (goals.costs(goals.values({"loss": loss})) for loss in (1.0, 2.0))
-    assert goals.wants_more(goal) == (more < less)
+    objective = Objective("loss", direction, scale)
+    objectives = Objectives((objective,), summed, honour_directions=honour)
+    less, more = (objectives.costs(objectives.values({"loss": loss})) for loss in (1.0, 2.0))
+    assert objectives.wants_more(objective) == (more < less)
 
 
-def test_a_study_is_resumed_with_what_it_was_begun_with_alone(scene, tmp_path):
-    run(scene, tmp_path, tables(setup={"n_trials": 2}))
-    run(scene, tmp_path, tables(setup={"n_trials": 4}), resume=True)
+def test_a_study_is_resumed_with_what_it_was_begun_with_alone(context, tmp_path):
+    run(context, tmp_path, tables(setup={"n_trials": 2}))
+    run(context, tmp_path, tables(setup={"n_trials": 4}), resume=True)
     fewer = tables(sw_runner={"basic_evaluation": {"num_samples": 32}})
     with pytest.raises(ConfigError, match="belongs to a different search: its runners"):
-        run(scene, tmp_path, fewer, resume=True)
-    other = dataclasses.replace(scene, graph=scene.graph.clone())
+        run(context, tmp_path, fewer, resume=True)
+    other = dataclasses.replace(context, graph=context.graph.clone())
     with torch.no_grad():
         next(other.graph.model.parameters()).add_(1)
     with pytest.raises(ConfigError, match="belongs to a different search: its weights is"):
         run(other, tmp_path, tables(), resume=True)
 
 
-def test_applying_designs_of_another_file_is_refused(scene, tmp_path):
-    run(scene, tmp_path, tables(setup={"n_trials": 2}))
+def test_applying_designs_of_another_file_is_refused(context, tmp_path):
+    run(context, tmp_path, tables(setup={"n_trials": 2}))
     table = tables()
     table["search_space"]["seed"]["seq_blocks_2"]["config"] = seed([3, 5, 7])
-    config = SimpleNamespace(apply="0", model=type(scene.graph.model).__name__)
+    config = SimpleNamespace(apply="0", model=type(context.graph.model).__name__)
     with pytest.raises(ConfigError, match=r"its space.* is .*; apply its designs with the file"):
-        apply(problem_of(scene, table, 0), StudyLocation(tmp_path), config)
+        apply(problem_of(context, table, 0), StudyLocation(tmp_path), config)
 
 
-def test_applying_what_was_never_searched_leaves_nothing_behind(scene, tmp_path):
+def test_applying_what_was_never_searched_leaves_nothing_behind(context, tmp_path):
     config = SimpleNamespace(apply="best", model="m")
     with pytest.raises(ValueError, match=r"there is no study .search. in .*; correct --storage"):
-        apply(problem_of(scene, tables()), StudyLocation(tmp_path), config)
+        apply(problem_of(context, tables()), StudyLocation(tmp_path), config)
     assert not list(tmp_path.iterdir())

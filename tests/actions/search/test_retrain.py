@@ -11,11 +11,11 @@ import torch
 
 from chop.actions import search
 from chop.actions.config import ConfigError
-from chop.actions.search import families
-from chop.actions.search import retrain as module
-from chop.actions.search.report.page import write_report
-from chop.actions.search.settings import Retrain
-from chop.actions.search.worker import Worker
+from chop.actions.search.metrics import stackable
+from chop.actions.search.results import retrain as module
+from chop.actions.search.results.page.page import write_report
+from chop.actions.search.run.worker import Worker
+from chop.actions.search.spec.settings import Retrain
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
@@ -183,7 +183,7 @@ def test_designs_of_one_family_become_what_each_becomes_alone(
         return {number: load_graph(file).model for number, file in files.items()}
 
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
-        patch.setattr(families, "reason_against", lambda models, options: "so it is")
+        patch.setattr(stackable, "reason_against", lambda models, options: "so it is")
         _, single = run(**how)
     assert "search.retrain: trials 0 are trained one by one: so it is" in caplog.text
     alone = networks()

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from chop.actions import search
 from chop.actions.config import ConfigError
-from chop.actions.search.goals import dominates
-from chop.actions.search.outcome import Outcome
+from chop.actions.search.metrics.objectives import dominates
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.metrics.rungs import Rungs, RungScore, ranked
 from chop.actions.search.run.loop import SearchLoop
-from chop.actions.search.rungs import Rungs, RungScore, ranked
-from chop.actions.search.settings import settings_of
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.store.study_store import StudyStore
-from chop.actions.search.strategies.base import Quest, strategy_named
 
 from .conftest import CHOICES, InOrder, Killed, Shuffled, recorded, run_loop, tables
 
@@ -182,7 +182,7 @@ def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
     table = table_of("random")
     table["strategy"]["constraints"] = ["average_bitwidth <= 12"]
     settings, record = settings_of(table), StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES)
-    strategy = Noting(Quest(CHOICES, WAYS, 40, 7))
+    strategy = Noting(SamplerContext(CHOICES, WAYS, 40, 7))
     loop = SearchLoop(strategy, Climbing(2, WAYS), record, settings)
     loop.run()
     states = set()
@@ -204,7 +204,7 @@ def test_a_trial_that_was_stopped_too_soon_teaches_nothing(tmp_path, software):
         settings_of(table_of("random")),
         StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES),
     )
-    strategy = strategy_named("random")(Quest(CHOICES, WAYS, 40, 7))
+    strategy = strategy_named("random")(SamplerContext(CHOICES, WAYS, 40, 7))
     loop = SearchLoop(strategy, Climbing(2, WAYS), record, settings)
     hardware = {"average_bitwidth": 3.0}
     out = Outcome(0, "PRUNED", software=software, hardware=hardware)

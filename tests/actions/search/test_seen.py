@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from chop.actions.search.display import plan, progress_bar
-from chop.actions.search.goals import Constraint, Goal, Goals
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.results import Results
+from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.results.display import plan, progress_bar
+from chop.actions.search.results.files import Results
 from chop.actions.search.run.loop import Progress
 
-GOALS = Goals((Goal("accuracy", "maximize"), Goal("bitops", "minimize")))
+GOALS = Objectives((Objective("accuracy", "maximize"), Objective("bitops", "minimize")))
 
 
 class Recorded:
@@ -22,9 +22,9 @@ class Recorded:
     def __init__(self, outcomes):
         self.outcomes = outcomes
 
-    def results(self, goals):
+    def results(self, objectives):
         made = Results.__new__(Results)
-        made.goals, made.outcomes = goals, {out.number: out for out in self.outcomes}
+        made.objectives, made.outcomes = objectives, {out.number: out for out in self.outcomes}
         made.designs = {out.number: {"width": out.number} for out in self.outcomes}
         return made
 
@@ -42,15 +42,15 @@ def test_the_best_is_the_cheapest_that_is_about_as_good():
 
 
 def test_of_one_objective_the_best_is_the_best():
-    goals = Goals(GOALS.goals, summed="maximize")
+    objectives = Objectives(GOALS.members, summed="maximize")
     outcomes = [Outcome(n, "COMPLETE", (value,)) for n, value in enumerate((0.1, 0.9, 0.5))]
-    assert Recorded(outcomes).results(goals).chosen.number == 1
+    assert Recorded(outcomes).results(objectives).chosen.number == 1
 
 
 def test_constraints_that_no_design_meets_are_said_with_the_nearest():
-    goals = Goals(GOALS.goals, constraints=(Constraint("bitops", "<=", 5.0),))
+    objectives = Objectives(GOALS.members, constraints=(Constraint("bitops", "<=", 5.0),))
     outcomes = [outcome(0, 0.5, 10.0, (5.0,)), outcome(1, 0.4, 7.0, (2.0,))]
-    made = Recorded(outcomes).results(goals)
+    made = Recorded(outcomes).results(objectives)
     assert made.chosen is None
     assert made.nearest_miss() == "No design meets bitops <= 5; nearest is trial 1: bitops = 7"
 
@@ -138,8 +138,8 @@ def test_a_pruned_and_quantized_design_can_be_tested_afterwards(searches, ch, tm
 
 
 def test_the_plan_says_ranges_in_words():
-    from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, Range
-    from chop.actions.search.settings import settings_of
+    from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
+    from chop.actions.search.spec.settings import settings_of
 
     from .conftest import tables
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chop.actions.config import ConfigError
-from chop.actions.search.goals import Front, Goals, dominates
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.results import Results
-from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, unflatten_dict
-from chop.actions.search.settings import settings_of
+from chop.actions.search.metrics.objectives import Front, Objectives, dominates
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.results.files import Results
+from chop.actions.search.samplers.base import STRATEGIES, Strategy
+from chop.actions.search.space.choices import Choices, OneOf, Parameter, unflatten_dict
+from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.store.errors import StorageError
 from chop.actions.search.store.study_store import StudyStore
-from chop.actions.search.strategies.base import STRATEGIES, Strategy
 
 from .conftest import tables
 
@@ -40,7 +40,7 @@ def test_the_good_file_is_good():
     settings = settings_of(GOOD)
     assert settings.sampler == "tpe"
     assert settings.n_trials == 20
-    assert settings.goals.directions == ("maximize", "minimize")
+    assert settings.objectives.directions == ("maximize", "minimize")
 
 
 WRONG = {
@@ -114,8 +114,8 @@ def test_every_sampler_knows_its_options(name):
 
 def test_a_sampler_of_ones_own_may_have_options_besides_optunas():
     class Mine(STRATEGIES["tpe"]):
-        def __init__(self, quest, *, warmth: float = 0.5, **options):
-            super().__init__(quest, **options)
+        def __init__(self, context, *, warmth: float = 0.5, **options):
+            super().__init__(context, **options)
 
     assert Mine.options()["warmth"] is float
     assert Mine.options()["n_startup_trials"] is int
@@ -123,23 +123,23 @@ def test_a_sampler_of_ones_own_may_have_options_besides_optunas():
 
 
 class Warm(Strategy):
-    def __init__(self, quest, warmth: float = 0.5):
-        super().__init__(quest)
+    def __init__(self, context, warmth: float = 0.5):
+        super().__init__(context)
 
 
 class HandsOn(Warm):
-    def __init__(self, quest, **options):
-        super().__init__(quest, **options)
+    def __init__(self, context, **options):
+        super().__init__(context, **options)
 
 
 class TakesAny(Strategy):
-    def __init__(self, quest, **options):
-        super().__init__(quest)
+    def __init__(self, context, **options):
+        super().__init__(context)
 
 
 class Vague(Strategy):
-    def __init__(self, quest, *, warmth: "NotImported" = 3):  # noqa: F821
-        super().__init__(quest)
+    def __init__(self, context, *, warmth: "NotImported" = 3):  # noqa: F821
+        super().__init__(context)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ CHOICES = Choices(
 @pytest.fixture
 def results(tmp_path):
     """Three designs, one of which failed and two of which nobody beats."""
-    goals = settings_of(GOOD).goals
-    record = StudyStore(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    objectives = settings_of(GOOD).objectives
+    record = StudyStore(str(tmp_path / "j"), "s", objectives.directions, CHOICES)
     for number, (accuracy, bits) in enumerate([(1 / 3, 2.0), (None, None), (0.7, 32.0)]):
         outcome = Outcome(number, "FAIL", started=1e9, seconds=0.5, error="Traceback\nE: no")
         if accuracy is not None:
@@ -227,7 +227,7 @@ def results(tmp_path):
             )
         chosen = CHOICES.nth(number)
         record.add(chosen, {}, outcome)
-    return Results(record, goals, unflatten_dict)
+    return Results(record, objectives, unflatten_dict)
 
 
 def test_the_files_have_the_layout_of_the_labs(results, tmp_path, golden):
@@ -252,22 +252,22 @@ def test_the_table_of_the_log(results, golden):
 
 
 def test_one_objective_is_called_value(tmp_path):
-    goals = Goals(settings_of(GOOD).goals.goals, "maximize")
-    record = StudyStore(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    objectives = Objectives(settings_of(GOOD).objectives.members, "maximize")
+    record = StudyStore(str(tmp_path / "j"), "s", objectives.directions, CHOICES)
     record.add(CHOICES.nth(0), {}, Outcome(0, "COMPLETE", values=(0.5,)))
-    found = Results(record, goals, unflatten_dict)
+    found = Results(record, objectives, unflatten_dict)
     found.write(tmp_path, {}, {})
     assert json.loads((tmp_path / "log.json").read_text())["0"]["value"] == 0.5
     assert json.loads((tmp_path / "best.json").read_text())["0"]["value"] == [0.5]
 
 
 def test_many_trials_of_one_design_are_one_row(tmp_path):
-    goals = settings_of(GOOD).goals
-    record = StudyStore(str(tmp_path / "j"), "s", goals.directions, CHOICES)
+    objectives = settings_of(GOOD).objectives
+    record = StudyStore(str(tmp_path / "j"), "s", objectives.directions, CHOICES)
     for number in range(6):
         out = Outcome(number, "COMPLETE", values=(0.5 + number % 2, 3.0 + number % 2))
         record.add(CHOICES.nth(number % 2), {}, out)
-    assert [out.number for out in Results(record, goals, unflatten_dict).best] == [0, 1]
+    assert [out.number for out in Results(record, objectives, unflatten_dict).best] == [0, 1]
 
 
 points = st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2), st.integers(-2, 2)))

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from chop.actions.search.description import _written_size
-from chop.actions.search.search_space import parts
-from chop.actions.search.search_space.base import Space
-from chop.actions.search.search_space.choices import (
+from chop.actions.search.results.description import _written_size
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.space import pass_spaces
+from chop.actions.search.space.base import Space
+from chop.actions.search.space.choices import (
     Choices,
     OneOf,
     Parameter,
@@ -24,10 +25,9 @@ from chop.actions.search.search_space.choices import (
     flatten_dict,
     unflatten_dict,
 )
-from chop.actions.search.search_space.parts import frozen, part_for
-from chop.actions.search.search_space.registry import space_of
-from chop.actions.search.settings import settings_of
-from chop.actions.search.strategies.base import Quest, strategy_named
+from chop.actions.search.space.pass_spaces import frozen, part_for
+from chop.actions.search.space.registry import space_of
+from chop.actions.search.spec.settings import settings_of
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph import quantize_transform_pass
 from chop.registry import UnknownName
@@ -277,7 +277,7 @@ def test_a_key_of_setup_that_is_misspelt_is_refused_with_the_near_one():
 
 
 def test_tables_of_nodes_are_not_kept_without_end(graph, monkeypatch):
-    monkeypatch.setattr(parts, "KEPT_TABLES", 5)
+    monkeypatch.setattr(pass_spaces, "KEPT_TABLES", 5)
     made = space(graph, {"fc1": INTEGER | {"weight_width": {"min": 2, "max": 40}}})
     (part,) = made.parts.values()
     designs = [made.choices.nth(i) for i in range(30)]
@@ -312,7 +312,7 @@ def test_brute_force_on_a_grid_of_2_3_3_gives_each_of_18_designs_once(graph):
     made = space(graph, {"fc1": GRID})
     assert made.choices.size == 18
     for seed in range(5):
-        strategy = strategy_named("brute")(Quest(made.choices, ("maximize",), 100, seed))
+        strategy = strategy_named("brute")(SamplerContext(made.choices, ("maximize",), 100, seed))
         asked = [strategy.ask(n) for n in range(20)]
         assert asked[18:] == [None, None]
         assert len({repr(chosen) for chosen in asked[:18]}) == 18
@@ -355,7 +355,7 @@ def test_every_design_has_one_place_and_every_place_one_design(choices):
 def test_brute_force_visits_each_place_once(choices, seed):
     if choices.size > 500:
         return
-    strategy = strategy_named("brute")(Quest(choices, ("maximize",), 10**6, seed))
+    strategy = strategy_named("brute")(SamplerContext(choices, ("maximize",), 10**6, seed))
     asked = [strategy.ask(n) for n in range(choices.size + 1)]
     assert asked.pop() is None
     assert len({repr(chosen) for chosen in asked}) == choices.size
@@ -365,10 +365,10 @@ def test_brute_force_visits_each_place_once(choices, seed):
 @pytest.mark.parametrize("nodes", [34, 1200, 6000])
 def test_a_space_of_any_size_can_be_searched_and_talked_of(nodes):
     """10^30 designs, more than a float can count, more digits than Python writes."""
-    from chop.actions.search.display import summary
+    from chop.actions.search.results.display import summary
 
     choices = Choices([Parameter(f"{i}/config/w", OneOf(tuple(range(8)))) for i in range(nodes)])
-    strategy = strategy_named("random")(Quest(choices, ("maximize",), 10, 1))
+    strategy = strategy_named("random")(SamplerContext(choices, ("maximize",), 10, 1))
     asked = [strategy.ask(number) for number in range(12)]
     assert len({repr(chosen) for chosen in asked}) == 12
     varied = [key for key in asked[0] if len({chosen[key] for chosen in asked}) > 1]
@@ -386,7 +386,7 @@ def test_lists_of_lists_can_be_told_apart():
 def test_brute_force_refuses_a_continuum():
     choices = Choices([Parameter("a", Range(0.0, 1.0))])
     with pytest.raises(ValueError, match="give the range a step"):
-        strategy_named("brute")(Quest(choices, ("maximize",), 10, 0))
+        strategy_named("brute")(SamplerContext(choices, ("maximize",), 10, 0))
 
 
 @pytest.mark.parametrize("low", [0.0, 0.1, -3.3])
@@ -448,7 +448,7 @@ def test_a_candidate_is_bit_for_bit_what_its_design_gives_afresh(seed):
     draw = random.Random(seed)
     x = torch.randn(16, 6)
     before = {k: v.clone() for k, v in parent.model.state_dict().items()}
-    strategy = strategy_named("random")(Quest(made.choices, ("maximize",), 100, seed))
+    strategy = strategy_named("random")(SamplerContext(made.choices, ("maximize",), 100, seed))
     designs = [made.config_of(strategy.ask(n)) for n in range(6)]
     nothing = {name: {"config": {"name": None}} for name in designs[0]}
     for config in draw.choices([*designs, nothing], k=12):
@@ -482,7 +482,7 @@ WIDTH = {"by": "name", "seed": {"fc1": {"config": {"name": ["both"], "width": [4
 def problem(graph, **table):
     from types import SimpleNamespace
 
-    from chop.actions.search.problem import Problem
+    from chop.actions.search.spec.problem import Problem
 
     x, y = torch.randn(64, 6), torch.zeros(64, dtype=torch.long)
     batches = list(zip(x.split(16), y.split(16), strict=True))

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy
 from optuna.storages import RDBStorage
 
-from chop.actions.search.outcome import Outcome
+from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.store import database
 from chop.actions.search.store.errors import MissingStudy, StorageError, StudyInUse
 from chop.actions.search.store.study_store import StudyStore

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chop.actions.search.search import make_problem
-from chop.actions.search.search_space.base import Candidate
+from chop.actions.search.space.base import Candidate
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 
@@ -62,7 +62,7 @@ def problem(data, model):
 def test_a_trial_does_not_depend_on_those_before_it(data, model):
     made = problem(data, model)
     worker = made.worker()
-    strategy = made.settings().strategy(worker.quest)
+    strategy = made.settings().strategy(worker.sampler_context)
     designs = [strategy.ask(number) for number in range(4)]
     one_worker = [worker.run(n, design).software for n, design in enumerate(designs)]
     backwards = [worker.run(n, designs[n]).software for n in reversed(range(4))]
@@ -74,7 +74,7 @@ def test_what_is_scored_is_what_was_trained(data):
     """Rounded weights that an earlier epoch has left must not be taken for those of this one."""
     made = problem(data, "mlp")
     worker = made.worker()
-    design = made.settings().strategy(worker.quest).ask(0)
+    design = made.settings().strategy(worker.sampler_context).ask(0)
     found = worker.run(0, design).software
     fresh = made.worker()
     graph = fresh.space.build(fresh.space.config_of(design))

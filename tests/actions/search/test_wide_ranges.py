@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from chop.actions.search.search_space.choices import Choices, OneOf, Parameter, choice_of
-from chop.actions.search.strategies.base import Quest, strategy_named
+from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.space.choices import Choices, OneOf, Parameter, choice_of
 
 from .conftest import InOrder, Killed, recorded, run_loop
 
@@ -27,7 +27,9 @@ def wide(**keys):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_draws_from_a_wide_range(sampler, keys):
     choices = wide(**keys)
-    strategy = strategy_named(sampler)(Quest(choices, ("maximize",), 8, 0), **SAMPLERS[sampler])
+    strategy = strategy_named(sampler)(
+        SamplerContext(choices, ("maximize",), 8, 0), **SAMPLERS[sampler]
+    )
     widths = []
     for number in range(8):
         chosen = strategy.ask(number)
@@ -65,7 +67,7 @@ def test_a_wide_range_has_a_size_and_places():
 @pytest.mark.parametrize("sampler", ["brute", "grid"])
 def test_brute_force_refuses_more_designs_than_it_could_ever_try(sampler):
     with pytest.raises(ValueError, match=r"about 10\^18 designs.*; use tpe, random or nsgaii"):
-        strategy_named(sampler)(Quest(wide(), ("maximize",), 10, 0))
+        strategy_named(sampler)(SamplerContext(wide(), ("maximize",), 10, 0))
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from chop.actions.search.run.worker import Worker
 from chop.actions.search.run_study import _warn_of_idle
-from chop.actions.search.search_space.base import Candidate
-from chop.actions.search.settings import settings_of
-from chop.actions.search.worker import Worker
+from chop.actions.search.space.base import Candidate
+from chop.actions.search.spec.settings import settings_of
 
 from .conftest import CHOICES, tables
 
@@ -19,7 +19,7 @@ class Threads:
 
     side, trains = "software", False
 
-    def __init__(self, scene):
+    def __init__(self, context):
         pass
 
     def __call__(self, trial):
@@ -43,8 +43,8 @@ def worker():
         settings = dataclasses.replace(settings_of(tables(**setup)), runners=((runner, {}),))
         candidate = Candidate(torch.nn.Identity(), None)
         space = SimpleNamespace(choices=CHOICES, config_of=dict, candidate=lambda config: candidate)
-        scene = SimpleNamespace(seed=0, graph=SimpleNamespace(model=torch.nn.Identity()))
-        return Worker(space, scene, settings)
+        context = SimpleNamespace(seed=0, graph=SimpleNamespace(model=torch.nn.Identity()))
+        return Worker(space, context, settings)
 
     return make
 
@@ -103,5 +103,5 @@ def test_a_network_is_looked_at_after_it_was_trained_wherever_the_tables_stand(w
     made = worker()
     runners = tuple((cls, {}) for cls in order)
     space = SimpleNamespace(**vars(made.space), expect_training=lambda: None)
-    made = Worker(space, made.scene, dataclasses.replace(made.settings, runners=runners))
+    made = Worker(space, made.context, dataclasses.replace(made.settings, runners=runners))
     assert made.run(0, {}).software["accuracy"] == 1.0

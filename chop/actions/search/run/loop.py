@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chop.actions.search.engines.base import Engine, Group, Task, WorkerDied
-from chop.actions.search.goals import Front, Goals
-from chop.actions.search.outcome import Outcome
+from chop.actions.search.metrics.objectives import Front, Objectives
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.metrics.rungs import KnownTrials, RungScore
+from chop.actions.search.run.engines.base import Engine, Group, Task, WorkerDied
 from chop.actions.search.run.trial_table import Phase, TrialEntry, TrialTable
-from chop.actions.search.rungs import KnownTrials, RungScore
-from chop.actions.search.settings import Settings
+from chop.actions.search.samplers.base import Strategy
+from chop.actions.search.spec.settings import Settings
 from chop.actions.search.store.rows import StoredTrial
 from chop.actions.search.store.study_store import StudyStore
-from chop.actions.search.strategies.base import Strategy
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class SearchLoop:
         visualizer: Any = None,
     ) -> None:
         self.strategy, self.engine, self.store = strategy, engine, store
-        self.settings, self.goals = settings, settings.goals
+        self.settings, self.objectives = settings, settings.objectives
         self.show, self.visualizer = show, visualizer
         self.group_stored = group_stored  # is called with the first number of each stored group
         self.in_flight = settings.in_flight
@@ -197,7 +197,7 @@ class SearchLoop:
         self.strategy.tell(entry.number, *self._values_for_sampler(outcome))
         if outcome.feasible:
             assert outcome.values is not None
-            self.progress.front.add(entry.number, self.goals.costs(outcome.values))
+            self.progress.front.add(entry.number, self.objectives.costs(outcome.values))
         for rung, score in outcome.rungs.items():  # a new table: trials hold on to the old one
             scores = (*self._rung_scores.get(rung, ()), score)
             self._rung_scores = {**self._rung_scores, rung: scores}
@@ -212,11 +212,11 @@ class SearchLoop:
         """Objectives and violations; those of a stopped trial are the last that it reported."""
         if outcome.state == "COMPLETE":
             return outcome.values, outcome.violations
-        metrics, goals = {**outcome.hardware, **outcome.software}, self.goals
-        known = all(math.isfinite(metrics.get(name, math.nan)) for name in goals.metrics)
+        metrics, objectives = {**outcome.hardware, **outcome.software}, self.objectives
+        known = all(math.isfinite(metrics.get(name, math.nan)) for name in objectives.metrics)
         if outcome.state != "PRUNED" or not known:
             return None, outcome.violations
-        return goals.values(metrics), goals.violations(metrics)
+        return objectives.values(metrics), objectives.violations(metrics)
 
     # --- measuring
 
@@ -315,11 +315,11 @@ def _task(entry: TrialEntry) -> Task:
     return Task(entry.number, entry.chosen, entry.known)
 
 
-def front_of(outcomes: Iterable[Outcome], goals: Goals) -> list[Outcome]:
+def front_of(outcomes: Iterable[Outcome], objectives: Objectives) -> list[Outcome]:
     """The feasible outcomes on the Pareto front, in the order of their numbers."""
     front, by_number = Front(), {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.number):
         if outcome.feasible and outcome.values is not None:
-            front.add(outcome.number, goals.costs(outcome.values))
+            front.add(outcome.number, objectives.costs(outcome.values))
             by_number[outcome.number] = outcome
     return [by_number[number] for number in front.numbers]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.rungs import KnownTrials
-from chop.actions.search.strategies.base import Chosen
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.metrics.rungs import KnownTrials
+from chop.actions.search.samplers.base import Chosen
 
 
 class Phase(Enum):

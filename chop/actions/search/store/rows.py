@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, Strict, ValidationError
 
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.rungs import RungScore
-from chop.actions.search.search_space.choices import Choices
-from chop.actions.search.strategies.base import Chosen
-from chop.actions.search.strategies.optuna import encoded
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.metrics.rungs import RungScore
+from chop.actions.search.samplers.base import Chosen
+from chop.actions.search.samplers.optuna import encoded
+from chop.actions.search.space.choices import Choices
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chop.actions.config import ConfigError
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.search_space.choices import Choices
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.samplers.base import Chosen
+from chop.actions.search.samplers.optuna import quiet
+from chop.actions.search.space.choices import Choices
 from chop.actions.search.store.database import DatabaseBackend
 from chop.actions.search.store.errors import (
     MissingStudy,
@@ -19,8 +21,6 @@ from chop.actions.search.store.errors import (
 from chop.actions.search.store.journal import JournalBackend
 from chop.actions.search.store.rows import StoredTrial, TrialRow, stored_trial
 from chop.actions.search.store.urls import parse_url
-from chop.actions.search.strategies.base import Chosen
-from chop.actions.search.strategies.optuna import quiet
 from chop.redaction import redacted
 
 if TYPE_CHECKING:

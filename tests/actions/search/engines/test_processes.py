@@ -10,10 +10,10 @@ from multiprocessing import Pipe
 
 import pytest
 
-from chop.actions.search.engines import processes
-from chop.actions.search.engines.base import Group, Note, Task, WorkerDied
-from chop.actions.search.engines.processes import STARTS, Processes
-from chop.actions.search.outcome import Outcome
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.run.engines import processes
+from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
+from chop.actions.search.run.engines.processes import STARTS, Processes
 
 KILLED = -signal.SIGKILL
 PATIENCE = 600  # seconds, against tests that hang
@@ -135,7 +135,7 @@ def test_a_process_that_ends_by_itself_before_it_is_ready_ends_the_search(engine
 def test_a_worker_ends_with_a_search_that_was_killed():
     worker = (
         "import os, threading, time\n"
-        "from chop.actions.search.engines.child import _end_with\n"
+        "from chop.actions.search.run.engines.child import _end_with\n"
         "threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()\n"
         "print('busy', flush=True); time.sleep(600)"
     )

@@ -62,7 +62,7 @@ average_bitwidth.direction = "minimize"
 TROUBLE = """
 import os, signal, sys, time
 from pathlib import Path
-from chop.actions.search.runners.base import metric
+from chop.actions.search.metrics.base import metric
 
 @metric("trouble", side="software", better="minimize")
 def trouble(trial) -> float:
@@ -206,7 +206,7 @@ def test_why_workers_of_ray_train_one_by_one_is_in_the_log(folder, alone):
 def test_an_engine_that_cannot_start_its_workers_gives_no_warning_and_ends(alone, monkeypatch):
     for key, value in alone.items():
         monkeypatch.setenv(key, value)
-    module = importlib.import_module("chop.actions.search.engines.ray")
+    module = importlib.import_module("chop.actions.search.run.engines.ray")
     before = signal.getsignal(signal.SIGTERM)
     engine = module.RayEngine(b"no problem at all", 1, cpus=0.5)
     try:

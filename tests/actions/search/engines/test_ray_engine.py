@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from chop.actions import search
-from chop.actions.search.engines.base import Group, Note, Task, WorkerDied
-from chop.actions.search.outcome import Outcome
-from chop.actions.search.settings import SETUP, _checked
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
+from chop.actions.search.spec.settings import SETUP, _checked
 
-engine_module = importlib.import_module("chop.actions.search.engines.ray")
+engine_module = importlib.import_module("chop.actions.search.run.engines.ray")
 
 
 class RayError(Exception):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.actions.search.report import SearchRecord, report_page
+from chop.actions.search.results.page import SearchRecord, report_page
 
 SYNTHETIC = Path(__file__).parent / "synthetic.py"
 spec = importlib.util.spec_from_file_location("synthetic", SYNTHETIC)

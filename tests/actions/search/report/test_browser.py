@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from chop.actions.search.report import SearchRecord, report_page
+from chop.actions.search.results.page import SearchRecord, report_page
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None

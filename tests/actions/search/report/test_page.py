@@ -6,12 +6,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from chop.actions.search.report import SearchRecord, report_page, sections, write_report
-from chop.actions.search.report import columns as columns_module
-from chop.actions.search.report.columns import Columns, page_data
-from chop.actions.search.report.failures import failures
-from chop.actions.search.report.markup import Html, json_block, tag
-from chop.actions.search.report.numbers import compact, decimals, difference, duration, number
+from chop.actions.search.results.page import SearchRecord, report_page, sections, write_report
+from chop.actions.search.results.page import columns as columns_module
+from chop.actions.search.results.page.columns import Columns, page_data
+from chop.actions.search.results.page.failures import failures
+from chop.actions.search.results.page.markup import Html, json_block, tag
+from chop.actions.search.results.page.numbers import compact, decimals, difference, duration, number
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'\u2028"
 VOID = {"meta", "input", "br", "img", "link"}

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from chop.actions.search.report.progress import best_so_far, curves, hypervolume_so_far
-from chop.actions.search.report.record import Objective, SearchRecord
+from chop.actions.search.results.page.progress import best_so_far, curves, hypervolume_so_far
+from chop.actions.search.results.page.record import Objective, SearchRecord
 
 HIGH = Objective(name="accuracy", direction="maximize")
 LOW = Objective(name="bits", direction="minimize")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from chop.actions.config import ConfigError
-from chop.actions.search.report import find_record, read_record
-from chop.actions.search.report.record import SUM, SearchRecord
+from chop.actions.search.results.page import find_record, read_record
+from chop.actions.search.results.page.record import SUM, SearchRecord
 
 
 def test_a_search_is_found_by_name_by_folder_and_by_file(project, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from chop.actions.search.runners.base import Scene, Trial
+from chop.actions.search.metrics.base import RunnerContext, Trial
 from chop.dataset import MaseDataModule
 from chop.ir import MaseGraph
 from chop.models import get_model, get_model_info
@@ -36,7 +36,7 @@ def make_scene(name="jsc-tiny", dataset="jsc-sim", *, seed=0, device="cpu"):
     x = data.train_dataset[:256][0]
     graph = graph_of(settle(model, x), x[:4])
     graph.model.to(device)
-    return Scene(
+    return RunnerContext(
         graph=graph,
         model_info=get_model_info(name),
         task="cls",

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from chop.actions.search.runners import basic_evaluation
-from chop.actions.search.runners.base import RUNNERS, check_options
+from chop.actions.search.metrics import basic_evaluation
+from chop.actions.search.metrics.base import RUNNERS, check_options
 from chop.dataset.tensors import TensorSplit
 from chop.training.evaluate import evaluate
 from chop.training.steps import Mixed
@@ -110,10 +110,10 @@ def test_samples_behind_a_loader_are_scored_as_those_in_memory(jets, trial, monk
 
 
 def test_images_are_scored_too():
-    scene = make_scene("toy", "toy_tiny")
-    found = Evaluation(scene, num_samples=128)(make_trial(scene.graph))
-    split = scene.data_module.val_dataset
-    score = expected(scene.model, TensorSplit(split.x[:128], split.y[:128]))
+    context = make_scene("toy", "toy_tiny")
+    found = Evaluation(context, num_samples=128)(make_trial(context.graph))
+    split = context.data_module.val_dataset
+    score = expected(context.model, TensorSplit(split.x[:128], split.y[:128]))
     assert found["accuracy"] == score.accuracy
 
 

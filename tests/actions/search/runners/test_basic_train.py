@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.search.rungs import RungScore
-from chop.actions.search.runners.base import RUNNERS, Stopped, check_options
+from chop.actions.search.metrics.base import RUNNERS, Stopped, check_options
+from chop.actions.search.metrics.rungs import RungScore
 from chop.training.evaluate import evaluate
 from chop.training.loop import Training
 from chop.training.steps import Mixed
@@ -55,8 +55,8 @@ def test_a_quantized_candidate_is_trained_in_its_formats(jets):
 
 
 def test_images_are_learnt_too():
-    scene = make_scene("toy", "toy_tiny")
-    found = Train(scene, max_epochs=1, learning_rate=1e-2)(make_trial(scene.graph.clone()))
+    context = make_scene("toy", "toy_tiny")
+    found = Train(context, max_epochs=1, learning_rate=1e-2)(make_trial(context.graph.clone()))
     assert found["accuracy"] > 0.8
 
 

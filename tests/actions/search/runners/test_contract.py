@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from chop.actions.search.runners.base import RUNNERS, check_options
+from chop.actions.search.metrics.base import RUNNERS, check_options
 from chop.passes.graph import quantize_transform_pass
 
 from .conftest import make_scene, make_trial
@@ -30,9 +30,9 @@ def quantized(graph):
     return graph
 
 
-def made(name, scene):
+def made(name, context):
     cls = RUNNERS[name]
-    return cls(scene, **check_options(cls, EXAMPLES.get(name, {}), f"[{name}]"))
+    return cls(context, **check_options(cls, EXAMPLES.get(name, {}), f"[{name}]"))
 
 
 @pytest.fixture(scope="module", params=sorted(RUNNERS))
@@ -47,11 +47,11 @@ def images():
 
 @pytest.fixture(params=["jets", "images", "jets in train mode"])
 def setting(request):
-    """A scene, and a candidate in it."""
-    scene = request.getfixturevalue(request.param.split()[0])
-    graph = quantized(scene.graph)
+    """A context, and a candidate in it."""
+    context = request.getfixturevalue(request.param.split()[0])
+    graph = quantized(context.graph)
     graph.model.train("train" in request.param)
-    return scene, make_trial(graph)
+    return context, make_trial(graph)
 
 
 def traces(model):
@@ -76,8 +76,8 @@ def same(before, after):
 
 
 def test_a_runner_gives_exactly_its_metrics_as_numbers(name, setting):
-    scene, trial = setting
-    runner = made(name, scene)
+    context, trial = setting
+    runner = made(name, context)
     found = runner(trial)
     assert tuple(runner.metrics) == runner.available()
     assert found.keys() == set(runner.available())
@@ -88,32 +88,32 @@ def test_a_runner_gives_exactly_its_metrics_as_numbers(name, setting):
 
 
 def test_a_runner_leaves_no_traces(name, setting):
-    scene, trial = setting
-    before, parent = traces(trial.model), traces(scene.model)
-    runner = made(name, scene)
+    context, trial = setting
+    before, parent = traces(trial.model), traces(context.model)
+    runner = made(name, context)
     runner(trial)
     unchanged = same(before, traces(trial.model))
     assert unchanged is not RUNNERS[name].trains
-    assert same(parent, traces(scene.model))
+    assert same(parent, traces(context.model))
 
 
 def test_a_runner_says_the_same_twice(name, setting):
-    scene, trial = setting
+    context, trial = setting
     if RUNNERS[name].measures_time:
         return
     copy = make_trial(trial.graph.clone())
-    first = made(name, scene)(trial)
+    first = made(name, context)(trial)
     torch.manual_seed(99)
-    assert made(name, scene)(copy) == first
+    assert made(name, context)(copy) == first
 
 
 def test_a_runner_can_be_called_for_many_candidates(name, setting):
-    scene, trial = setting
+    context, trial = setting
     if RUNNERS[name].measures_time or RUNNERS[name].trains:
         return
-    runner = made(name, scene)
+    runner = made(name, context)
     first = runner(trial)
-    runner(make_trial(scene.graph.clone()))
+    runner(make_trial(context.graph.clone()))
     assert runner(trial) == first
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from chop.actions.search.runners.base import RUNNERS
+from chop.actions.search.metrics.base import RUNNERS
 from chop.dataset import get_dataset_info
 from chop.models import get_model
 from chop.passes.graph import (
@@ -87,8 +87,8 @@ def branches():
 
 @pytest.fixture(scope="module")
 def runners():
-    scene = make_scene()
-    return [RUNNERS[name](scene) for name in COUNTED]
+    context = make_scene()
+    return [RUNNERS[name](context) for name in COUNTED]
 
 
 def counted(runners, graph):
@@ -123,9 +123,9 @@ def test_costs_of_a_fresh_graph_are_those_of_the_passes(branches, runners, data)
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
 def test_weights_that_are_zero_cost_nothing_if_that_is_wanted(branches, sparsity):
-    scene = make_scene()
-    sparse = [RUNNERS[name](scene, sparse=True) for name in ("flops", "macs", "bitops")]
-    dense = [RUNNERS[name](scene) for name in ("flops", "macs", "bitops")]
+    context = make_scene()
+    sparse = [RUNNERS[name](context, sparse=True) for name in ("flops", "macs", "bitops")]
+    dense = [RUNNERS[name](context) for name in ("flops", "macs", "bitops")]
     graph = branches.clone()
     quantize_transform_pass(graph, {"by": "type", "conv2d": {"config": integer([8, 8, 8])}})
     how = {"scope": "local", "granularity": "elementwise", "method": "l1-norm"}
@@ -135,7 +135,7 @@ def test_weights_that_are_zero_cost_nothing_if_that_is_wanted(branches, sparsity
     assert counted(sparse, graph) == wanted
     assert counted(dense, graph)["macs"] == counted(dense, branches)["macs"]
     assert counted(dense, graph)["bitops"] > (1 + sparsity) * wanted["bitops"] * 0.9
-    size = RUNNERS["model_size"](scene, sparse=True)(make_trial(graph))["model_size"]
+    size = RUNNERS["model_size"](context, sparse=True)(make_trial(graph))["model_size"]
     statistics = sum(b.nbytes for n, b in graph.model.named_buffers() if "mask" not in n)
     assert size == total["weight_bits"] / 8 + statistics
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.search.runners.base import RUNNERS, Runner, check_options, metric
-from chop.actions.search.runners.labs import (
+from chop.actions.search.compat.lab_runners import (
     HW_RUNNERS,
     SW_RUNNERS,
     get_hw_runner,
     get_sw_runner,
 )
+from chop.actions.search.metrics.base import RUNNERS, Runner, check_options, metric
 from chop.dataset import MaseDataModule
 from chop.ir import MaseGraph
 from chop.models import get_model, get_model_info

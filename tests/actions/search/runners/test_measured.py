@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.search.runners.base import RUNNERS, check_options
-from chop.actions.search.runners.sqnr import LIMIT
+from chop.actions.search.metrics.base import RUNNERS, check_options
+from chop.actions.search.metrics.sqnr import LIMIT
 from chop.passes.graph import quantize_transform_pass
 
 from .conftest import graph_of, make_trial

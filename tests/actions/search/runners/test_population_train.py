@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.search.runners.base import RUNNERS, Stopped, check_options
+from chop.actions.search.metrics.base import RUNNERS, Stopped, check_options
 from chop.passes import run_pass
 from chop.training.population import population as population_module
 
@@ -242,9 +242,9 @@ class Killed(BaseException):
 
 
 def scene_in(folder):
-    scene = make_scene()
-    object.__setattr__(scene, "folder", folder)
-    return scene
+    context = make_scene()
+    object.__setattr__(context, "folder", folder)
+    return context
 
 
 @pytest.mark.sampled(1)
@@ -252,7 +252,7 @@ def scene_in(folder):
 def test_a_population_that_was_killed_goes_on_from_its_last_epoch(tmp_path, monkeypatch, epoch):
     options = BUDGET | {"rungs": [2], "population": 4}
     whole = Train(scene_in(None), **options).together([joint(n) for n in range(4, 8)])
-    scene, finish = scene_in(tmp_path / "kept"), population_module.Population.enter_scores
+    context, finish = scene_in(tmp_path / "kept"), population_module.Population.enter_scores
     taken = []
 
     def fatal(self, **how):
@@ -263,10 +263,10 @@ def test_a_population_that_was_killed_goes_on_from_its_last_epoch(tmp_path, monk
 
     monkeypatch.setattr(population_module.Population, "enter_scores", fatal)
     with pytest.raises(Killed):
-        Train(scene, **options).together([joint(n) for n in range(4, 8)])
+        Train(context, **options).together([joint(n) for n in range(4, 8)])
     files = list((tmp_path / "kept").iterdir())
     assert [file.name.startswith("4-0-") for file in files] == [True] * (epoch > 1)
-    resumed = Train(scene, **options).together([joint(n) for n in range(4, 8)])
+    resumed = Train(context, **options).together([joint(n) for n in range(4, 8)])
     assert taken == [*range(epoch), *range(epoch - 1, 3)]
     assert {n: str(r) for n, r in resumed.items() if isinstance(r, Stopped)} == {
         n: str(r) for n, r in whole.items() if isinstance(r, Stopped)
@@ -278,18 +278,18 @@ def test_a_population_that_was_killed_goes_on_from_its_last_epoch(tmp_path, monk
 
 @pytest.mark.slow
 def test_other_options_do_not_go_on_from_a_snapshot(tmp_path):
-    scene = scene_in(tmp_path)
+    context = scene_in(tmp_path)
     trials = [plain(0), plain(1)]
-    Train(scene, **BUDGET).together(trials)
+    Train(context, **BUDGET).together(trials)
     other = BUDGET | {"learning_rate": 0.005}
-    found = Train(scene, **other).together([plain(0), plain(1)])
-    assert found[0] == pytest.approx(Alone(scene, **other)(plain(0)), rel=1e-6)
+    found = Train(context, **other).together([plain(0), plain(1)])
+    assert found[0] == pytest.approx(Alone(context, **other)(plain(0)), rel=1e-6)
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_another_parent_does_not_go_on_from_a_snapshot(tmp_path):
-    scene = scene_in(tmp_path)
-    Train(scene, **BUDGET).together([plain(0), plain(1)])
+    context = scene_in(tmp_path)
+    Train(context, **BUDGET).together([plain(0), plain(1)])
     other = make_scene(seed=1)
     object.__setattr__(other, "folder", tmp_path)
     Train(other, **BUDGET).together([plain(0), plain(1)])

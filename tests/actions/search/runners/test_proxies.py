@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.actions.search.runners.base import RUNNERS
+from chop.actions.search.metrics.base import RUNNERS
 from chop.dataset.tensors import TensorSplit
 
 from .conftest import graph_of, make_trial
@@ -20,13 +20,13 @@ def mlp(width=8, *, seed=0, features=16, classes=5):
     return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, classes))
 
 
-def score(scene, name, model, **options):
+def score(context, name, model, **options):
     trial = make_trial(graph_of(model, torch.ones(2, 16)))
-    return RUNNERS[name](scene, **options)(trial)[name]
+    return RUNNERS[name](context, **options)(trial)[name]
 
 
-def batch_of(scene, name, **options):
-    return RUNNERS[name](scene, **options)._batch
+def batch_of(context, name, **options):
+    return RUNNERS[name](context, **options)._batch
 
 
 def test_grad_norm_and_snip_by_hand(jets):

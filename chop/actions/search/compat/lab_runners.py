@@ -1,0 +1,139 @@
+"""Runners as the labs call them: `get_sw_runner(…)(data_module, model, sampled_config)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from chop.actions.search.metrics.base import (
+    RUNNERS,
+    Runner,
+    RunnerContext,
+    Side,
+    Trial,
+    check_options,
+)
+from chop.devices import parse_accelerator
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.base import has_metadata
+from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
+from chop.registry import UnknownName
+from chop.tools.get_input import get_dummy_input
+
+TABLES: dict[Side, str] = {"software": "sw_runner", "hardware": "hw_runner"}
+
+
+class RunnersOf(Mapping[str, type[Runner]]):
+    """The runners of one side, by name."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+
+    def __getitem__(self, name: str) -> type[Runner]:
+        if name not in list(self):
+            raise UnknownName(f"{self.side} runner", name, sorted(self))
+        return RUNNERS[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, cls in RUNNERS.items() if cls.side == self.side)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+SW_RUNNERS = RunnersOf("software")
+HW_RUNNERS = RunnersOf("hardware")
+
+
+class LabRunner:
+    """A runner that is given data and model with each call; the first model counts as the parent.
+
+    What a runner keeps, such as its samples, is kept as long as the data module is the same.
+    """
+
+    def __init__(
+        self,
+        cls: type[Runner],
+        model_info: Any,
+        task: str,
+        dataset_info: Any,
+        accelerator: str,
+        config: Mapping[str, Any] | None,
+    ) -> None:
+        where = f"{TABLES[cls.side]}.{cls.name}"
+        self._cls, self._options = cls, check_options(cls, config or {}, where)
+        self.model_info, self.task, self.dataset_info = model_info, task, dataset_info
+        self.device = parse_accelerator(accelerator)
+        self._runner: Runner | None = None
+        self._calls = 0
+
+    @property
+    def available_metrics(self) -> tuple[str, ...]:
+        return tuple(self._cls.metrics) if self._runner is None else self._runner.available()
+
+    def __call__(
+        self, data_module: Any, model: MaseGraph | nn.Module, sampled_config: dict[str, Any]
+    ) -> dict[str, float]:
+        graph = model if isinstance(model, MaseGraph) else MaseGraph(model)
+        graph.model.to(self.device)
+        if self._runner is None or self._runner.context.data_module is not data_module:
+            self._runner = self._cls(self._scene(data_module, graph), **self._options)
+        trial = Trial(
+            number=self._calls,
+            config=sampled_config,
+            seed=0,
+            make_graph=lambda: self._described(graph, data_module),
+            model=graph.model if isinstance(model, MaseGraph) else model,
+        )
+        self._calls += 1
+        return dict(self._runner(trial))
+
+    def _scene(self, data_module: Any, graph: MaseGraph) -> RunnerContext:
+        if data_module.train_dataset is None:
+            data_module.prepare_data()
+            data_module.setup()
+        return RunnerContext(
+            graph=self._described(graph.clone(), data_module),
+            model_info=self.model_info,
+            task=self.task,
+            data_module=data_module,
+            dataset_info=self.dataset_info,
+            device=self.device,
+        )
+
+    def _described(self, graph: MaseGraph, data_module: Any) -> MaseGraph:
+        """The graph with metadata; those that it has are left as they are."""
+        if all(has_metadata(node, "common") for node in graph.nodes):
+            return graph
+        given = get_dummy_input(
+            self.model_info, data_module, self.task, self.device, model=graph.model
+        )
+        init_metadata_analysis_pass(graph)
+        add_common_metadata_analysis_pass(graph, {"dummy_in": given, "add_value": False})
+        return graph
+
+
+def get_sw_runner(
+    name: str,
+    model_info: Any,
+    task: str,
+    dataset_info: Any,
+    accelerator: str,
+    config: Mapping[str, Any] | None = None,
+) -> LabRunner:
+    """The runner of `[search.strategy.sw_runner.<name>]`; `config` is that table."""
+    return LabRunner(SW_RUNNERS[name], model_info, task, dataset_info, accelerator, config)
+
+
+def get_hw_runner(
+    name: str,
+    model_info: Any,
+    task: str,
+    dataset_info: Any,
+    accelerator: str,
+    config: Mapping[str, Any] | None = None,
+) -> LabRunner:
+    """The runner of `[search.strategy.hw_runner.<name>]`; `config` is that table."""
+    return LabRunner(HW_RUNNERS[name], model_info, task, dataset_info, accelerator, config)

@@ -1,0 +1,215 @@
+"""`basic_train`: what a candidate is worth after some training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Interval
+from torch import Tensor, nn
+
+from chop.actions.search.metrics.base import (
+    Direction,
+    Metrics,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Runner,
+    RunnerContext,
+    Share,
+    Trial,
+    register_runner,
+)
+from chop.actions.search.metrics.rungs import Rungs, left_at
+from chop.actions.search.metrics.samples import first_of, split_of
+from chop.actions.search.metrics.state import aside
+from chop.training.devices import Place
+from chop.training.evaluate import Score
+from chop.training.loop import Training
+from chop.training.options import TrainOptions
+from chop.training.steps import Forward, Objective, cross_entropy
+
+Budget = Annotated[int, Ge(-1)]
+Kept = Annotated[float, Interval(gt=0, lt=1)]
+Schedule = Literal["linear", "cosine", "constant", "constant_with_warmup"]
+FOR_EVER = 10**9  # epochs, where only the seconds are counted
+
+
+@dataclass(frozen=True)
+class Data:
+    """The part of a data module that training reads."""
+
+    train_dataset: Any
+    val_dataset: Any
+    batch_size: int
+    num_workers: int
+    collate_fn: Any
+
+
+@register_runner("basic_train", "software")
+class BasicTrain(Runner):
+    """Loss and accuracy on the validation split after training; the weights stay trained.
+
+    What ends it: `num_samples` seen (-1: no such limit), `max_steps`, `max_epochs` or
+    `max_seconds`, whichever comes first. The rate follows `lr_scheduler` (or `schedule`) by the
+    step, after `num_warmup_steps`. With `distill`, that share of the loss is the distance from the
+    parent's scores at `temperature`. `num_val_samples` scores only the first ones. After each epoch
+    of `rungs` a candidate goes on only if it is among the best share `keep` (half, by default) of
+    those that have come so far, by the objectives of the search, then by the loss.
+    """
+
+    metrics: Mapping[str, Direction] = {"accuracy": "maximize", "loss": "minimize"}
+    trains = True
+
+    def __init__(
+        self,
+        context: RunnerContext,
+        *,
+        num_samples: Budget = -1,
+        max_epochs: PositiveInt | None = None,
+        max_steps: PositiveInt | None = None,
+        max_seconds: PositiveFloat | None = None,
+        optimizer: Literal["adam", "adamw", "sgd"] = "adam",
+        learning_rate: PositiveFloat = 1e-3,
+        weight_decay: NonNegativeFloat = 0.0,
+        lr_scheduler: Schedule | None = None,
+        schedule: Schedule | None = None,
+        num_warmup_steps: NonNegativeInt = 0,
+        gradient_accumulation_steps: PositiveInt = 1,
+        batch_size: PositiveInt | None = None,
+        num_val_samples: PositiveInt | None = None,
+        distill: Share = 0.0,
+        temperature: PositiveFloat = 2.0,
+        rungs: list[PositiveInt] | None = None,
+        keep: Kept | None = None,
+    ) -> None:
+        super().__init__(context)
+        self._data = _data(context, batch_size, num_val_samples)
+        self._distill, self._temperature = distill, temperature
+        self.measures_time = max_seconds is not None
+        per_step = self._data.batch_size * gradient_accumulation_steps
+        per_epoch = math.ceil(len(self._data.train_dataset) / per_step)
+        by_samples = math.ceil(_limit(num_samples) / per_step)
+        by_epochs = (max_epochs or 0) * per_epoch
+        total = min((n for n in (max_steps, by_epochs, by_samples) if n), default=None)
+        if total is None and max_seconds is None:
+            raise ValueError(
+                "basic_train has no budget; set num_samples, max_epochs, max_steps or max_seconds"
+            )
+        self._options = TrainOptions(
+            max_epochs=math.ceil(total / per_epoch) if total else FOR_EVER,
+            max_steps=total,
+            max_seconds=max_seconds,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            schedule=_schedule(lr_scheduler, schedule, ends=total is not None),
+            schedule_steps=total,
+            eta_min=0.0,
+            warmup_steps=num_warmup_steps,
+            accumulate_grad_batches=gradient_accumulation_steps,
+            progress=False,
+        )
+        self._rungs = Rungs.of(self.name, rungs, keep, self._options.max_epochs)
+
+    @classmethod
+    def compares(cls, options: Mapping[str, Any]) -> bool:
+        return bool(options.get("rungs"))
+
+    def __call__(self, trial: Trial) -> Metrics:
+        def watch(epoch: int, score: Score) -> None:
+            whole = training.progress.step_in_epoch >= training.steps_per_epoch
+            self._judge(trial, epoch, _metrics(score), whole=whole)
+
+        with aside(trial.model, self.context.device, trial.seed, training=True):
+            training = Training(
+                trial.model,
+                self._data,
+                replace(self._options, seed=trial.seed),
+                place=Place(self.context.device),
+                objective=self._objective,
+                watch=watch,
+            )
+            score = training.fit().validation
+        assert score is not None, "there is a validation split"
+        return _metrics(score)
+
+    def _judge(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
+        """Tell the search how far a trial has come; one that need not go on is stopped."""
+        if not whole or epoch not in self._rungs.epochs:
+            trial.report(epoch, metrics)
+            return
+        mine, others = trial.mark(epoch, metrics)
+        trial.report(epoch, metrics)
+        if not self._rungs.goes_on(mine, others):
+            raise left_at(epoch)
+
+    @cached_property
+    def _objective(self) -> Objective:
+        if not self._distill:
+            return cross_entropy
+        teacher = (
+            self.context.graph.clone().model.to(self.context.device).eval().requires_grad_(False)
+        )
+        return _distilled(teacher, self._distill, self._temperature)
+
+
+def _limit(num_samples: int) -> int:
+    """The samples to learn from, 0 for any number."""
+    if num_samples == 0:
+        raise ValueError("basic_train: num_samples is at least 1, or -1 for no such limit")
+    return max(num_samples, 0)
+
+
+def _metrics(score: Score) -> dict[str, float]:
+    return {"accuracy": score.accuracy, "loss": score.loss}
+
+
+def _data(context: RunnerContext, batch_size: int | None, num_val_samples: int | None) -> Data:
+    module = context.data_module
+    train = split_of(context, "train_dataloader", "basic_train")
+    validation = split_of(context, "val_dataloader", "basic_train")
+    return Data(
+        train,
+        first_of(validation, num_val_samples or len(validation)),
+        batch_size or module.batch_size,
+        getattr(module, "num_workers", 0),
+        getattr(module, "collate_fn", None),
+    )
+
+
+def _schedule(lr_scheduler: str | None, schedule: str | None, *, ends: bool) -> str:
+    """Our name of a schedule; one that falls has to know until when."""
+    if lr_scheduler and schedule and lr_scheduler != schedule:
+        raise ValueError(
+            f"basic_train has lr_scheduler = {lr_scheduler!r} and schedule = {schedule!r}, which "
+            f"are the same option; omit one of them"
+        )
+    name = lr_scheduler or schedule or ("linear" if ends else "constant")
+    name = name.removesuffix("_with_warmup")
+    if name != "constant" and not ends:
+        raise ValueError(
+            f"basic_train: a {name} schedule needs its number of steps, which max_seconds does not "
+            f"give; also set max_epochs or max_steps, or use lr_scheduler = 'constant'"
+        )
+    return name
+
+
+def _distilled(teacher: nn.Module, share: float, temperature: float) -> Objective:
+    """Cross entropy, and the divergence from the teacher's softened scores (Hinton et al. 2015)."""
+
+    def objective(forward: Forward, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():  # before the student, which may work in place
+            wanted = (teacher(x.clone()) / temperature).log_softmax(1)
+        loss, logits = cross_entropy(forward, x, y)
+        given = (logits / temperature).log_softmax(1)
+        distance = F.kl_div(given, wanted, reduction="batchmean", log_target=True)
+        return (1 - share) * loss + share * temperature**2 * distance, logits
+
+    return objective

@@ -1,6 +1,0 @@
-"""`ch report`: one page, complete in itself, of what a search has found."""
-
-from chop.actions.search.report.page import report_page, write_report
-from chop.actions.search.report.record import SearchRecord, find_record, read_record
-
-__all__ = ["SearchRecord", "find_record", "read_record", "report_page", "write_report"]

@@ -1,0 +1,1 @@
+"""What a search writes and shows."""

@@ -1,0 +1,350 @@
+"""What a search leaves behind: best.json, log.json, study.pkl, search.json, and a table."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import math
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.metrics.objectives import Objectives
+from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.run.loop import front_of
+from chop.actions.search.samplers.base import Chosen
+from chop.actions.search.store.study_store import StudyStore
+from chop.files import whole_file
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+DIGITS = 10  # of the labs' files
+AS_GOOD = 0.01  # of the best value: what counts as equally good
+REMEMBERED = 512  # tables whose text is known while a file is written
+LONGEST = 20  # characters of a text in the table
+VERSION = 1  # of search.json
+FULL = "the trials are kept: free some space, and --resume writes the results"
+
+Config = Mapping[str, Any]
+# the table `default` of every design in the labs' files
+DEFAULT_QUANTIZATION_CONFIG = {
+    "config": {
+        "name": "integer",
+        "bypass": True,
+        "bias_frac_width": 5,
+        "bias_width": 8,
+        "data_in_frac_width": 5,
+        "data_in_width": 8,
+        "weight_frac_width": 3,
+        "weight_width": 8,
+    }
+}
+
+
+class Results:
+    """The finished trials of a study with their designs."""
+
+    def __init__(self, store: StudyStore, objectives: Objectives, config_of: Any) -> None:
+        self.store, self.objectives = store, objectives
+        self.designs: Mapping[int, Chosen] = store.designs
+        self.outcomes = store.outcomes
+        self._config_of = config_of
+        self._configs: dict[int, dict[str, Any]] = {}
+
+    def config(self, number: int) -> dict[str, Any]:
+        """The design of a trial as it is saved."""
+        if number not in self._configs:
+            self._configs[number] = self._config_of(self.designs[number])
+        return self._configs[number]
+
+    @functools.cached_property
+    def best(self) -> list[Outcome]:
+        """Return the Pareto front; of several trials of one design, the first."""
+        seen: list[Chosen] = []
+        found = []
+        for out in front_of(self.outcomes.values(), self.objectives):
+            if self.designs[out.number] not in seen:
+                seen.append(self.designs[out.number])
+                found.append(out)
+        return found
+
+    @property
+    def chosen(self) -> Outcome | None:
+        """The best trial: the first of those that are about as good as any."""
+        return next(iter(self.ranked), None)
+
+    @property
+    def ranked(self) -> list[Outcome]:
+        """The front: first what is about as good as the best, the nearest to the ideal point first.
+
+        As good is within 1 % of the best in every software metric that is searched for.
+        """
+        best = self.best
+        good = self._as_good(best)
+        return [*self._by_distance(good), *self._by_distance([o for o in best if o not in good])]
+
+    def _by_distance(self, best: list[Outcome]) -> list[Outcome]:
+        if not best:
+            return []
+        costs = [self.objectives.costs(out.values or ()) for out in best]
+        low, high = ([f(column) for column in zip(*costs, strict=True)] for f in (min, max))
+
+        def distance(i: int) -> float:
+            spans = zip(costs[i], low, high, strict=True)
+            return float(sum(((c - a) / (b - a)) ** 2 for c, a, b in spans if b > a))
+
+        return [best[i] for i in sorted(range(len(best)), key=distance)]
+
+    def _as_good(self, best: list[Outcome]) -> list[Outcome]:
+        kept = best
+        for objective in () if self.objectives.summed else self.objectives.members:
+            if not best or any(objective.name not in out.software for out in best):
+                continue
+            sign = 1 if objective.direction == "maximize" else -1
+            top = max(sign * out.software[objective.name] for out in best)
+            near = top - AS_GOOD * abs(top)
+            kept = [out for out in kept if sign * out.software[objective.name] >= near] or kept
+        return kept
+
+    def nearest_miss(self) -> str:
+        """Which constraints no design meets, and the design that is nearest to meeting them."""
+        missed = [o for o in self.outcomes.values() if o.state == "COMPLETE" and not o.feasible]
+        if not missed:
+            return ""
+        nearest = min(missed, key=lambda out: sum(max(0.0, v) for v in out.violations))
+        metrics = {**nearest.software, **nearest.hardware}
+        said = [f"{c.metric} = {metrics[c.metric]:.4g}" for c in self.objectives.constraints]
+        wanted = " and ".join(str(c) for c in self.objectives.constraints)
+        return f"No design meets {wanted}; nearest is trial {nearest.number}: {', '.join(said)}"
+
+    def table(self, most: int | None = None) -> str:
+        """The labs' table of the best trials, or of `most` of them."""
+        from tabulate import tabulate
+
+        rows = [
+            {
+                "number": out.number,
+                "software_metrics": _short(out.software),
+                "hardware_metrics": _short(out.hardware),
+                "scaled_metrics": _short(out.scaled),
+            }
+            for out in self.best[:most]
+        ]
+        return tabulate(rows, headers="keys", tablefmt="orgtbl", showindex="always")
+
+    # --- files
+
+    def write(self, folder: Path, about: Mapping[str, Any], extra: Config) -> None:
+        """All files, each replaced as a whole, row by row: together they are large."""
+        _write(folder / "best.json", labs_json(self._best_rows(extra)))
+        _write(folder / "log.json", labs_json(self._log_rows(extra)))
+        _write(folder / "search.json", self._page_json({**about, "version": VERSION}))
+        self._pickle(folder / "study.pkl")
+        self._configs.clear()
+
+    def content(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What search.json holds."""
+        content: dict[str, Any] = json.loads("".join(self._page_json(about)))
+        return content
+
+    def _best_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
+        for out in self.best:
+            yield {
+                "number": out.number,
+                "value": list(out.values or ()),
+                "software_metrics": dict(out.software),
+                "hardware_metrics": dict(out.hardware),
+                "scaled_metrics": dict(out.scaled),
+                "sampled_config": {**self.config(out.number), **extra},
+            }
+
+    def _log_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
+        for _, out in sorted(self.outcomes.items()):
+            values = list(out.values) if out.values is not None else [None] * len(self._names)
+            start = round(out.started * 1e3)
+            yield {
+                "number": out.number,
+                **dict(zip(self._names, values, strict=True)),
+                "datetime_start": start,
+                "datetime_complete": start + round(out.seconds * 1e3),
+                "duration": round(out.seconds * 1e3),
+                "user_attrs_hardware_metrics": dict(out.hardware),
+                "user_attrs_sampled_config": {**self.config(out.number), **extra},
+                "user_attrs_scaled_metrics": dict(out.scaled),
+                "user_attrs_software_metrics": dict(out.software),
+                **({"user_attrs_error": out.error} if out.error else {}),
+                "state": out.state,
+            }
+
+    @property
+    def _names(self) -> list[str]:
+        count = len(self.objectives.directions)
+        return ["value"] if count == 1 else [f"values_{i}" for i in range(count)]
+
+    def _page_json(self, about: Mapping[str, Any]) -> Iterator[str]:
+        """One object: what the search is about, its trials, and what they come to."""
+        chosen = self.chosen
+        shown = {out.number for out in self.best}
+        before = {
+            **about,
+            "objectives": [
+                {"name": g.name, "direction": g.direction, "scale": g.scale}
+                for g in self.objectives.members
+            ],
+            "summed": self.objectives.summed,
+            "constraints": [str(c) for c in self.objectives.constraints],
+        }
+        after = {
+            "front": [out.number for out in self.best],
+            "chosen": chosen.number if chosen else None,
+            "importance": self._importance(),
+        }
+        yield json.dumps(plain(before)).removesuffix("}") + ', "trials": ['
+        for i, (_, out) in enumerate(sorted(self.outcomes.items())):
+            yield (", " if i else "") + json.dumps(plain(self._page_row(out, shown)))
+        yield "], " + json.dumps(plain(after)).removeprefix("{") + "\n"
+
+    def _layers(self, out: Outcome) -> dict[str, Any]:
+        """Formats and bits of a design, node by node."""
+        from chop.actions.search.results.layers import layers_of
+
+        return layers_of(self.config(out.number))
+
+    def _page_row(self, out: Outcome, shown: set[int]) -> dict[str, Any]:
+        began = datetime.datetime.fromtimestamp(out.started).isoformat(timespec="milliseconds")
+        return {
+            "number": out.number,
+            "state": out.state,
+            "values": out.values,
+            "feasible": out.feasible,
+            "params": self._open(self.designs[out.number]),
+            "config": self.config(out.number),
+            "software_metrics": out.software,
+            "hardware_metrics": out.hardware,
+            "scaled_metrics": out.scaled,
+            "layers": self._layers(out) if out.number in shown else {},
+            "seconds": out.seconds,
+            "started": began,
+            "worker": out.worker,
+            "error": out.error,
+            **({"rungs": {r: s.metrics for r, s in out.rungs.items()}} if out.rungs else {}),
+        }
+
+    def _open(self, chosen: Chosen) -> dict[str, Any]:
+        return {p.key: chosen[p.key] for p in self.store.choices.open if p.key in chosen}
+
+    def _importance(self) -> dict[str, dict[str, float]]:
+        """How much each key explains of each objective."""
+        from chop.actions.search.results.importance import importance
+
+        names = [g.name for g in self.objectives.members] if not self.objectives.summed else ["sum"]
+        # in the order of numbers, as sums of floats depend on the order in which workers finish
+        complete = [o for _, o in sorted(self.outcomes.items()) if o.values is not None]
+        rows = [self._open(self.designs[o.number]) for o in complete]
+        return {
+            name: importance(rows, [(o.values or ())[i] for o in complete])
+            for i, name in enumerate(names)
+        }
+
+    def _pickle(self, path: Path) -> None:
+        """A study in memory, for those who go on with Optuna itself."""
+        import optuna
+
+        storage = optuna.storages.InMemoryStorage()
+        study = optuna.create_study(
+            study_name=self.store.study,
+            directions=list(self.objectives.directions),
+            storage=storage,
+        )
+        study_id = storage.get_study_id_from_name(study.study_name)
+        for trial in self.store.frozen_trials():
+            trial.user_attrs["sampled_config"] = self.config(trial.number)
+            _add_uncopied(storage, study_id, trial)
+        with whole_file(path, advice=FULL) as part, part.open("wb") as file:
+            pickle.dump(study, file)
+
+
+def _add_uncopied(storage: BaseStorage, study_id: int, trial: FrozenTrial) -> None:
+    """Add a trial to a storage in memory, which would copy all of it."""
+    vars(trial)["__deepcopy__"] = lambda memo: trial
+    storage.create_new_trial(study_id, trial)
+    del vars(trial)["__deepcopy__"]
+
+
+def _write(path: Path, parts: Iterable[str]) -> None:
+    with whole_file(path, advice=FULL) as part, part.open("w", encoding="utf-8") as file:
+        file.writelines(parts)
+
+
+def _short(metrics: Mapping[str, float]) -> str:
+    """A dictionary as a cell of the table."""
+    return str({key: _rounded(value) for key, value in metrics.items()})
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 3)
+    text = str(value)
+    return value if not isinstance(value, str) or len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def plain(value: Any) -> Any:
+    """JSON's own values: what is no number is null."""
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def labs_json(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """As the labs' files are written: indented by four, no space after a colon, ten decimals."""
+    writer, empty = _Writer(), True
+    for i, row in enumerate(rows):
+        yield ("{\n" if empty else ",\n") + f'    "{i}":{writer.written(row, "    ")}'
+        empty = False
+    yield "{}" if empty else "\n}"
+
+
+class _Writer:
+    """`json.dumps` with an indent, in a fraction of the time."""
+
+    def __init__(self) -> None:
+        # tables that many designs share; each is kept, so that nothing else gets its id
+        self._known: dict[tuple[int, str], tuple[Any, str]] = {}
+
+    def written(self, value: Any, margin: str) -> str:
+        inner = margin + "    "
+        if isinstance(value, dict):
+            return self._table(value, margin, inner)
+        if isinstance(value, list | tuple):
+            lines = [inner + self.written(item, inner) for item in value]
+            return "[\n" + ",\n".join(lines) + f"\n{margin}]" if lines else "[]"
+        if isinstance(value, float):
+            return repr(round(value, DIGITS)) if math.isfinite(value) else "null"
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        return repr(value) if isinstance(value, int) else _text(str(value))
+
+    def _table(self, value: dict[str, Any], margin: str, inner: str) -> str:
+        known = self._known.get((id(value), margin))
+        if known is not None:
+            return known[1]
+        lines = [f"{inner}{_text(str(k))}:{self.written(v, inner)}" for k, v in value.items()]
+        text = "{\n" + ",\n".join(lines) + f"\n{margin}}}" if lines else "{}"
+        if len(self._known) >= REMEMBERED:  # most of them are of one design alone
+            self._known.clear()
+        self._known[id(value), margin] = (value, text)
+        return text
+
+
+_text = json.encoder.encode_basestring_ascii

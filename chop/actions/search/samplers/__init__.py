@@ -1,0 +1,1 @@
+"""Strategies: which design is tried next; one file each."""

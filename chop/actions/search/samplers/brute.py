@@ -1,0 +1,48 @@
+"""Brute force: every design once, in an order that soon has seen a bit of everything."""
+
+from __future__ import annotations
+
+import math
+
+from chop.actions.search.samplers.base import Chosen, SamplerContext, Strategy, register_strategy
+from chop.actions.search.space.choices import shown_size
+
+MOST = 10**9  # designs; at a millisecond each, they take a fortnight
+
+
+@register_strategy("brute", "brute-force", "bruteforce", "grid")
+class BruteForce(Strategy):
+    """All designs of a space that can be counted; it ends when they are exhausted."""
+
+    looks_back = False
+
+    def __init__(self, context: SamplerContext) -> None:
+        super().__init__(context)
+        size = context.choices.size
+        if size is None:
+            raise ValueError(
+                "brute force tries every design, but a continuous range has infinitely "
+                "many values; give the range a step, or list its values"
+            )
+        if size > MOST:
+            raise ValueError(
+                f"brute force tries every design, and this space has {shown_size(size)} designs, "
+                f"more than {MOST:,}; use tpe, random or nsgaii, or offer fewer choices"
+            )
+        self.size = size
+        self._start = context.seed_of(0) % size
+        self._stride = _coprime(size)
+
+    def ask(self, number: int) -> Chosen | None:
+        if number >= self.size:
+            return None
+        return self.context.choices.nth((self._start + number * self._stride) % self.size)
+
+
+def _coprime(size: int) -> int:
+    """A stride that visits every place once before it comes back, and spreads early visits."""
+    # the golden section of any size, however large: (sqrt(5) - 1) / 2 of it, rounded
+    stride = max(1, (math.isqrt(20 * size * size) - 2 * size + 2) // 4)
+    while math.gcd(stride, size) != 1:
+        stride += 1
+    return stride

@@ -1,0 +1,1 @@
+"""Search spaces: which designs there are, and the network of each."""

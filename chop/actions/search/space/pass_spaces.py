@@ -1,0 +1,244 @@
+"""Parts of a space: the choices for one pass, and the options that it then gets."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.search.space.checks import (
+    Check,
+    problem_of,
+    refuse_choices,
+    some_values,
+)
+from chop.actions.search.space.choices import (
+    Parameter,
+    choice_of,
+    unflatten_dict,
+)
+from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
+from chop.ir.graph.mase_metadata import mase
+from chop.registry import UnknownName
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.passes.base import GraphPass
+
+Config = dict[str, Any]
+# what the labs call the ways of widening a layer; these go to the pass `redefine`
+LEFT_ALONE = {"name": None}
+NO_OPTIONS: Mapping[str, Any] = {}
+KEPT_TABLES = 10_000  # of nodes, over all designs
+WIDENINGS = ("output_only", "both", "input_only")
+
+
+def frozen(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A hashable form of a config, in which lists are tuples."""
+    return tuple((key, _frozen(value)) for key, value in config.items())
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+class Part(ABC):
+    """The choices for one pass."""
+
+    parameters: list[Parameter]
+
+    @abstractmethod
+    def config(self, chosen: Mapping[str, Any]) -> Config:
+        """What is saved of a design, from the values of this part's parameters."""
+
+    @abstractmethod
+    def steps(self, config: Config) -> list[tuple[str, Config]]:
+        """The passes to run for it, with their options."""
+
+
+class NodePart(Part):
+    """A pass that takes a table for each node: quantize, redefine."""
+
+    def __init__(
+        self, graph: MaseGraph, run: GraphPass, by: str, seed: Mapping[str, Any], where: str
+    ) -> None:
+        self.run = run
+        nodes = list(_eligible(graph, run.name, by, seed))
+        self.nodes = [node.name for node in nodes]
+        tables = seed_of_nodes(graph.fx_graph, nodes, by, seed, where)
+        self.first = _first_calls(graph, nodes)
+        self.parameters = []
+        seen: set[tuple[str, str]] = set()  # tables, for an op
+        for node, table in tables.items():
+            if self.first[node.name] == node.name:
+                own = node_parameters(f"{node.name}/config", table, _keys_of)
+                check = functools.partial(self._check, graph, node, own)
+                if run.name == "quantize":
+                    _check_formats(node, own, check, table.where)
+                if (kind := (table.where, mase(node).common.mase_op)) not in seen:
+                    refuse_choices(own, check, table.where, own[0])
+                    seen.add(kind)
+                self.parameters += own
+        self._tables: OrderedDict[Any, Config] = OrderedDict()
+
+    def _check(
+        self, graph: MaseGraph, node: fx.Node, own: list[Parameter], chosen: Mapping[str, Any]
+    ) -> None:
+        """Raise what the pass would say of a node's table."""
+        from chop.passes.base import PASSES
+        from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_form
+        from chop.passes.graph.transforms.quantize.variants import is_variant
+
+        config = {p.key.rpartition("/")[2]: chosen[p.key] for p in own if p.exists(chosen)}
+        name, table = config.get("name"), {"by": "name", node.name: {"config": config}}
+        if name in WIDENINGS:
+            PASSES["redefine"].check(table)
+        elif self.run.name != "quantize":
+            self.run.check(table)
+        elif name is not None and not is_variant(name):
+            quantized_form(graph, node, node_config(node.name, {"config": config}))
+
+    def config(self, chosen: Mapping[str, Any]) -> Config:
+        """All nodes that can be changed, so that what was left alone is said as well."""
+        found: dict[str, dict[str, Any]] = {}
+        for key, value in chosen.items():
+            node, _, name = key.partition("/config/")
+            found.setdefault(node, {})[name] = value
+        return {node: self._table(found.get(self.first[node], LEFT_ALONE)) for node in self.nodes}
+
+    def _table(self, config: Mapping[str, Any]) -> Config:
+        """The table of one node; equal ones are the same object, to be read and not changed."""
+        key = frozen(config)
+        if key in self._tables:
+            self._tables.move_to_end(key)
+            return self._tables[key]
+        table = self._tables[key] = {"config": dict(config)}
+        if len(self._tables) > KEPT_TABLES:
+            self._tables.popitem(last=False)
+        return table
+
+    def steps(self, config: Config) -> list[tuple[str, Config]]:
+        tables = {
+            node: table
+            for node, table in config.items()
+            if isinstance(table, Mapping) and (table.get("config") or {}).get("name") is not None
+        }
+        widened = {n: t for n, t in tables.items() if t["config"]["name"] in WIDENINGS}
+        rest = {n: t for n, t in tables.items() if n not in widened}
+        steps: list[tuple[str, Config]] = []
+        if widened:
+            steps.append(("redefine", {"by": "name", **widened}))
+        if rest:
+            steps.append((self.run.name, {"by": "name", **rest}))
+        return steps
+
+
+class OptionPart(Part):
+    """A pass whose options are chosen as a whole: prune, prune_channels."""
+
+    def __init__(
+        self, run: GraphPass, seed: Mapping[str, Any], where: str, fixed: Mapping[str, Any]
+    ) -> None:
+        self.run = run
+        self.parameters = list(_leaves(seed, "", where))
+        if not self.parameters:
+            raise ValueError(f"{where} is empty; give choices for options of {run.name}")
+        generated = {"input_generator": ()} if "input_generator" in run.options else {}
+        refuse_choices(
+            self.parameters,
+            lambda chosen: run.check({**generated, **fixed, **self.config(chosen)}),
+            where,
+        )
+
+    def config(self, chosen: Mapping[str, Any]) -> Config:
+        return unflatten_dict(chosen)
+
+    def steps(self, config: Config) -> list[tuple[str, Config]]:
+        return [(self.run.name, config)]
+
+
+def _leaves(seed: Mapping[str, Any], path: str, where: str) -> Iterator[Parameter]:
+    for key, value in seed.items():
+        below, place = f"{path}/{key}" if path else key, f"{where}.{key}"
+        is_range = isinstance(value, Mapping) and {"min", "max"} <= value.keys()
+        if isinstance(value, Mapping) and not is_range:
+            yield from _leaves(value, below, place)
+        else:
+            yield Parameter(below, choice_of(value, place))
+
+
+def part_for(
+    graph: MaseGraph,
+    name: str,
+    by: str | None,
+    seed: Mapping[str, Any],
+    where: str,
+    fixed: Mapping[str, Any] = NO_OPTIONS,
+) -> Part:
+    """The part for a registered pass, by the options it takes; all designs have `fixed`."""
+    from chop.passes.base import PASSES
+
+    run = PASSES[name]
+    if run.kind != "transform":
+        raise ValueError(f"{where}: {name} is an {run.kind} pass; a search varies a transform")
+    if run.open_ended and "by" in run.options:
+        for key in fixed:
+            if key not in run.options:
+                raise UnknownName(f"option of {name} beside {where}", key, list(run.options))
+        run.check({"by": "name", **fixed})
+        return NodePart(graph, run, by or "name", seed, where)
+    return OptionPart(run, seed, where, fixed)
+
+
+def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> Iterator[fx.Node]:
+    from chop.passes.graph.transforms.quantize.quantize import why_not_quantized
+
+    for node in graph.nodes:
+        if node.op not in ("call_module", "call_function", "call_method"):
+            continue
+        if name != "quantize" or why_not_quantized(node) is None:
+            yield node
+        elif by == "name" and node.name in seed:
+            raise ValueError(
+                f"search.search_space.seed.{node.name}: the node {why_not_quantized(node)}"
+            )
+
+
+def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
+    """The first node that calls the same module: two calls of a layer are one choice."""
+    first: dict[Any, str] = {}
+    return {
+        node.name: first.setdefault(node.target if node.op == "call_module" else node, node.name)
+        for node in nodes
+    }
+
+
+def _check_formats(node: fx.Node, own: list[Parameter], check: Check, where: str) -> None:
+    """Every format of a node is one that there is, and has all the keys that it needs."""
+    from chop.numerics import FORMATS
+    from chop.passes.graph.transforms.quantize.variants import is_variant
+
+    usual = {p.key: p.choice.nth(0) for p in own}
+    for name in some_values(own[0]):
+        if name is None or name in WIDENINGS or is_variant(name):
+            continue
+        if name not in FORMATS:
+            raise UnknownName(f"number format in {where}.name", str(name), list(FORMATS))
+        problem = problem_of(check, usual | {own[0].key: name})
+        if problem is not None:
+            raise ValueError(f"{where}: {node.name}: {problem}")
+
+
+def _keys_of(name: Any) -> frozenset[str] | None:
+    """The keys of a number format; what is none decides for itself."""
+    from chop.numerics import FORMATS
+    from chop.passes.graph.transforms.quantize.config import known_keys
+
+    return known_keys(name) if name in FORMATS else None
+
+
+__all__ = ["Config", "NodePart", "OptionPart", "Part", "part_for"]

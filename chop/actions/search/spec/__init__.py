@@ -1,0 +1,1 @@
+"""Everything that a search is about, checked and made once."""

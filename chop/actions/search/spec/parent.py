@@ -1,0 +1,179 @@
+"""The parent of a search: where its weights come from, and who trains its candidates."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.config import OPTIONS, ConfigError, Group, RunConfig
+from chop.actions.project import Project
+from chop.actions.search.space.pass_spaces import WIDENINGS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chop.training.names import Names
+
+logger = logging.getLogger(__name__)
+
+RUNS = ("basic_evaluation", "sqnr")  # what is meaningless for weights that nobody has trained
+# besides the trainer's, the options that make a trained parent what it is, and those of the
+# trainer's that do not
+MATTERS = {
+    *("model", "model_args", "quant_config", "max_token_len", "batch_size", "seed"),
+    *("dataset", "dataset_args", "data_path", "legacy_val", "num_devices", "num_nodes"),
+}
+NO_MATTER = {"resume", "log_every_n_steps", "checkpoint_every", "compile"}
+
+
+def candidates_trained(config: RunConfig) -> dict[str, Any]:
+    """The tables of the search, in which candidates with new weights are trained.
+
+    Files of the labs score widened networks by basic_evaluation alone; their own options say how
+    to train, and so that is done first.
+    """
+    tables: dict[str, Any] = copy.deepcopy(dict(config.search))
+    strategy = tables["strategy"]
+    runners = strategy.get("sw_runner")
+    if not isinstance(runners, dict) or not _widens(tables) or "basic_evaluation" not in runners:
+        return tables
+    evaluation = runners["basic_evaluation"]
+    if not isinstance(evaluation, dict) or evaluation.get("allow_untrained"):
+        return tables
+    if any(name.endswith("_train") for name in runners) or _inherits(tables):
+        return tables
+    logger.info(
+        "Candidates with other widths have new weights: each is trained for max_epochs = %d at "
+        "learning_rate = %g before it is scored (configure sw_runner.basic_train to change this)",
+        config.max_epochs,
+        config.learning_rate,
+    )
+    training = {
+        "max_epochs": config.max_epochs,
+        "optimizer": config.training_optimizer,
+        "learning_rate": config.learning_rate,
+        "weight_decay": float(config.weight_decay),
+    }
+    strategy["sw_runner"] = {"basic_train": training, **runners}
+    return tables
+
+
+def _widens(tables: dict[str, Any]) -> bool:
+    """Whether the space is one of widths."""
+    space = tables["search_space"]
+    if "redefine" in str(space.get("name")) or "redefine" in (space.get("passes") or {}):
+        return True
+    seeds = [seed for seed in (space.get("seed") or {}).values() if isinstance(seed, dict)]
+    names = [(seed.get("config") or seed).get("name") for seed in seeds]
+    return any(name in WIDENINGS for n in names if isinstance(n, list) for name in n)
+
+
+def _inherits(tables: dict[str, Any]) -> bool:
+    """Whether candidates of other widths have the parent's weights."""
+    space = tables["search_space"]
+    options = [space.get("options"), *(space.get("passes") or {}).values()]
+    return any(isinstance(o, dict) and o.get("weights") == "inherit" for o in options)
+
+
+def parent_checkpoint(
+    config: RunConfig, project: Project, model: nn.Module, data_module: Any, *, alone: bool = True
+) -> tuple[str | None, str]:
+    """What the parent is loaded from; with `search.train_parent`, what it is trained to first.
+
+    Unless this process is `alone` in the project, it trains a parent of its own.
+    """
+    if config.load_name is not None or config.is_pretrained:
+        return config.load_name, config.load_type
+    if config.search.get("train_parent"):
+        return _trained(config, project, model, data_module, alone=alone), "pl"
+    runners = (config.search.get("strategy") or {}).get("sw_runner") or {}
+    untrained = [name for name in RUNS if name in runners]
+    tolerant = any((runners[name] or {}).get("allow_untrained") for name in untrained)
+    trains = any(name.endswith("_train") for name in runners) or _widens(dict(config.search))
+    if untrained and not tolerant and not trains:
+        raise ConfigError(
+            f"the model has random weights, so its {untrained[0]} is meaningless; "
+            f"give a checkpoint by --load, or set search.train_parent = true to train it first"
+        )
+    return None, config.load_type
+
+
+def trains_parent(config: RunConfig, project: Project) -> bool:
+    """Whether the parent has yet to be trained, or to be trained to the end."""
+    given = config.load_name is not None or config.is_pretrained
+    if given or not config.search.get("train_parent"):
+        return False
+    earlier = _earlier(config, project)
+    return earlier is None or not earlier.is_complete
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """A training of the parent by an earlier run: its files, its last state, how far it got."""
+
+    names: Names
+    saved: dict[str, Any]
+    is_complete: bool
+
+
+def _earlier(config: RunConfig, project: Project) -> _Earlier | None:
+    """What an earlier run with the same options has trained; other options are refused."""
+    from chop.actions.train import latest_run, options_of
+    from chop.training.fields import Progress
+
+    names, saved = latest_run(project.training_ckpts)
+    if names is None or saved is None:
+        return None
+    _check_trained_alike(config, names.best, saved["hyper_parameters"])
+    done = Progress(**saved["mase"]["progress"]).is_complete(options_of(config))
+    if done and not names.best.exists():
+        return None  # cut before its weights were scored
+    return _Earlier(names, saved, done)
+
+
+def _check_trained_alike(config: RunConfig, best: Path, before: Mapping[str, Any]) -> None:
+    """Refuse a parent that has other weights than these options would give it."""
+    from chop.actions.train import plain
+
+    for name, now in plain(config).items():
+        is_training = OPTIONS[name].opt.group == Group.TRAINER and name not in NO_MATTER
+        if (is_training or name in MATTERS) and before.get(name, now) != now:
+            raise ConfigError(
+                f"the parent {best} was trained with {name} = {before[name]}, not {now}; "
+                f"change it back, use another --project, or use this parent with --load {best} "
+                f"--load-type pl"
+            )
+
+
+def _trained(
+    config: RunConfig, project: Project, model: nn.Module, data_module: Any, *, alone: bool
+) -> str:
+    """Train the parent as `ch train` would; what an earlier run has trained of it is taken."""
+    from chop.actions.train import fit, options_of, plain, say_resumed
+    from chop.training.names import Names
+
+    earlier = _earlier(config, project)
+    if earlier is not None and earlier.is_complete:
+        logger.info("Reusing the trained parent: %s", earlier.names.best)
+        return str(earlier.names.best)
+    begun = earlier if alone else None
+    logger.info("Training the parent '%s'...", config.model)
+    if begun is None:
+        names = Names.claim(project.training_ckpts)
+    else:
+        names = begun.names
+        say_resumed(names, begun.saved)
+    fit(
+        model,
+        data_module,
+        dataclasses.replace(options_of(config), progress=not config.no_progress),
+        names=names,
+        resume=begun.saved if begun is not None else None,
+        hyper_parameters=plain(config),
+    )
+    return str(names.best)
