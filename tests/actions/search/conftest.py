@@ -17,6 +17,7 @@ import optuna
 import pytest
 import torch
 
+from chop.actions.search.metrics.base import RUNNERS
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.loop import SearchLoop
 from chop.actions.search.samplers.base import SamplerContext, strategy_named
@@ -120,6 +121,15 @@ def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="
     trials = [(t.number, t.chosen, t.outcome.state, t.outcome.values) for t in stored]
     assert [number for number, *_ in trials] == list(range(len(trials)))
     return trials
+
+
+@pytest.fixture
+def own_runners():
+    """Remove the runners that a test registers, which nothing but a test wants to do."""
+    known = set(RUNNERS)
+    yield
+    for name in set(RUNNERS) - known:
+        del RUNNERS._items[name]
 
 
 # --- a server of our own

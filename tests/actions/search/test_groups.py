@@ -195,13 +195,13 @@ def test_a_process_whose_log_nobody_reads_reports_why_it_trains_one_by_one(caplo
 def test_a_rate_is_told_once_a_whole_group_has_ended(monkeypatch):
     said, objectives = [], settings_of(tables()).objectives
     monkeypatch.setattr(display, "EVERY", 0.0)
-    show = display._lines(objectives, said.append)
-    progress = Progress(10, done=1, group_size=4)
-    show(progress)
-    assert said[-1].startswith("1 trial, ")
-    assert "trials/s" not in said[-1]
-    assert "left" not in said[-1]
-    progress.done, progress.last_group_ended = 5, progress.began + 2.0
-    show(progress)
+    with display.progress_bar(objectives, wanted=False, log=said.append) as show:
+        progress = Progress(10, done=1, group_size=4)
+        show(progress)
+        assert said[-1].startswith("1 trial, ")
+        assert "trials/s" not in said[-1]
+        assert "left" not in said[-1]
+        progress.done, progress.last_group_ended = 5, progress.began + 2.0
+        show(progress)
     assert "2 trials/s" in said[-1]  # four of them in two seconds
     assert "left" in said[-1]

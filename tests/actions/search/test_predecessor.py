@@ -92,9 +92,8 @@ def test_metrics_are_fresh_for_every_trial(context):
 
 
 @pytest.fixture
-def _spoiler():
+def _spoiler(own_runners):
     """A runner that trains, badly."""
-    from chop.actions.search.metrics.base import RUNNERS
 
     @register_runner("spoiler", "hardware")
     class Spoiler(Runner):
@@ -108,9 +107,6 @@ def _spoiler():
                 for parameter in trial.model.parameters():
                     parameter.fill_(0.25)
             return {"spoilt": 1.0}
-
-    yield
-    del RUNNERS._items["spoiler"]
 
 
 @pytest.mark.usefixtures("_spoiler")

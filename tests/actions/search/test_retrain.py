@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +13,10 @@ import torch
 from chop.actions import search
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics import stackable
+from chop.actions.search.metrics.base import metric
 from chop.actions.search.results import retrain as module
 from chop.actions.search.results.page.page import write_report
 from chop.actions.search.run.worker import Worker
-from chop.actions.search.spec.settings import Retrain
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
@@ -31,30 +32,83 @@ SPACE = {
 HOW = {"max_epochs": 2, "early_stopping": 1, "learning_rate": 0.01}
 
 
+EVERY = {"late": {"direction": "maximize"}, "early": {"direction": "minimize"}}
+
+
+class Killed(BaseException):
+    """Raised where a process may be killed."""
+
+
+class Watched(MaseDataModule):
+    """Calls `when_tested` each time that the test split is looked at."""
+
+    when_tested = staticmethod(lambda: None)
+
+    @property
+    def test_dataset(self):
+        self.when_tested()
+        return super().test_dataset
+
+
 @pytest.fixture(scope="module")
-def data():
-    made = MaseDataModule("jsc-sim", batch_size=8192)
+def prepared():
+    made = Watched("jsc-sim", batch_size=8192)
     made.prepare_data()
-    made.setup("fit")
+    made.setup()
     return made
 
 
 @pytest.fixture
-def run(data, tmp_path):
-    """`run(designs=…)` searches three designs and retrains those."""
+def data(prepared):
+    """The data module, which forgets `when_tested` after the test."""
+    yield prepared
+    vars(prepared).pop("when_tested", None)
 
-    def go(resume=False, parent=1, **how):
+
+class Listener(logging.Handler):
+    """Hands the text of what is logged to a function, which may raise."""
+
+    def __init__(self, heard):
+        super().__init__(logging.INFO)
+        self.heard = heard
+
+    def emit(self, record):
+        self.heard(record.getMessage())
+
+
+@contextmanager
+def listening(heard):
+    """Meanwhile, `heard` is called with each message of the retraining."""
+    logger, listener = logging.getLogger(module.__name__), Listener(heard)
+    level = logger.level
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+
+
+@pytest.fixture
+def run(data, tmp_path):
+    """`run(designs=…)` searches three designs and retrains those.
+
+    With `every`, each of the three is on the front.
+    """
+
+    def go(resume=False, parent=1, every=False, **how):
         torch.manual_seed(parent)
         model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info, pretrained=False)
         tables = {
             "search_space": SPACE,
             "strategy": {
                 "sw_runner": {"basic_evaluation": {"num_samples": 512}},
-                "hw_runner": {"average_bitwidth": {}},
+                "hw_runner": {"late": {}, "early": {}} if every else {"average_bitwidth": {}},
                 "setup": {"sampler": "brute", "n_trials": 3},
-                "metrics": {"accuracy": {}, "average_bitwidth": {}},
+                "metrics": EVERY if every else {"accuracy": {}, "average_bitwidth": {}},
             },
-            "retrain": HOW | how,
+            "retrain": HOW | ({"designs": "front"} if every else {}) | how,
         }
         info = data.dataset_info
         facts = (get_model_info("jsc-tiny"), "cls", info, data, tables, tmp_path, "cpu")
@@ -85,30 +139,27 @@ def test_the_best_design_is_trained_tested_and_saved(run, tmp_path):
     assert f"trial {best}" in text
 
 
-def test_a_resumed_search_looks_at_no_test_split_again(run, monkeypatch):
+def test_a_resumed_search_looks_at_no_test_split_again(run, data):
     _, before = run(designs="front")
 
-    def never(*args, **kwargs):
+    def never():
         raise AssertionError("it was tested before")
 
-    monkeypatch.setattr(module, "_scores", never)
+    data.when_tested = never
     results, after = run(resume=True, designs="front")
     assert after["test"] == before["test"]
     assert numbers(after) == {out.number for out in results.best}
 
 
-def test_training_that_was_interrupted_goes_on(run, monkeypatch, tmp_path):
-    class Killed(BaseException):
-        pass
+def test_training_that_was_interrupted_goes_on(run, data, tmp_path):
+    def killed():
+        if list(tmp_path.glob("search.retrained/trial_*/last.ckpt")):
+            raise Killed
 
-    def killed(model, problem, options):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_baseline", lambda problem, folder, whose: {})
-        patch.setattr(module, "_scores", killed)
-        with pytest.raises(Killed):
-            run()
+    data.when_tested = killed
+    with pytest.raises(Killed):
+        run()
+    del data.when_tested
     [last] = tmp_path.glob("search.retrained/trial_*/last.ckpt")
     written = last.stat().st_mtime_ns
     _, page = run(resume=True)
@@ -157,16 +208,16 @@ def test_scores_of_another_parent_are_not_taken_for_ones_own(run, tmp_path):
 def test_a_number_of_designs_is_that_many_of_the_front(run):
     results, page = run(designs=2)
     assert numbers(page) == {out.number for out in results.ranked[:2]}
-    assert module._chosen(Retrain(designs="best"), results) == [results.chosen.number]
 
 
 # --- several at once
 
 
 @pytest.fixture
-def all_three(monkeypatch):
-    """Whatever is best, all designs are trained to the end."""
-    monkeypatch.setattr(module, "_chosen", lambda how, results: [0, 1, 2])
+def all_three(own_runners):
+    """Two metrics by which every design is on the front."""
+    for name in EVERY:
+        metric(name, side="hardware", better="minimize")(lambda trial: trial.number)
 
 
 @pytest.mark.sampled(1)
@@ -184,11 +235,11 @@ def test_designs_of_one_family_become_what_each_becomes_alone(
 
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
         patch.setattr(stackable, "reason_against", lambda models, options: "so it is")
-        _, single = run(**how)
+        _, single = run(every=True, **how)
     assert "search.retrain: trials 0 are trained one by one: so it is" in caplog.text
     alone = networks()
     shutil.rmtree(folder)
-    _, page = run(resume=True, **how)
+    _, page = run(resume=True, every=True, **how)
     left = {file.name for file in folder.rglob("*") if file.parent.name.startswith("trial_")}
     assert left == {"transformed_ckpt", "result.json"}, "they were one population"
     assert list(page["test"]) == list(single["test"])
@@ -208,51 +259,48 @@ def test_designs_of_one_family_become_what_each_becomes_alone(
 
 
 @pytest.mark.usefixtures("all_three")
-def test_a_population_that_was_killed_goes_on_from_its_last_epoch(run, monkeypatch, tmp_path):
-    class Killed(BaseException):
-        pass
-
-    how = {"max_epochs": 3, "early_stopping": 3}
+def test_a_population_that_was_killed_goes_on_from_its_last_epoch(run, tmp_path):
+    how = {"max_epochs": 3, "early_stopping": 3, "every": True}
     _, whole = run(**how)
     shutil.rmtree(tmp_path / "search.retrained")
     epochs = []
 
-    def told(reports):
-        epochs.append(reports[0].epochs)
-        if epochs == [1, 2]:
-            raise Killed
+    def heard(message):
+        if message.startswith("Epoch "):
+            epochs.append(int(message.split()[1]))
+            if epochs == [1, 2]:
+                raise Killed
 
-    monkeypatch.setattr(module, "_say", told)
-    with pytest.raises(Killed):
-        run(resume=True, **how)
-    [snapshot] = (tmp_path / "search.retrained").glob("population-*.pt")
-    _, page = run(resume=True, **how)
+    with listening(heard):
+        with pytest.raises(Killed):
+            run(resume=True, **how)
+        [snapshot] = (tmp_path / "search.retrained").glob("population-*.pt")
+        _, page = run(resume=True, **how)
     assert epochs == [1, 2, 2, 3], "the first epoch was not trained again"
     assert page["test"] == whole["test"]
     assert not snapshot.exists()
 
 
 @pytest.mark.usefixtures("all_three")
-def test_nothing_is_tested_before_all_of_a_population_are_trained(run, monkeypatch, tmp_path):
-    class Killed(BaseException):
-        pass
+def test_nothing_is_tested_before_all_of_a_population_are_trained(run, data, tmp_path):
+    tested, epochs = [], []
 
-    tested, scores = [], module._scores
-
-    def killed(model, problem, options):
-        tested.append(model)
-        if len(tested) == 3:  # the parent, and one of them
+    def killed():
+        networks = tmp_path.glob("search.retrained/trial_*/transformed_ckpt/graph.json")
+        tested.append(len(list(networks)))
+        if tested.count(3) == 3:  # one of them was tested
             raise Killed
-        return scores(model, problem, options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_scores", killed)
-        with pytest.raises(Killed):
-            run()
+    data.when_tested = killed
+    with pytest.raises(Killed):
+        run(every=True)
+    assert set(tested) == {0, 3}, "first the parent, then all three"
     assert not list(tmp_path.glob("search.retrained/trial_*/result.json"))
-    monkeypatch.setattr(module, "_say", None)  # no epoch is left
-    _, page = run(resume=True)
+    del data.when_tested
+    with listening(lambda message: epochs.append(message) if "Epoch" in message else None):
+        _, page = run(resume=True, every=True)
     assert numbers(page) == {0, 1, 2}
+    assert epochs == []
 
 
 @pytest.mark.usefixtures("all_three")
@@ -268,22 +316,21 @@ def test_one_that_diverges_is_named_and_costs_the_others_nothing(run, monkeypatc
 
     monkeypatch.setattr(Worker, "untrained", broken)
     with pytest.raises(FloatingPointError, match="trial 1 cannot be retrained"):
-        run()
+        run(every=True)
     folder = tmp_path / "search.retrained"
     assert {file.parent.name for file in folder.glob("*/result.json")} == {"trial_0", "trial_2"}
 
 
-def test_one_that_was_begun_alone_is_finished_alone(run, monkeypatch, tmp_path):
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_chosen", lambda how, results: [1])
-        _, before = run()
-    folder = tmp_path / "search.retrained"
-    (folder / "trial_1" / "result.json").unlink()
-    monkeypatch.setattr(module, "_chosen", lambda how, results: [0, 1, 2])
-    _, after = run(resume=True)
-    assert after["test"]["1"] == before["test"]["1"]
+@pytest.mark.usefixtures("all_three")
+def test_one_that_was_begun_alone_is_finished_alone(run, tmp_path):
+    results, before = run(every=True, designs="best")
+    folder, best = tmp_path / "search.retrained", str(results.chosen.number)
+    (folder / f"trial_{best}" / "result.json").unlink()
+    _, after = run(resume=True, every=True)
+    assert len(after["test"]) == 4
+    assert after["test"][best] == before["test"][best]
     begun = {file.parent.name for file in folder.glob("*/last.ckpt")}
-    assert begun == {"trial_1"}, "the others are a population"
+    assert begun == {f"trial_{best}"}, "the others are a population"
 
 
 def test_a_data_set_without_a_test_split_is_refused_before_the_search():

@@ -1,5 +1,6 @@
 """Rungs: who goes on is decided by exactly those trials that had been told, whoever measures."""
 
+import contextlib
 import json
 import os
 import random
@@ -172,22 +173,33 @@ def test_a_trial_knows_of_those_told_and_no_others(tmp_path):
             assert before.rung_scores.get(rung, ()) == reached
 
 
+class Learner(strategy_named("random")):
+    """Remembers what it is told."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.lessons = {}
+
+    def tell(self, number, values, violations=()):
+        self.lessons[number] = (values, list(violations))
+
+
+def learned(path, engine, table):
+    """What a strategy is told in a search, and the outcomes, by trial."""
+    record = StudyStore(str(path), "s", WAYS, CHOICES)
+    strategy = Learner(SamplerContext(CHOICES, WAYS, 40, 7))
+    with contextlib.closing(record):
+        SearchLoop(strategy, engine, record, settings_of(table)).run()
+    return strategy.lessons, record.outcomes
+
+
 def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
-    told = {}
-
-    class Noting(strategy_named("random")):
-        def tell(self, number, values, violations=()):
-            told[number] = (values, list(violations))
-
     table = table_of("random")
     table["strategy"]["constraints"] = ["average_bitwidth <= 12"]
-    settings, record = settings_of(table), StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES)
-    strategy = Noting(SamplerContext(CHOICES, WAYS, 40, 7))
-    loop = SearchLoop(strategy, Climbing(2, WAYS), record, settings)
-    loop.run()
+    lessons, outcomes = learned(tmp_path / "j", Climbing(2, WAYS), table)
     states = set()
-    for number, out in record.outcomes.items():
-        values, violations = told[number]
+    for number, out in outcomes.items():
+        values, violations = lessons[number]
         states.add(out.state)
         if out.state == "PRUNED":
             bits = out.hardware["average_bitwidth"]
@@ -198,17 +210,25 @@ def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
     assert states == {"COMPLETE", "PRUNED", "FAIL"}
 
 
+class StoppedAtOnce(InOrder):
+    """Every other trial is stopped with these metrics."""
+
+    def __init__(self, software):
+        super().__init__(1, WAYS)
+        self.software = software
+
+    def wait(self, seconds):
+        (out,) = super().wait(seconds)
+        if out.number % 2:
+            return [out]
+        hardware = {"average_bitwidth": 3.0}
+        return [Outcome(out.number, "PRUNED", software=self.software, hardware=hardware)]
+
+
 @pytest.mark.parametrize("software", [{}, {"accuracy": float("nan")}])
 def test_a_trial_that_was_stopped_too_soon_teaches_nothing(tmp_path, software):
-    settings, record = (
-        settings_of(table_of("random")),
-        StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES),
-    )
-    strategy = strategy_named("random")(SamplerContext(CHOICES, WAYS, 40, 7))
-    loop = SearchLoop(strategy, Climbing(2, WAYS), record, settings)
-    hardware = {"average_bitwidth": 3.0}
-    out = Outcome(0, "PRUNED", software=software, hardware=hardware)
-    assert loop._values_for_sampler(out) == (None, ())
+    lessons, _ = learned(tmp_path / "j", StoppedAtOnce(software), table_of("random"))
+    assert [lessons[number] for number in range(0, 40, 2)] == [(None, [])] * 20
 
 
 # --- a search that trains

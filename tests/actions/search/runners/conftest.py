@@ -1,5 +1,7 @@
 """A small trained-looking network on simulated jets, and trials of it."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -45,6 +47,22 @@ def make_scene(name="jsc-tiny", dataset="jsc-sim", *, seed=0, device="cpu"):
         device=torch.device(device),
         seed=seed,
     )
+
+
+class OtherSplits:
+    """A data module in which some splits, such as `val_dataset`, are others."""
+
+    def __init__(self, data_module, splits):
+        self.data_module = data_module
+        vars(self).update(splits)
+
+    def __getattr__(self, name):
+        return getattr(self.data_module, name)
+
+
+def with_splits(context, **splits):
+    """The same search on other data."""
+    return dataclasses.replace(context, data_module=OtherSplits(context.data_module, splits))
 
 
 def make_trial(graph, **facts):

@@ -5,13 +5,12 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from chop.actions.search.metrics import basic_evaluation
 from chop.actions.search.metrics.base import RUNNERS, check_options
 from chop.dataset.tensors import TensorSplit
 from chop.training.evaluate import evaluate
 from chop.training.steps import Mixed
 
-from .conftest import graph_of, make_scene, make_trial
+from .conftest import graph_of, make_scene, make_trial, with_splits
 
 Evaluation = RUNNERS["basic_evaluation"]
 
@@ -76,37 +75,29 @@ def test_a_model_that_works_in_place_finds_the_same_samples_again(jets):
     model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(16, 5))
     trial = make_trial(graph_of(model, torch.ones(2, 16)))
     runner = Evaluation(jets, num_samples=64)
-    before = [x.clone() for x, _ in runner._batches]
-    runner(trial)
-    assert all(torch.equal(x, y) for (x, _), y in zip(runner._batches, before, strict=True))
-
-
-def test_samples_are_loaded_once(jets, trial, monkeypatch):
-    calls = []
-    real = basic_evaluation.resident
-    monkeypatch.setattr(basic_evaluation, "resident", lambda *args: calls.append(1) or real(*args))
-    runner = Evaluation(jets, num_samples=64)
-    runner(trial), runner(trial)
-    assert calls == [1]
+    assert runner(trial) == runner(trial) == Evaluation(jets, num_samples=64)(trial)
 
 
 class Slow(Dataset):
     """Samples that do not lie in memory."""
 
     def __init__(self, split):
-        self.split = split
+        self.split, self.read = split, []
 
     def __len__(self):
         return len(self.split)
 
     def __getitem__(self, index):
+        self.read.append(index)
         return self.split[index]
 
 
-def test_samples_behind_a_loader_are_scored_as_those_in_memory(jets, trial, monkeypatch):
+def test_samples_behind_a_loader_are_read_once_and_scored_as_those_in_memory(jets, trial):
     wanted = Evaluation(jets, num_samples=70)(trial)
-    monkeypatch.setitem(jets.data_module._splits, "validation", Slow(jets.data_module.val_dataset))
-    assert Evaluation(jets, num_samples=70)(trial) == pytest.approx(wanted)
+    split = Slow(jets.data_module.val_dataset)
+    runner = Evaluation(with_splits(jets, val_dataset=split), num_samples=70)
+    assert runner(trial) == runner(trial) == pytest.approx(wanted)
+    assert split.read == list(range(70))
 
 
 def test_images_are_scored_too():
@@ -124,10 +115,11 @@ def test_new_weights_are_refused_unless_allowed(jets, trial):
     assert Evaluation(jets, num_samples=10, allow_untrained=True)(trial)
 
 
-def test_a_missing_split_is_refused_at_once(jets, monkeypatch):
-    monkeypatch.delitem(jets.data_module._splits, "test")
+def test_a_missing_split_is_refused_at_once(jets):
     with pytest.raises(ValueError, match=r"test_dataloader, which .* the end; .* val_dataloader"):
-        Evaluation(jets, num_samples=10, data_loader="test_dataloader")
+        Evaluation(
+            with_splits(jets, test_dataset=None), num_samples=10, data_loader="test_dataloader"
+        )
 
 
 def test_two_names_of_the_loader_must_agree(jets):
@@ -135,13 +127,10 @@ def test_two_names_of_the_loader_must_agree(jets):
         Evaluation(jets, num_samples=1, data_loader="val_dataloader", dataloader="test_dataloader")
 
 
-def test_labels_that_are_no_classes_are_refused(jets, trial, monkeypatch):
-    split = jets.data_module.val_dataset
-    monkeypatch.setitem(
-        jets.data_module._splits, "validation", TensorSplit(split.x[:9], torch.rand(9))
-    )
+def test_labels_that_are_not_classes_are_refused(jets, trial):
+    split = TensorSplit(jets.data_module.val_dataset.x[:9], torch.rand(9))
     with pytest.raises(ValueError, match="needs class labels"):
-        Evaluation(jets, num_samples=9)(trial)
+        Evaluation(with_splits(jets, val_dataset=split), num_samples=9)(trial)
 
 
 @pytest.mark.parametrize(

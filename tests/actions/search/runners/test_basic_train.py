@@ -12,7 +12,7 @@ from chop.training.evaluate import evaluate
 from chop.training.loop import Training
 from chop.training.steps import Mixed
 
-from .conftest import graph_of, make_scene, make_trial
+from .conftest import graph_of, make_scene, make_trial, with_splits
 from .test_contract import quantized
 
 Train = RUNNERS["basic_train"]
@@ -202,7 +202,6 @@ def test_wrong_options_are_refused_with_their_path(given, said):
         check_options(Train, given, "sw_runner.basic_train")
 
 
-def test_a_data_set_without_validation_is_refused_at_once(jets, monkeypatch):
-    monkeypatch.delitem(jets.data_module._splits, "validation")
+def test_a_data_set_without_validation_is_refused_at_once(jets):
     with pytest.raises(ValueError, match="reads val_dataloader, which this data set lacks"):
-        Train(jets, max_steps=1)
+        Train(with_splits(jets, val_dataset=None), max_steps=1)

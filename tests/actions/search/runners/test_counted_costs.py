@@ -183,7 +183,8 @@ def test_a_model_whose_layers_are_swapped_for_other_forms_costs_as_much_as_a_fre
                 mine.kwargs = {**mine.kwargs, "config": theirs.kwargs["config"]}
             continue
         layer, config = branches.modules[mine.target], chosen[str(mine.target)]
-        swapped.model._modules[mine.target] = quantized_layer(layer, config) if config else layer
+        layer = quantized_layer(layer, config) if config else layer
+        swapped.model.set_submodule(mine.target, layer)
     assert counted(runners, swapped) == by_the_passes(fresh)
 
 
@@ -192,7 +193,7 @@ def swapped(branches):
     """One graph whose metadata stay those of the float network."""
     graph = branches.clone()
     for name, layer in branches.model.named_children():
-        graph.model._modules[name] = layer
+        graph.model.set_submodule(name, layer)
     return graph
 
 
@@ -210,7 +211,7 @@ def test_swapping_forms_of_one_layer_counts_nothing_anew(jets, monkeypatch):
 def test_another_layer_in_the_same_place_is_counted_anew(jets):
     graph = graph_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(1, 4))
     before = ledger_of(graph.model)
-    graph.model._modules["0"] = nn.Linear(4, 4)
+    graph.model.set_submodule("0", nn.Linear(4, 4))
     assert ledger_of(graph.model) is not before
 
 

@@ -85,14 +85,7 @@ def test_runners_that_measure_nothing_say_so_once(jets, trial, caplog, name):
     assert f"hw_runner.{name} measures nothing" in record.getMessage()
 
 
-@pytest.fixture
-def own(monkeypatch):
-    """A registry that forgets what a test adds to it."""
-    list(RUNNERS)
-    monkeypatch.setattr(RUNNERS, "_items", dict(RUNNERS._items))
-
-
-def test_a_function_becomes_a_metric_with_options(own, jets, trial):
+def test_a_function_becomes_a_metric_with_options(own_runners, jets, trial):
     @metric("weights_near_zero", side="hardware", better="maximize")
     def weights_near_zero(trial, *, limit: float = 0.1):
         """The share of weights within `limit` of zero."""
@@ -108,7 +101,7 @@ def test_a_function_becomes_a_metric_with_options(own, jets, trial):
         check_options(cls, {"limit": "much"}, "hw_runner.weights_near_zero")
 
 
-def test_two_metrics_cannot_have_one_name(own):
+def test_two_metrics_cannot_have_one_name(own_runners):
     with pytest.raises(ValueError, match="'macs' registered twice"):
 
         @metric("macs", side="hardware", better="minimize")

@@ -10,7 +10,7 @@ from chop.actions.search.metrics.base import RUNNERS, check_options
 from chop.actions.search.metrics.sqnr import LIMIT
 from chop.passes.graph import quantize_transform_pass
 
-from .conftest import graph_of, make_trial
+from .conftest import graph_of, make_trial, with_splits
 
 
 class Sleeper(nn.Module):
@@ -50,12 +50,10 @@ def test_one_slow_call_moves_neither_latency_nor_its_spread(jets, monkeypatch):
     assert found["latency_spread"] < 25
 
 
-def test_a_batch_may_be_larger_than_the_split(jets, monkeypatch):
+def test_a_batch_may_be_larger_than_the_split(jets):
     split = jets.data_module.val_dataset
-    monkeypatch.setitem(
-        jets.data_module._splits, "validation", type(split)(split.x[:3], split.y[:3])
-    )
-    _, model = sleeping(jets, 0, repeats=1, batch_size=8)
+    few = with_splits(jets, val_dataset=type(split)(split.x[:3], split.y[:3]))
+    _, model = sleeping(few, 0, repeats=1, batch_size=8)
     assert set(model.sizes) == {8}
 
 
