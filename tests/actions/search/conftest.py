@@ -123,6 +123,14 @@ def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="
     return trials
 
 
+@pytest.fixture(scope="module")
+def no_disk():
+    """Do not wait for the disk: these tests do not cut the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def own_runners():
     """Remove the runners that a test registers, which nothing but a test wants to do."""

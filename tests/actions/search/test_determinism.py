@@ -1,6 +1,5 @@
 """One seed, one table of trials: whoever measures them, and however often that was killed."""
 
-import os
 import random
 
 import pytest
@@ -10,6 +9,8 @@ from chop.actions.search.samplers.base import SamplerContext, strategy_named
 from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
 
 from .conftest import CHOICES, NUMBERS, InOrder, Killed, Shuffled, recorded, run_loop, tables
+
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 TWO = ("maximize", "minimize")
 ONE = ("maximize",)
@@ -36,14 +37,6 @@ CASES = {
 
 # more of the same, or expensive
 FURTHER = ("tpe, one objective", "tpe that counts what runs", "nsgaiii", "gp")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_disk():
-    """Nobody pulls the plug in these tests, and a disk is slow."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 @pytest.fixture(

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from chop.actions.search.metrics.base import metric
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.store.errors import StorageError
 from chop.actions.search.store.study_store import StudyStore
@@ -119,16 +120,15 @@ def test_fail_fast_stops_at_the_first_failure(searches):
         (False, range(4), "no trial was completed; the first one failed with: ArithmeticError"),
     ],
 )
-def test_a_search_that_is_cut_short_leaves_its_files(tmp_path, monkeypatch, fail_fast, bad, said):
-    judged, numbers = Objectives.violations, iter(range(100))
-
-    def planted(objectives, metrics):
-        if next(numbers) in bad:
+def test_a_search_that_is_cut_short_leaves_its_files(tmp_path, own_runners, fail_fast, bad, said):
+    @metric("luck", side="hardware", better="maximize")
+    def luck(trial):
+        if trial.number in bad:
             raise ArithmeticError("planted")
-        return judged(objectives, metrics)
+        return 1.0
 
-    monkeypatch.setattr(Objectives, "violations", planted)
-    table = predecessor.tables(setup={"n_trials": 4, "fail_fast": fail_fast})
+    runners = {"average_bitwidth": {}, "luck": {}}
+    table = predecessor.tables(hw_runner=runners, setup={"n_trials": 4, "fail_fast": fail_fast})
     with pytest.raises(ValueError, match=said):
         predecessor.run(make_scene(), tmp_path, table)
     states = [row["state"] for row in json.loads((tmp_path / "log.json").read_text()).values()]

@@ -1,7 +1,6 @@
 """Trials that are asked and measured together: the table of trials, and who runs what."""
 
 import contextlib
-import os
 import random
 
 import pytest
@@ -17,16 +16,10 @@ from chop.actions.search.store.study_store import StudyStore
 
 from .conftest import CHOICES, Killed, measure, recorded, tables
 
+pytestmark = pytest.mark.usefixtures("no_disk")
+
 WAYS = ("maximize", "minimize")
 SIZE = 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_disk():
-    """Nobody pulls the plug in these tests, and a disk is slow."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 class Groups:

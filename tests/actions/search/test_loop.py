@@ -1,7 +1,5 @@
 """Whatever happens to workers and processes, the table is that of a serial search."""
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,14 +10,11 @@ from chop.actions.search.run.trial_table import NEXT, Phase, TrialEntry, TrialTa
 
 from .conftest import InOrder, Killed, Shuffled, recorded, run_loop
 
+pytestmark = pytest.mark.usefixtures("no_disk")
+
 WAYS = ("maximize", "minimize")
 TRIALS = 14
 RETRIES = 30  # more than a test can plan deaths
-
-
-@pytest.fixture(autouse=True)
-def _no_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 class Eventful(Shuffled):

@@ -74,9 +74,12 @@ class ByHand(SearchStrategyBase):
 
 
 @pytest.fixture(autouse=True)
-def _in_the_map(monkeypatch):
-    monkeypatch.setitem(SEARCH_STRATEGY_MAP, "mapped", Mapped)
-    monkeypatch.setitem(SEARCH_STRATEGY_MAP, "by-hand", ByHand)
+def _in_the_map():
+    own = {"mapped": Mapped, "by-hand": ByHand}
+    SEARCH_STRATEGY_MAP.update(own)
+    yield
+    for name in own:
+        del SEARCH_STRATEGY_MAP[name]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import random
 
 import pytest
@@ -20,6 +19,8 @@ from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.store.study_store import StudyStore
 
 from .conftest import CHOICES, InOrder, Killed, Shuffled, recorded, run_loop, tables
+
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 WAYS = ("maximize", "minimize")
 RUNGS = Rungs((1, 3), 0.5)
@@ -120,11 +121,6 @@ def table_of(sampler, n_trials=40, **setup):
     options = {"max_epochs": 9, "rungs": [1, 3], "keep": 0.5}
     made["strategy"]["sw_runner"] = {"basic_train": options}
     return made
-
-
-@pytest.fixture(autouse=True)
-def _no_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(params=["tpe", "random", "nsgaii"])
