@@ -1,11 +1,10 @@
-"""Lab 1: what batch size, learning rate and epochs do to a small network, in two minutes.
+"""Lab 1: the effect of batch size, learning rate and epochs on a small network, in two minutes.
 
-    python examples/lab1_sweep.py            # three charts and a table in lab1_sweep/
+    python examples/lab1_sweep.py            # prints a table, writes lab1_sweep/curves.svg
     python examples/lab1_sweep.py --epochs 20 --model jsc-s --dataset jsc
 
-Accuracies are means over a few seeds: the last ReLU of jsc-tiny may silence a class for good, so
-single runs differ a lot. The jets are simulated unless you name another data set; figures on them
-are no JSC results.
+Accuracies are means over several seeds: the last ReLU of jsc-tiny can switch off a class for good,
+so single runs differ a lot. The default data set is simulated; its scores are not JSC results.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Points = list[tuple[float, float]]
 
 
 class Accuracies:
-    """Keeps the validation accuracy of each epoch."""
+    """Stores the validation accuracy of each epoch."""
 
     def __init__(self) -> None:
         self.points: Points = []
@@ -42,7 +41,7 @@ class Accuracies:
 
 
 def run(args, seed: int, batch_size: int, options: TrainOptions) -> Points:
-    """Train once; the accuracies of its epochs."""
+    """Train once and return the validation accuracy of each epoch."""
     torch.manual_seed(seed)
     data = MaseDataModule(args.dataset, batch_size=batch_size)
     data.setup("fit")
@@ -53,7 +52,7 @@ def run(args, seed: int, batch_size: int, options: TrainOptions) -> Points:
 
 
 def mean_run(args, *, batch_size: int, rate: float, epochs: int) -> tuple[Points, tuple]:
-    """The mean accuracies over the seeds, and a row of the table."""
+    """Return the mean accuracies over the seeds, and a row of the table."""
     began, runs = time.perf_counter(), []
     for seed in range(args.seeds):
         options = TrainOptions(max_epochs=epochs, learning_rate=rate, seed=seed, progress=False)
@@ -71,7 +70,7 @@ def main() -> None:
     parser.add_argument("--model", default="jsc-tiny")
     parser.add_argument("--dataset", default="jsc-sim")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=5, help="runs to average over")
+    parser.add_argument("--seeds", type=int, default=5, help="number of runs to average")
     parser.add_argument("--out", type=Path, default=Path("lab1_sweep"))
     args = parser.parse_args()
     title = f"{args.model} on {MaseDataModule(args.dataset).dataset_info.title}"

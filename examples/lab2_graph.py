@@ -1,4 +1,4 @@
-"""Lab 2: a network as a graph, what is known about its nodes, and statistics of its tensors."""
+"""Lab 2: trace a network into a graph, add metadata, and collect statistics of its tensors."""
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from chop.tools.logger import set_logging_verbosity
 
 
 class JetTagger(nn.Module):
-    """Sixteen features of a jet of particles in, five kinds of jet out."""
+    """Classifies jets: sixteen features in, five classes out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class JetTagger(nn.Module):
 
 
 class RandomInputs:
-    """Batches without end; a data module's InputGenerator takes its place."""
+    """Endless random batches; use the InputGenerator of a data module for real data."""
 
     batch_size = 8
 
@@ -56,4 +56,4 @@ pass_args = {
 }
 mg, _ = profile_statistics_analysis_pass(mg, pass_args)
 mg, _ = report_node_meta_param_analysis_pass(mg, {"which": ("software",)})
-print(f"picture in {mg.draw('jet_tagger.svg')}")
+print(f"drawing: {mg.draw('jet_tagger.svg')}")

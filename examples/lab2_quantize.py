@@ -1,4 +1,4 @@
-"""Lab 2: the linear layers of a network in fixed point: what changes, and what that costs."""
+"""Lab 2: quantise the linear layers of a network to fixed point, and compare the accuracy."""
 
 import torch
 import typer
@@ -14,7 +14,7 @@ from chop.tools.logger import set_logging_verbosity
 
 
 def fixed_point(width: int, frac_width: int) -> dict:
-    """Options of the pass: inputs, weights and biases of linear layers in so many bits."""
+    """Return the options that quantise inputs, weights and biases of linear layers."""
     config = {"name": "integer"}
     for operand in ("data_in", "weight", "bias"):
         config |= {f"{operand}_width": width, f"{operand}_frac_width": frac_width}
@@ -22,7 +22,7 @@ def fixed_point(width: int, frac_width: int) -> dict:
 
 
 def main(epochs: int = 10, model: str = "jsc-tiny") -> None:
-    """Train a network on simulated jets, round it in several ways, and test each."""
+    """Train a network on simulated jets, quantise it to several widths, and test each."""
     set_logging_verbosity("info")
     torch.manual_seed(0)
     data = MaseDataModule("jsc-sim", batch_size=256)
@@ -43,7 +43,7 @@ def main(epochs: int = 10, model: str = "jsc-tiny") -> None:
             kind, op = get_mase_type(after), get_mase_op(after)
             print(f"{after.name} ({kind}, {op}): {type(was).__name__} -> {type(now).__name__}")
             steps = now.w_quantizer(now.weight) * 2**4
-            assert torch.equal(steps, steps.round()), "weights are whole sixteenths"
+            assert torch.equal(steps, steps.round()), "weights are multiples of 1/16"
 
     whole = {"data_loader": "test_dataloader", "num_samples": len(data.test_dataset)}
     test = get_sw_runner("basic_evaluation", *about, whole)

@@ -1,4 +1,4 @@
-"""Lab 4: widths and bits of a network for jets, searched together; every candidate is trained."""
+"""Lab 4: search widths and bits of a network together, and train every candidate."""
 
 from pathlib import Path
 
@@ -15,22 +15,22 @@ from chop.passes import Pipeline, quantize_transform_pass, redefine_transform_pa
 from chop.passes.base import graph_pass
 
 SPACE = {"first": [8, 12, 16, 24, 32, 64], "second": [8, 12, 16, 32], "bits": [6, 8, 10, 12]}
-BEFORE_THE_POINT = {"data_in": 5, "weight": 4, "bias": 5}  # bits, that of the sign included
+INTEGER_BITS = {"data_in": 5, "weight": 4, "bias": 5}  # before the binary point, with the sign
 
 
 @graph_pass("lab4", "transform", needs=("common",))
 def lab4_transform_pass(graph, *, first: int = 16, second: int = 16, bits: int = 8):
-    """Hidden layers of other widths, which inherit their weights, in fixed point."""
+    """Change the widths of the hidden layers with inherited weights, and quantise."""
     widths = {"seq_blocks_2": first, "seq_blocks_4": second}.items()
     tables = {node: {"config": {"name": "both", "width": width}} for node, width in widths}
     redefine_transform_pass(graph, {"by": "name", "weights": "inherit", **tables})
-    behind = {f"{name}_frac_width": bits - before for name, before in BEFORE_THE_POINT.items()}
-    form = {"name": "integer", **behind, **{f"{name}_width": bits for name in BEFORE_THE_POINT}}
-    quantize_transform_pass(graph, {"by": "type", "linear": {"config": form}})
+    config = {"name": "integer", **{f"{name}_width": bits for name in INTEGER_BITS}}
+    config |= {f"{name}_frac_width": bits - integer for name, integer in INTEGER_BITS.items()}
+    quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
 
 
 def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = Path("lab4_nas")) -> None:
-    """Search, then train and test what was chosen on the validation split, and the parent."""
+    """Search, then train and test the parent and the designs selected on the validation split."""
     data, rows = MaseDataModule("jsc-sim", batch_size=1024), []
     data.setup()
     about = (get_model_info("jsc-three-linear"), "cls", data.dataset_info, "cpu")
@@ -50,11 +50,13 @@ def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = Path("l
         graph, _ = Pipeline(prepare)(MaseGraph(parent))
         cost = [get_hw_runner(name, *about)(data, graph, {})[name] for name in ("macs", "bitops")]
         rows.append((seed, "parent", *cost, reached[parent], test(data, graph, {})["accuracy"]))
-        goes_on = graph.clone()  # for as long as a candidate trains
-        goal, tested = (run(data, goes_on, {})["accuracy"] for run in (train, test))
-        rows.append((seed, "parent, trained on", *cost, goal, tested))
+        trained = graph.clone()  # trained further, for as many epochs as a candidate
+        goal, tested = (run(data, trained, {})["accuracy"] for run in (train, test))
+        rows.append((seed, "parent, trained further", *cost, goal, tested))
         found = search(parent, *about[:3], data, plan, out / str(seed), "cpu", seed=seed)
-        front = sorted(found.best, key=lambda trial: trial.hardware["bitops"])  # dearer and better
+        front = sorted(
+            found.best, key=lambda trial: trial.hardware["bitops"]
+        )  # from cheapest to most accurate
         good = [trial for trial in front if trial.software["accuracy"] >= goal]
         for trial in good[:1] + [front[-1]] * (good[:1] != [front[-1]]):
             candidate, design, cost = graph.clone(), found.designs[trial.number], trial.hardware

@@ -3,9 +3,9 @@
     python examples/lab_logicnets.py                       # a minute on a laptop
     python examples/lab_logicnets.py --epochs 30 --bits 3 --fan-in 5
 
-Each neuron sees a few inputs of a few bits. The network is trained by arithmetic, and tested by
-looking up in its tables, which gives the same answers bit for bit. The jets are simulated unless
-you name another data set; figures on them are no JSC results.
+Each neuron has a few inputs of a few bits. The network is trained with arithmetic and tested with
+its lookup tables, which give identical bits. The default data set is simulated; its scores are not
+JSC results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JetTagger(nn.Module):
         return self.layers(x)
 
 
-# each linear layer, and the layers that become part of its tables
+# each linear layer, with the layers before and after it that are merged into its tables
 MERGED = {
     "layers_1": (["layers_0"], ["layers_2", "layers_3"]),
     "layers_4": ([], ["layers_5", "layers_6"]),
@@ -54,7 +54,7 @@ MERGED = {
 
 
 def as_logicnets(model: nn.Module, x: torch.Tensor, bits: int, fan_in: int) -> MaseGraph:
-    """The network with truth tables for neurons, ready to be trained."""
+    """Return the network with truth tables as neurons, ready to be trained."""
     prepare = Pipeline(["init_metadata", ("add_common_metadata", {"dummy_in": {"x": x}})])
     graph, _ = prepare(MaseGraph(model))
     tables = {}
@@ -90,8 +90,8 @@ def main() -> None:
     )
     parser.add_argument("--dataset", default="jsc-sim")
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--bits", type=int, default=3, help="of each input of a neuron")
-    parser.add_argument("--fan-in", type=int, default=4, help="inputs that a neuron sees")
+    parser.add_argument("--bits", type=int, default=3, help="bits of each input of a neuron")
+    parser.add_argument("--fan-in", type=int, default=4, help="number of inputs of a neuron")
     parser.add_argument("--hidden", type=int, nargs=2, default=(64, 32))
     args = parser.parse_args()
 
@@ -115,9 +115,7 @@ def main() -> None:
         entries = layer.tables.numel()
         rows.append((name, layer.out_features, layer.fan_in, layer.tables.shape[1], entries))
     print(tabulate(rows, ("layer", "neurons", "fan-in", "entries each", "entries"), "github"))
-    print(
-        f"\n{info.title}: test accuracy {accuracy:.4f} by tables, the same by arithmetic, all bits"
-    )
+    print(f"\n{info.title}: test accuracy {accuracy:.4f} with tables, bit-identical to arithmetic")
 
 
 if __name__ == "__main__":
