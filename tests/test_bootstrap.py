@@ -268,6 +268,7 @@ def test_signals_reach_the_command(ready):
         assert process.wait(timeout=60) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_call_through_a_symlink_from_another_folder(project, tmp_path):
     link = tmp_path / "bin/ch"
     link.parent.mkdir()
@@ -302,6 +303,7 @@ def test_an_extra_is_added_without_starting_over(ready):
     assert (ready.venv / "still here").exists()
 
 
+@pytest.mark.slow
 def test_extras_stay_installed_for_those_who_ask_for_fewer(ready):
     make_test = bootstrap(ready, "--extra", "dev", "-m", "chop")
     make_test_all = bootstrap(ready, "--extra", "dev", "--extra", "test-all", "-m", "chop")
@@ -326,6 +328,7 @@ def test_changed_pins_are_installed(ready, file):
     assert ready.pip_calls() == []
 
 
+@pytest.mark.slow
 def test_extras_survive_a_change(ready):
     ready.ch(command=bootstrap(ready, "--extra", "dev", "-m", "chop"))
     ready.pip_calls()
@@ -334,6 +337,7 @@ def test_extras_survive_a_change(ready):
     assert ready.pip_calls()[-1].endswith(".[dev]")
 
 
+@pytest.mark.slow
 def test_a_moved_clone_is_set_up_anew(ready):
     elsewhere = ready.root.rename(ready.root.with_name("moved"))
     said, stderr = ready.ch(command=[elsewhere / "ch"], cwd=elsewhere)
@@ -373,7 +377,7 @@ def test_killed_set_up_is_finished_by_the_next_call(project):
     assert project.pip_calls() == FULL_SETUP
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_set_up_takes_pip_with_it(project, number):
     project.hold_pip()
@@ -407,7 +411,7 @@ def test_dangling_interpreter_is_replaced(ready):
     assert "setting up .venv" in stderr
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["corelib", "corelib*", "mase*"])
 def test_lost_package_is_brought_back(ready, names):
     for lost in ready.venv.glob(f"lib/*/site-packages/{names}"):
@@ -418,6 +422,7 @@ def test_lost_package_is_brought_back(ready, names):
     assert ready.pip_calls() == []
 
 
+@pytest.mark.slow
 def test_broken_core_dependency_is_repaired_from_within(ready):
     (module,) = ready.venv.glob("lib/*/site-packages/corelib/__init__.py")
     module.write_text("import corelib.gone")
@@ -434,6 +439,7 @@ def test_repair_is_tried_only_once(ready):
     assert ready.pip_calls() == FULL_SETUP
 
 
+@pytest.mark.slow
 def test_own_import_errors_are_no_reason_for_repair(ready):
     (ready.root / "chop/cli.py").write_text("import chop.misspelt")
     _, stderr = ready.ch(expect=1)
@@ -449,6 +455,7 @@ def test_file_in_the_place_of_the_environment_is_kept_aside(project):
     assert kept.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_unusable_environment_of_the_user_is_kept_aside(project):
     venv.create(project.venv)  # without pip
     (project.venv / "mine").touch()
@@ -466,6 +473,7 @@ def test_usable_environment_of_the_user_is_taken(project):
     assert "up to date" in stderr
 
 
+@pytest.mark.slow
 def test_place_where_nothing_can_be_made_is_refused_in_one_sentence(project):
     (project.root / "file").touch()
     project.venv.symlink_to(project.root / "file" / "venv")
@@ -517,6 +525,7 @@ def test_installed_environment_is_used_as_it_is(project, tmp_path):
     assert not project.venv.exists()
 
 
+@pytest.mark.slow
 def test_tests_run_in_an_installed_environment_only_if_it_has_their_tools(project, tmp_path):
     def make_test(python):
         script = project.root / "scripts/bootstrap.py"
@@ -546,6 +555,7 @@ def test_clone_on_the_python_path_is_no_installation(project):
     assert said["prefix"] == str(project.venv)
 
 
+@pytest.mark.slow
 def test_call_from_the_activated_environment_still_notices_changes(ready):
     (ready.root / "constraints.txt").write_text("corelib==2\n")
     python = ready.venv / "bin/python"
@@ -566,6 +576,7 @@ def test_old_python_is_refused_in_one_sentence(project, tmp_path):
     assert not project.venv.exists()
 
 
+@pytest.mark.slow
 def test_old_python_hands_over_to_a_newer_one_on_the_path(project, tmp_path):
     python = environment_with_mase(project, tmp_path / "env")
     script(tmp_path / "old/python3", OLD)

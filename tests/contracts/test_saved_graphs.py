@@ -199,6 +199,7 @@ def test_a_pruned_quantized_and_fused_vgg7_survives_saving_and_training(steps, t
         assert type(layer).__name__ in ("Conv2dInteger", "LinearInteger")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_a_saved_graph_comes_back_trains_on_and_is_saved_again(name, kind, tmp_path):
     graph, x = graph_of(name, CONFIGS[kind]), batch(name)

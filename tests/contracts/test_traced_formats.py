@@ -37,6 +37,7 @@ def quantised(name, precision):
     return Pipeline(steps)(MaseGraph(Net().eval()))[0].model.eval()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("grad", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_trace_gives_the_same_bits(name, grad):
@@ -48,6 +49,7 @@ def test_the_trace_gives_the_same_bits(name, grad):
             assert torch.equal(traced(other), model(other))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_trace_of_a_training_layer_rounds_as_well(name):
     torch.manual_seed(1)

@@ -258,6 +258,7 @@ class TestGradients:
         assert torch.equal(torch.func.vmap(torch.func.grad(loss))(x), leaf.grad)
 
     # torch.compile instantiates autograd functions, and torch warns of that
+    @pytest.mark.sampled(1)
     @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
     @pytest.mark.parametrize("ste", ["identity", "clip"])
     def test_compiled_gradients(self, ste):

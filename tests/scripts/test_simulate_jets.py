@@ -317,6 +317,7 @@ def test_processes_do_not_change_the_jets(tmp_path):
         assert np.array_equal(array, files["3"][name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
 def test_an_interrupted_run_keeps_its_shards_and_goes_on(tmp_path):
     out, shards = tmp_path / "jets.npz", tmp_path / "jets.npz.shards"

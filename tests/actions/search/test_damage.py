@@ -146,6 +146,7 @@ RESUME, APPLY = ("--resume",), ("--apply", "best")
 BOTH = pytest.mark.parametrize("flags", [RESUME, pytest.param(APPLY, marks=pytest.mark.slow)])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", LINES)
 @BOTH
 def test_a_damaged_journal_is_named_in_a_sentence(copied, case, flags):
@@ -180,6 +181,7 @@ NOT_JOURNALS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", NOT_JOURNALS)
 @pytest.mark.parametrize("flags", [(), pytest.param(RESUME, marks=pytest.mark.slow)])
 def test_a_file_that_is_not_a_journal_is_left_as_it_is(copied, case, flags):
@@ -285,6 +287,7 @@ ROWS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", ROWS)
 @BOTH
 def test_a_damaged_database_is_named_in_a_sentence(copied, case, flags):
@@ -310,6 +313,7 @@ def test_a_database_of_another_program_is_left_as_it_is(copied):
     assert study.database.read_bytes() == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("notes", [b"my precious notes\n" * 100, b"my notes", b">"])
 @pytest.mark.parametrize("flags", [(), RESUME])
 def test_a_file_that_is_no_database_is_left_as_it_is(copied, notes, flags):

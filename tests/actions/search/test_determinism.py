@@ -75,6 +75,7 @@ def test_the_importance_of_keys_does_not_depend_on_who_finished_first(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_search_that_was_killed_again_and_again_gives_the_same_table(
     tmp_path, case, alone, workers
@@ -93,6 +94,7 @@ def test_a_search_that_was_killed_again_and_again_gives_the_same_table(
     assert recorded(tmp_path / "k", choices, ways) == alone
 
 
+@pytest.mark.sampled(3)
 def test_a_search_whose_n_trials_was_raised_goes_on_as_if_it_had_been_so(tmp_path, case, alone):
     sampler, ways, choices, count, setup = case
     for trials in (1, count // 3, count // 3 + 1, count):
@@ -102,6 +104,7 @@ def test_a_search_whose_n_trials_was_raised_goes_on_as_if_it_had_been_so(tmp_pat
     assert recorded(tmp_path / "r", choices, ways) == alone
 
 
+@pytest.mark.sampled(2)
 def test_another_seed_gives_another_table(tmp_path, case, alone):
     sampler, ways, choices, count, setup = case
     engine = InOrder(1, ways)
@@ -114,6 +117,7 @@ def test_trials_that_start_together_are_different_designs(case, alone):
     assert len(set(first)) >= 5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "random", "qmc", "gp"])
 def test_every_key_varies_even_if_only_some_designs_have_it(sampler):
     keys = [Parameter(f"{n}/width", Range(0, 50), "name", (n,)) for n in "abcd"]

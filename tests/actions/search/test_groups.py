@@ -102,7 +102,7 @@ def test_designs_are_asked_and_measured_by_the_group(tmp_path):
     assert noted == [0, 4, 8, 12, 16, 20]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("in_flight", [4, 8])
 def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler, in_flight):
     setup = {"sampler": sampler, "in_flight": in_flight}
@@ -111,7 +111,7 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler, in_flight
     assert search(tmp_path / "c", Groups(3, seed=2), **setup) == alone
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path, sampler, workers):
     alone = search(tmp_path / "a", Groups(), sampler=sampler)

@@ -173,6 +173,7 @@ def test_a_trained_parent_is_taken_as_it_is(trained, here):
     assert (trained.software() / "training_ckpts" / "best.ckpt").read_bytes() == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("flags", "difference"),
     [

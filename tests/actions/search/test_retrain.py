@@ -151,6 +151,7 @@ def test_a_resumed_search_looks_at_no_test_split_again(run, data):
     assert numbers(after) == {out.number for out in results.best}
 
 
+@pytest.mark.slow
 def test_training_that_was_interrupted_goes_on(run, data, tmp_path):
     def killed():
         if list(tmp_path.glob("search.retrained/trial_*/last.ckpt")):
@@ -196,6 +197,7 @@ def test_other_options_are_no_reason_to_test_again(run):
         run(resume=True, learning_rate=0.1)
 
 
+@pytest.mark.slow
 def test_scores_of_another_parent_are_not_taken_for_ones_own(run, tmp_path):
     run()
     (tmp_path / "search.journal").unlink()
@@ -321,6 +323,7 @@ def test_one_that_diverges_is_named_and_costs_the_others_nothing(run, monkeypatc
     assert {file.parent.name for file in folder.glob("*/result.json")} == {"trial_0", "trial_2"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("all_three")
 def test_one_that_was_begun_alone_is_finished_alone(run, tmp_path):
     results, before = run(every=True, designs="best")

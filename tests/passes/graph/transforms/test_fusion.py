@@ -144,6 +144,7 @@ class Branches(nn.Module):
         return sum(done[i] * (i + 1) for i in sorted(done))
 
 
+@pytest.mark.slow
 @given(data=st.data(), count=st.integers(1, 4))
 def test_branches_may_come_in_any_order(data, count):
     order = data.draw(st.permutations([*range(count)] * 2))

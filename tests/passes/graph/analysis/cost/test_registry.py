@@ -31,6 +31,7 @@ def difference(node):
     return 0
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_rules_and_execution_agree(name, make):
     rows = get_model_info(name).physical_data_point_classification
@@ -48,6 +49,7 @@ def test_rules_and_execution_agree(name, make):
     assert total["parameters"] == held
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["jsc-tiny", "mobilenetv3_small", "vit_tiny_patch4_32"])
 def test_rounding_changes_the_bits_and_not_the_products(name, make):
     rows = get_model_info(name).physical_data_point_classification

@@ -62,6 +62,7 @@ def choices(name, multipliers, widths):
     return st.fixed_dictionaries({}, optional=dict.fromkeys(FREE[name], choice)).map(tables)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETS)
 @DRAWN
 @given(data=st.data())
@@ -87,6 +88,7 @@ def test_a_wider_heir_equals_its_parent(parents, name, data, seed):
         assert torch.equal(value, state[key])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("factor", [2, 3])
 def test_all_layers_by_type_at_once(parents, name, factor):

@@ -32,6 +32,7 @@ def check(mg, parent, same=False):
         torch.testing.assert_close(out, parent.y, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("weights", ["fresh", "inherit"])
 def test_a_residual_block_is_repeated(parents, weights):
     parent = parents("resnet")

@@ -375,6 +375,7 @@ class TestWeights:
 
 
 class TestAfterwards:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("weights", ["fresh", "inherit"])
     @pytest.mark.parametrize("name", ["jsc", "resnet", "plain"])
     def test_a_redefined_graph_is_saved_and_loaded(self, parents, tmp_path, name, weights):
