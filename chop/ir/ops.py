@@ -2,72 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import operator
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, get_args
-
 import torch
-import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import nn
 
-from chop.registry import Registry
-
-MaseType = Literal[
-    "module_related_func",  # exists both as nn.Module and as function
-    "module",  # an nn.Module without a functional twin
-    "builtin_func",  # arithmetic of Python and torch
-    "implicit_func",  # shapes and bookkeeping: no hardware
-    "patched_func",  # what the table does not know: yours
-    "placeholder",
-    "get_attr",
-    "output",
-]
-MASE_TYPES: tuple[MaseType, ...] = get_args(MaseType)
-
-# Where the functions of an op are looked up by name. Tensor comes last: its methods are call_method
-# targets, and `torch.Tensor.add` itself may be called as a function.
-NAMESPACES = (torch, F, torch.special, torch.linalg, operator, math, torch._C._nn, Tensor)
-
-
-@dataclass(frozen=True)
-class OpSpec:
-    """One op. `functions` are compared by identity, `modules` by nearest base class."""
-
-    name: str
-    mase_type: MaseType
-    modules: tuple[type[nn.Module], ...] = ()
-    functions: tuple[Callable[..., Any], ...] = ()
-    methods: tuple[str, ...] = ()
-    params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ; dim_0=dim0
-    quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
-    given: tuple[Callable[..., Any], ...] = ()  # functions that were not looked up by a name
-    # whether it takes and gives tensors and plain values and touches nothing else, files above all;
-    # a graph that was loaded from a file may call pure ops only
-    pure: bool = True
-
-    @property
-    def origin(self) -> list[tuple[str, str]]:
-        """Where its modules and functions were defined."""
-        things: tuple[Any, ...] = (*self.modules, *self.functions)
-        return [(str(thing.__module__), str(thing.__qualname__)) for thing in things]
-
-
-class StandIn:
-    """A function that computes another one's op, such as its quantized form."""
-
-    target: Callable[..., Any]
-    spec: OpSpec
-    own_arguments: frozenset[str]  # those that only the stand-in takes
-
-
-OPS: Registry[OpSpec] = Registry("op")
-_BY_MODULE: dict[type, OpSpec] = {}
-_BY_FUNCTION: dict[Any, OpSpec] = {}
-_BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
+from chop.ir.op_spec import _BY_NAME
+from chop.ir.op_spec import MASE_TYPES as MASE_TYPES
+from chop.ir.op_spec import NAMESPACES as NAMESPACES
+from chop.ir.op_spec import OPS as OPS
+from chop.ir.op_spec import MaseType as MaseType
+from chop.ir.op_spec import OpSpec as OpSpec
+from chop.ir.op_spec import StandIn as StandIn
+from chop.ir.op_spec import Trait as Trait
+from chop.ir.op_spec import define as define
+from chop.ir.op_spec import has_trait as has_trait
+from chop.ir.op_spec import identify as identify
+from chop.ir.op_spec import is_seq_blocks_parameter as is_seq_blocks_parameter
+from chop.ir.op_spec import is_tensor_constant as is_tensor_constant
+from chop.ir.op_spec import module_op as module_op
+from chop.ir.op_spec import ops_with as ops_with
 
 
 class TrainingMode(nn.Module):
@@ -77,139 +29,26 @@ class TrainingMode(nn.Module):
         return self.training
 
 
-def _spelt(name: str) -> list[Callable[..., Any]]:
-    found = (getattr(space, name, None) for space in NAMESPACES)
-    return [thing for thing in found if callable(thing)]
-
-
-def define(
-    name: str,
-    mase_type: MaseType,
-    *modules: type[nn.Module],
-    names: str | None = None,
-    functions: tuple[Callable[..., Any], ...] = (),
-    params: str = "",
-    quantized: str = "",
-    pure: bool = True,
-) -> OpSpec:
-    """Add a row. `names` are the spellings of its functions and methods, by default the op's own.
-
-    A name stands for the functions of `NAMESPACES` and the Tensor method that are called so, and
-    for their in-place forms, unless such a form is an op itself. An op of your own gives its
-    `modules` and `functions` themselves. Saved graphs may call them, unless it is not `pure`.
-    """
-    spellings = (name if names is None else names).split()
-    inplace = (f"{spelling}_" for spelling in spellings if not spelling.endswith("_"))
-    spellings += [spelling for spelling in inplace if spelling not in OPS]
-    callables = [*functions, *(fn for spelling in spellings for fn in _spelt(spelling))]
-    methods = tuple(spelling for spelling in spellings if hasattr(Tensor, spelling))
-    unique = tuple({id(fn): fn for fn in callables}.values())
-    spec = OpSpec(
-        name,
-        mase_type,
-        modules,
-        unique,
-        methods,
-        tuple(params.split()),
-        tuple(quantized.split()),
-        functions,
-        pure,
-    )
-    again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
-    claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
-    for other in claimed:
-        if other is not None and other.name != name:
-            raise ValueError(f"op {name!r} claims what is op {other.name!r} already")
-    OPS.register(name, replace=again)(spec)
-    _BY_MODULE.update(dict.fromkeys(modules, spec))
-    # of a name that two rows spell, such as sum in torch and in Python, the first row has it
-    for fn in unique:
-        _BY_FUNCTION.setdefault(fn, spec)
-    for spelling in spellings:
-        _BY_NAME.setdefault(spelling, spec)
-    module_op.cache_clear()
-    return spec
-
-
-@cache
-def module_op(cls: Any) -> OpSpec | None:
-    """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear.
-
-    A layer of ours that is made of others names its row itself, as the table knows torch alone.
-    """
-    named = getattr(cls, "mase_op", None)
-    if isinstance(named, str):
-        return OPS[named]
-    return next((_BY_MODULE[base] for base in cls.__mro__ if base in _BY_MODULE), None)
-
-
-def _function_op(target: Any) -> OpSpec | None:
-    """By identity; torch's operators, as torch.ops.aten.add.Tensor, by their exact name."""
-    if isinstance(target, StandIn):
-        return target.spec
-    if isinstance(target, torch._ops.OpOverload):
-        target = target.overloadpacket
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        qualified = target._qualified_op_name
-        aten = qualified.startswith("aten::")
-        return _BY_NAME.get(qualified.removeprefix("aten::")) if aten else None
-    return _BY_FUNCTION.get(target)
-
-
-_TENSOR_CONSTANT = re.compile(r"_tensor_constant\d+")
-_LAB_PARAMETER = re.compile(
-    r"(block|seq_blocks|linear|conv2d)(_\d+)?(_\d+)?_(weight|bias|gamma|means|pruning_masks)"
-)
-
-
-def is_tensor_constant(s: str) -> bool:
-    """Whether fx gave this name to a tensor written into forward().
-
-    >>> is_tensor_constant("_tensor_constant0"), is_tensor_constant("x")
-    (True, False)
-    """
-    return _TENSOR_CONSTANT.fullmatch(s) is not None
-
-
-def is_seq_blocks_parameter(s: str) -> bool:
-    """Whether this name is a parameter that functional layers of the labs' models read.
-
-    >>> is_seq_blocks_parameter("seq_blocks_2_weight"), is_seq_blocks_parameter("head_weight")
-    (True, False)
-    """
-    return _LAB_PARAMETER.fullmatch(s) is not None
-
-
-def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
-    """The op of a node; what the table does not know is a user-defined op, never an error."""
-    if node.op == "call_module":
-        cls: Any = type(module)
-        return module_op(cls) or OPS["user_defined_module"]
-    if node.op == "call_function":
-        return _function_op(node.target) or OPS["user_defined_function"]
-    if node.op == "call_method":
-        return _BY_NAME.get(str(node.target)) or OPS["user_defined_method"]
-    if node.op == "get_attr" and (
-        is_tensor_constant(node.name) or is_seq_blocks_parameter(node.name)
-    ):
-        return OPS["constant"]
-    return OPS[node.op]
-
-
-def _define_all(mase_type: MaseType, names: str, params: str = "") -> None:
-    for name in names.split():
-        define(name, mase_type, params=params)
+def _define_all(mase_type: MaseType, rows: str, params: str = "", traits: str = "") -> None:
+    """Define an op for each word; `add/iadd` is the op add, which is spelt iadd as well."""
+    for name, *spellings in (row.split("/") for row in rows.split()):
+        define(name, mase_type, names=" ".join((name, *spellings)), params=params, traits=traits)
 
 
 WEIGHTED = "data_in weight bias"
 BINARY = "input other"
+POINTWISE = "pointwise"
+MOVES = "no_arithmetic"
+COPIES = "pointwise no_arithmetic"
+RESHAPES = "reshape no_arithmetic"
+SCALAR = "pointwise activation"
 
 # --- the graph itself
-define("placeholder", "placeholder", names="")
-define("get_attr", "get_attr", names="")
-define("output", "output", names="")
-define("constant", "implicit_func", names="")
-define("training_mode", "implicit_func", TrainingMode, names="")
+define("placeholder", "placeholder", names="", traits=MOVES)
+define("get_attr", "get_attr", names="", traits=MOVES)
+define("output", "output", names="", traits=MOVES)
+define("constant", "implicit_func", names="", traits=MOVES)
+define("training_mode", "implicit_func", TrainingMode, names="", traits=MOVES)
 define("user_defined_module", "module", names="")
 define("lora_linear", "module_related_func", names="")
 define("user_defined_function", "patched_func", names="")
@@ -217,11 +56,16 @@ define("user_defined_method", "patched_func", names="")
 define("patched_custom_layers", "patched_func", names="")
 
 # --- layers with weights
-define("linear", "module_related_func", nn.Linear, quantized=WEIGHTED)
+define("linear", "module_related_func", nn.Linear, quantized=WEIGHTED, traits="weighted_sum")
 define("bilinear", "module_related_func", nn.Bilinear)
-define("conv1d", "module_related_func", nn.Conv1d, quantized=WEIGHTED)
-define("conv2d", "module_related_func", nn.Conv2d, quantized=WEIGHTED)
-define("conv3d", "module_related_func", nn.Conv3d, quantized=WEIGHTED)
+for _d in (1, 2, 3):
+    define(
+        f"conv{_d}d",
+        "module_related_func",
+        getattr(nn, f"Conv{_d}d"),
+        quantized=WEIGHTED,
+        traits="weighted_sum convolution",
+    )
 for _d in (1, 2, 3):
     define(
         f"convtranspose{_d}d",
@@ -229,9 +73,10 @@ for _d in (1, 2, 3):
         getattr(nn, f"ConvTranspose{_d}d"),
         names=f"conv_transpose{_d}d",
         quantized=WEIGHTED,
+        traits="weighted_sum convolution transposed",
     )
 define("convolution", "builtin_func", names="convolution _convolution")
-define("embedding", "module_related_func", nn.Embedding, quantized="weight")
+define("embedding", "module_related_func", nn.Embedding, quantized="weight", traits=MOVES)
 define("embedding_bag", "module_related_func", nn.EmbeddingBag, quantized="weight")
 
 # --- norms
@@ -268,47 +113,60 @@ define("local_response_norm", "module_related_func", nn.LocalResponseNorm, nn.Cr
 define("normalize", "builtin_func")
 
 # --- activations
-for _name, _classes, _names in (
-    ("relu", (nn.ReLU,), "relu"),
-    ("relu6", (nn.ReLU6,), "relu6"),
-    ("rrelu", (nn.RReLU,), "rrelu"),
-    ("leaky_relu", (nn.LeakyReLU,), "leaky_relu"),
-    ("prelu", (nn.PReLU,), "prelu"),
-    ("elu", (nn.ELU,), "elu"),
-    ("selu", (nn.SELU,), "selu"),
-    ("celu", (nn.CELU,), "celu"),
-    ("gelu", (nn.GELU,), "gelu"),
-    ("silu", (nn.SiLU,), "silu"),
-    ("mish", (nn.Mish,), "mish"),
-    ("sigmoid", (nn.Sigmoid,), "sigmoid expit"),
-    ("logsigmoid", (nn.LogSigmoid,), "logsigmoid log_sigmoid"),
-    ("hardsigmoid", (nn.Hardsigmoid,), "hardsigmoid"),
-    ("tanh", (nn.Tanh,), "tanh"),
-    ("hardtanh", (nn.Hardtanh,), "hardtanh"),
-    ("hardswish", (nn.Hardswish,), "hardswish"),
-    ("hardshrink", (nn.Hardshrink,), "hardshrink"),
-    ("softshrink", (nn.Softshrink,), "softshrink"),
-    ("tanhshrink", (nn.Tanhshrink,), "tanhshrink"),
-    ("softsign", (nn.Softsign,), "softsign"),
-    ("softplus", (nn.Softplus,), "softplus"),
-    ("threshold", (nn.Threshold,), "threshold"),
-    ("glu", (nn.GLU,), "glu"),
-    ("softmax", (nn.Softmax, nn.Softmax2d), "softmax _softmax _safe_softmax"),
-    ("softmin", (nn.Softmin,), "softmin"),
-    ("log_softmax", (nn.LogSoftmax,), "log_softmax _log_softmax"),
-    ("gumbel_softmax", (), "gumbel_softmax"),
+_SPELLINGS = {
+    "sigmoid": "sigmoid expit",
+    "logsigmoid": "logsigmoid log_sigmoid",
+    "softmax": "softmax _softmax _safe_softmax",
+    "log_softmax": "log_softmax _log_softmax",
+}
+for _name, _classes, _traits in (
+    ("relu", (nn.ReLU,), f"{SCALAR} signed idempotent"),
+    ("relu6", (nn.ReLU6,), f"{SCALAR} signed idempotent"),
+    ("rrelu", (nn.RReLU,), POINTWISE),  # draws random numbers in train mode
+    ("leaky_relu", (nn.LeakyReLU,), f"{SCALAR} signed"),
+    ("prelu", (nn.PReLU,), ""),  # has a weight for each channel
+    ("elu", (nn.ELU,), f"{SCALAR} signed"),
+    ("selu", (nn.SELU,), f"{SCALAR} signed"),
+    ("celu", (nn.CELU,), f"{SCALAR} signed"),
+    ("gelu", (nn.GELU,), f"{SCALAR} signed"),
+    ("silu", (nn.SiLU,), f"{SCALAR} signed"),
+    ("mish", (nn.Mish,), SCALAR),
+    ("sigmoid", (nn.Sigmoid,), SCALAR),
+    ("logsigmoid", (nn.LogSigmoid,), SCALAR),
+    ("hardsigmoid", (nn.Hardsigmoid,), SCALAR),
+    ("tanh", (nn.Tanh,), SCALAR),
+    ("hardtanh", (nn.Hardtanh,), SCALAR),
+    ("hardswish", (nn.Hardswish,), f"{SCALAR} signed"),
+    ("hardshrink", (nn.Hardshrink,), SCALAR),
+    ("softshrink", (nn.Softshrink,), SCALAR),
+    ("tanhshrink", (nn.Tanhshrink,), SCALAR),
+    ("softsign", (nn.Softsign,), SCALAR),
+    ("softplus", (nn.Softplus,), SCALAR),
+    ("threshold", (nn.Threshold,), SCALAR),
+    ("glu", (nn.GLU,), ""),
+    ("softmax", (nn.Softmax, nn.Softmax2d), ""),
+    ("softmin", (nn.Softmin,), ""),
+    ("log_softmax", (nn.LogSoftmax,), ""),
+    ("gumbel_softmax", (), ""),
 ):
-    define(_name, "module_related_func", *_classes, names=_names, quantized="data_in")
+    define(
+        _name,
+        "module_related_func",
+        *_classes,
+        names=_SPELLINGS.get(_name),
+        quantized="data_in",
+        traits=_traits,
+    )
 
 # --- pooling and resizing
 for _d in (1, 2, 3):
-    for _pool, _camel in (
-        ("adaptive_avg_pool", "AdaptiveAvgPool"),
-        ("adaptive_max_pool", "AdaptiveMaxPool"),
-        ("avg_pool", "AvgPool"),
-        ("max_pool", "MaxPool"),
-        ("lp_pool", "LPPool"),
-        ("max_unpool", "MaxUnpool"),
+    for _pool, _camel, _traits in (
+        ("adaptive_avg_pool", "AdaptiveAvgPool", "pool"),
+        ("adaptive_max_pool", "AdaptiveMaxPool", "pool"),
+        ("avg_pool", "AvgPool", "pool"),
+        ("max_pool", "MaxPool", "pool"),
+        ("lp_pool", "LPPool", "pool"),
+        ("max_unpool", "MaxUnpool", MOVES),
     ):
         _op = f"{_pool}{_d}d"
         define(
@@ -316,7 +174,9 @@ for _d in (1, 2, 3):
             "module_related_func",
             getattr(nn, f"{_camel}{_d}d"),
             names=f"{_op} {_op}_with_indices _{_op}",
+            traits=_traits,
         )
+# no pools: their windows are drawn at random
 define("fractional_max_pool2d", "module_related_func", nn.FractionalMaxPool2d)
 define("fractional_max_pool3d", "module_related_func", nn.FractionalMaxPool3d)
 define(
@@ -331,11 +191,11 @@ define(
     names="interpolate upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
     "upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d",
 )
-define("pixel_shuffle", "module_related_func", nn.PixelShuffle)
-define("pixel_unshuffle", "module_related_func", nn.PixelUnshuffle)
-define("channel_shuffle", "module_related_func", nn.ChannelShuffle)
+define("pixel_shuffle", "module_related_func", nn.PixelShuffle, traits=MOVES)
+define("pixel_unshuffle", "module_related_func", nn.PixelUnshuffle, traits=MOVES)
+define("channel_shuffle", "module_related_func", nn.ChannelShuffle, traits=MOVES)
 define("fold", "module_related_func", nn.Fold)
-define("unfold", "module_related_func", nn.Unfold)
+define("unfold", "module_related_func", nn.Unfold, traits=MOVES)
 define(
     "pad",
     "module_related_func",
@@ -345,6 +205,7 @@ define(
         for _d in (1, 2, 3)
     ),
     names="pad constant_pad_nd",
+    traits=MOVES,
 )
 _define_all("builtin_func", "grid_sample affine_grid")
 
@@ -407,28 +268,53 @@ define("cosine_similarity", "module_related_func", nn.CosineSimilarity)
 define("pairwise_distance", "module_related_func", nn.PairwiseDistance)
 
 # --- arithmetic on two tensors
-define("add", "builtin_func", names="add iadd", params=BINARY, quantized="data_in data_in")
-define("sub", "builtin_func", names="sub isub subtract", params=BINARY, quantized="data_in data_in")
-define("mul", "builtin_func", names="mul imul multiply", params=BINARY, quantized="data_in data_in")
+for _name, _names in (
+    ("add", "add iadd"),
+    ("sub", "sub isub subtract"),
+    ("mul", "mul imul multiply"),
+):
+    define(
+        _name,
+        "builtin_func",
+        names=_names,
+        params=BINARY,
+        quantized="data_in data_in",
+        traits=POINTWISE,
+    )
 define("matmul", "builtin_func", names="matmul imatmul", params=BINARY, quantized="data_in weight")
 define("bmm", "builtin_func", params="input mat2", quantized="data_in weight")
 define("mm", "builtin_func", params="input mat2", quantized="data_in weight")
-define("div", "builtin_func", names="div divide true_divide truediv itruediv", params=BINARY)
-define("floor_divide", "builtin_func", names="floor_divide floordiv ifloordiv", params=BINARY)
-define("remainder", "builtin_func", names="remainder fmod mod imod", params=BINARY)
-define("pow", "builtin_func", names="pow ipow float_power", params="input exponent")
-define("not", "builtin_func", names="not_ logical_not", params="input")
-define("invert", "builtin_func", names="invert bitwise_not", params="input")
-define("bitwise_and", "builtin_func", names="bitwise_and and_ iand logical_and", params=BINARY)
-define("bitwise_or", "builtin_func", names="bitwise_or or_ ior logical_or", params=BINARY)
-define("bitwise_xor", "builtin_func", names="bitwise_xor xor ixor logical_xor", params=BINARY)
-_define_all("builtin_func", "gt greater lt less le less_equal greater_equal", params=BINARY)
-define("bitwise_left_shift", "builtin_func", names="bitwise_left_shift lshift ilshift")
-define("bitwise_right_shift", "builtin_func", names="bitwise_right_shift rshift irshift")
-define("atan2", "builtin_func", names="atan2 arctan2", params=BINARY)
-_define_all("builtin_func", "maximum minimum hypot fmax fmin logaddexp xlogy", params=BINARY)
-_define_all("builtin_func", "isclose allclose equal", params=BINARY)
-_define_all("builtin_func", "addmm baddbmm addbmm addmv addr addcmul addcdiv lerp rsub")
+_define_all(
+    "builtin_func",
+    "div/divide/true_divide/truediv/itruediv floor_divide/floordiv/ifloordiv "
+    "remainder/fmod/mod/imod",
+    BINARY,
+    POINTWISE,
+)
+_define_all("builtin_func", "pow/ipow/float_power", "input exponent", POINTWISE)
+define("not", "builtin_func", names="not_ logical_not", params="input", traits=POINTWISE)
+_define_all("builtin_func", "invert/bitwise_not", "input", POINTWISE)
+_define_all(
+    "builtin_func",
+    "bitwise_and/and_/iand/logical_and bitwise_or/or_/ior/logical_or "
+    "bitwise_xor/xor/ixor/logical_xor gt greater lt less le less_equal greater_equal",
+    BINARY,
+    POINTWISE,
+)
+_define_all(
+    "builtin_func",
+    "bitwise_left_shift/lshift/ilshift bitwise_right_shift/rshift/irshift",
+    traits=POINTWISE,
+)
+_define_all(
+    "builtin_func",
+    "atan2/arctan2 maximum minimum hypot fmax fmin logaddexp xlogy isclose",
+    BINARY,
+    POINTWISE,
+)
+_define_all("builtin_func", "allclose equal", BINARY)
+_define_all("builtin_func", "addcmul addcdiv lerp rsub", traits=POINTWISE)
+_define_all("builtin_func", "addmm baddbmm addbmm addmv addr")
 define("einsum", "builtin_func", params="equation *operands")
 _define_all("builtin_func", "tensordot outer inner dot vdot mv cross kron cdist multi_dot det")
 define("inverse", "builtin_func", functions=(torch.linalg.inv,))
@@ -437,73 +323,74 @@ define("inverse", "builtin_func", functions=(torch.linalg.inv,))
 _define_all(
     "builtin_func",
     "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc erfinv sin cos tan sinh cosh square "
-    "reciprocal sign sgn floor ceil frac cumsum cumprod cummax cummin logcumsumexp diff logit "
-    "nan_to_num sinc lgamma digamma signbit angle conj",
+    "reciprocal sign sgn floor ceil frac logit nan_to_num sinc lgamma digamma signbit angle conj",
+    traits=POINTWISE,
 )
-for _name in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
-    define(_name, "builtin_func", names=f"{_name} {_name.replace('a', 'arc', 1)}")
-define("trunc", "builtin_func", names="trunc fix")
-define("neg", "builtin_func", names="neg negative", params="input")
-define("pos", "builtin_func", names="pos positive", params="input")
-define("round", "builtin_func")
+_define_all("builtin_func", "cumsum cumprod cummax cummin logcumsumexp diff")
+_define_all(
+    "builtin_func",
+    "asin/arcsin acos/arccos atan/arctan asinh/arcsinh acosh/arccosh atanh/arctanh trunc/fix round",
+    traits=POINTWISE,
+)
+_define_all("builtin_func", "neg/negative", "input", POINTWISE)
+_define_all("builtin_func", "pos/positive", "input", COPIES)
 
 # --- reductions and order
 _define_all(
     "builtin_func",
     "sum mean prod max min amax amin aminmax argmax argmin var std var_mean std_mean median "
     "nanmean nansum nanmedian quantile logsumexp any all topk sort argsort kthvalue mode "
-    "count_nonzero trace bincount histc",
+    "count_nonzero trace bincount histc norm/vector_norm/matrix_norm",
 )
-define("norm", "builtin_func", names="norm vector_norm matrix_norm")
 
 # --- making tensors
-_define_all("builtin_func", "arange range cat")
-define("concat", "builtin_func", names="concat concatenate")
-define("zeros", "builtin_func", params="*size")
-_define_all("implicit_func", "ones empty rand randn", params="*size")
-_define_all("implicit_func", "new_zeros new_ones new_empty", params="input *size")
-_define_all("implicit_func", "tensor as_tensor", params="data")
+_define_all("builtin_func", "arange range cat concat/concatenate", traits=MOVES)
+define("zeros", "builtin_func", params="*size", traits=MOVES)
+_define_all("implicit_func", "ones empty rand randn", "*size", MOVES)
+_define_all("implicit_func", "new_zeros new_ones new_empty", "input *size", MOVES)
+_define_all("implicit_func", "tensor as_tensor", "data", MOVES)
 _define_all(
     "implicit_func",
-    "full eye linspace logspace randint randperm bernoulli multinomial normal zeros_like ones_like "
-    "full_like empty_like rand_like randn_like randint_like new_full new_tensor meshgrid one_hot "
+    "full eye linspace logspace randint randperm multinomial normal zeros_like ones_like full_like "
+    "empty_like rand_like randn_like randint_like new_full new_tensor meshgrid one_hot "
     "scalar_tensor tril_indices triu_indices uniform random exponential",
+    traits=MOVES,
 )
+define("bernoulli", "implicit_func")
 
 # --- shapes, indices, bookkeeping
-define("getattr", "implicit_func", names="", functions=(getattr,), params="a b")
-define("getitem", "implicit_func", params="in select")
-define("setitem", "builtin_func", params="in select value")
-define("_assert", "implicit_func", names="_assert", params="condition message")
+define("getattr", "implicit_func", names="", functions=(getattr,), params="a b", traits=MOVES)
+define("getitem", "implicit_func", params="in select", traits=MOVES)
+define("setitem", "builtin_func", params="in select value", traits=MOVES)
+define("_assert", "implicit_func", names="_assert", params="condition message", traits=MOVES)
 define(
     "assert_metadata",
     "implicit_func",
     names="_assert_tensor_metadata _assert_scalar _assert_async",
+    traits=MOVES,
 )
-define("view", "implicit_func", names="view _unsafe_view", params="input *shape")
-define("reshape", "implicit_func", params="input *shape")
-define("expand", "implicit_func", params="input *shape")
-define("repeat", "implicit_func", params="input *repeats")
-define("tile", "implicit_func", params="input *dims")
-define("permute", "implicit_func", params="input *dims")
-define("flip", "implicit_func", params="input *dims")
-define("transpose", "implicit_func", names="transpose", params="input dim_0=dim0 dim_1=dim1")
-define("swapaxes", "implicit_func", names="swapaxes", params="input dim_0=axis0 dim_1=axis1")
-define("swapdims", "implicit_func", names="swapdims", params="input dim_0=dim0 dim_1=dim1")
-define("split", "implicit_func", params="input split_size_or_sections dim")
-define("size", "implicit_func", names="size sym_size")
-define("abs", "implicit_func", names="abs absolute")
-define("clamp", "implicit_func", names="clamp clip clamp_min clamp_max")
-define("type", "implicit_func", params="input dtype")
-define("dim", "implicit_func", names="dim ndimension")
-define("numel", "implicit_func", names="numel nelement sym_numel")
-_define_all("implicit_func", "finfo iinfo", params="dtype=type")
-define("masked_fill_", "implicit_func", names="masked_fill_")
-define("masked_fill", "implicit_func")
-define("to", "implicit_func", names="to _to_copy")
-define("flatten", "implicit_func", nn.Flatten)
-define("unflatten", "implicit_func", nn.Unflatten)
-define("identity", "module_related_func", nn.Identity, names="")
+_define_all("implicit_func", "view/_unsafe_view reshape", "input *shape", RESHAPES)
+define("expand", "implicit_func", params="input *shape", traits=MOVES)
+define("repeat", "implicit_func", params="input *repeats", traits=MOVES)
+_define_all("implicit_func", "tile permute flip", "input *dims", MOVES)
+_define_all("implicit_func", "transpose swapdims", "input dim_0=dim0 dim_1=dim1", MOVES)
+_define_all("implicit_func", "swapaxes", "input dim_0=axis0 dim_1=axis1", MOVES)
+define("split", "implicit_func", params="input split_size_or_sections dim", traits=MOVES)
+_define_all("implicit_func", "abs/absolute clamp/clip/clamp_min/clamp_max", traits=POINTWISE)
+define("type", "implicit_func", params="input dtype", traits=MOVES)
+_define_all(
+    "implicit_func",
+    "size/sym_size dim/ndimension numel/nelement/sym_numel movedim/moveaxis",
+    traits=MOVES,
+)
+_define_all("implicit_func", "finfo iinfo", "dtype=type", MOVES)
+define("masked_fill_", "implicit_func", names="masked_fill_", traits=MOVES)
+_define_all("implicit_func", "masked_fill to/_to_copy", traits=COPIES)
+define("flatten", "implicit_func", nn.Flatten, traits=RESHAPES)
+define("unflatten", "implicit_func", nn.Unflatten, traits=RESHAPES)
+define(
+    "identity", "module_related_func", nn.Identity, names="", traits=f"{COPIES} no_op idempotent"
+)
 define(
     "dropout",
     "implicit_func",
@@ -515,25 +402,36 @@ define(
     nn.FeatureAlphaDropout,
     names="dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout "
     "feature_dropout native_dropout",
+    traits="pointwise no_op idempotent",
 )
-_define_all("implicit_func", "eq ge", params=BINARY)
-define("ne", "implicit_func", names="ne not_equal", params=BINARY)
+_define_all("implicit_func", "eq ge ne/not_equal", BINARY, POINTWISE)
 _define_all(
     "implicit_func",
-    "t contiguous where long type_as stack bool int squeeze unsqueeze gemm cast shape gather slice "
-    "index_select detach chunk unbind narrow select view_as expand_as reshape_as broadcast_to "
-    "repeat_interleave roll rot90 fliplr flipud tril triu diag diagonal diag_embed item tolist "
-    "clone float half double bfloat16 short char byte cpu cuda ravel scatter scatter_add "
-    "scatter_reduce index_add index_copy index_fill index_put index masked_select masked_scatter "
-    "take take_along_dim hstack vstack dstack column_stack split_with_sizes tensor_split hsplit "
-    "vsplit is_floating_point is_complex is_contiguous is_nonzero isnan isinf isfinite isin fill "
-    "zero copy requires_grad broadcast_tensors atleast_1d atleast_2d atleast_3d bucketize "
-    "searchsorted unique unique_consecutive nonzero argwhere view_as_real view_as_complex real "
-    "imag alias lift_fresh_copy as_strided stride get_device adjoint select_scatter slice_scatter",
+    "contiguous where long type_as bool int detach clone float half double bfloat16 short char "
+    "byte cpu cuda",
+    traits=COPIES,
 )
-define("movedim", "implicit_func", names="movedim moveaxis")
-define("numpy", "implicit_func", pure=False)  # arrays have methods that write files
-define("df_split", "builtin_func", names="")
+_define_all("implicit_func", "squeeze unsqueeze view_as reshape_as ravel", traits=RESHAPES)
+_define_all("implicit_func", "isnan isinf isfinite", traits=POINTWISE)
+_define_all(
+    "implicit_func",
+    "t stack cast shape gather slice index_select chunk unbind narrow select expand_as "
+    "broadcast_to repeat_interleave roll rot90 fliplr flipud tril triu diag diagonal diag_embed "
+    "item tolist scatter index_copy index_fill index_put index masked_select masked_scatter take "
+    "take_along_dim hstack vstack dstack column_stack split_with_sizes tensor_split hsplit vsplit "
+    "is_floating_point is_complex is_contiguous is_nonzero fill zero copy requires_grad "
+    "broadcast_tensors atleast_1d atleast_2d atleast_3d nonzero argwhere view_as_real "
+    "view_as_complex real imag alias lift_fresh_copy as_strided stride get_device adjoint "
+    "select_scatter slice_scatter",
+    traits=MOVES,
+)
+_define_all(
+    "implicit_func",
+    "gemm scatter_add scatter_reduce index_add isin bucketize searchsorted unique "
+    "unique_consecutive",
+)
+define("numpy", "implicit_func", pure=False, traits=MOVES)  # arrays have methods that write files
+define("df_split", "builtin_func", names="", traits=MOVES)
 
 # what chop.ir.pure reads: rows that come later are the user's
 TABLE = tuple(OPS.values())

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from chop.ir import ops
+from chop.ir import op_spec as ops
 
 NETWORKS = Path(__file__).parents[2] / "benchmarks" / "networks.py"
 

@@ -17,7 +17,7 @@ from chop.ir.common import (
     MASE_TYPE_MAP,
     MASE_TYPES,
 )
-from chop.ir.ops import OPS, define, identify
+from chop.ir.ops import OPS, define, has_trait, identify, ops_with
 from chop.registry import UnknownName
 
 # SPEC-2 §4, both trees
@@ -348,3 +348,14 @@ def test_a_notebook_cell_that_defines_an_op_may_run_twice():
             define("my_relu", "module", names="", functions=(F.relu,))
     finally:
         del OPS._items["doubled_in_a_notebook"]
+
+
+@pytest.mark.usefixtures("own_op_table")
+def test_traits_are_known_and_those_of_your_own_ops_are_found():
+    define("swish_with_traits", "module", _Swish, names="", traits="pointwise")
+    assert has_trait("swish_with_traits", "pointwise")
+    assert ops_with("pointwise")[-1] == "swish_with_traits"
+    assert not has_trait("softmax", "pointwise")
+    assert not has_trait("no_such_op", "pointwise")
+    with pytest.raises(UnknownName, match="unknown trait 'pointwize'; did you mean 'pointwise'"):
+        define("swish_of_two", "module", names="", traits="pointwize")

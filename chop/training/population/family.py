@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.tracer import MaseTracer, TraceError
-from chop.ir.ops import identify
+from chop.ir.ops import identify, ops_with
 from chop.numerics import NumberFormat
 from chop.numerics.float import Float
 from chop.passes.graph.transforms.pruning.masks import unmasked_class
@@ -28,19 +28,10 @@ WEIGHTED: dict[type[nn.Module], Kind] = {
     nn.BatchNorm1d: "norm",
     nn.BatchNorm2d: "norm",
 }
-# ops that treat every number by itself
-POINTWISE = frozenset(
-    {"relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "threshold"}
-    | {"sigmoid", "logsigmoid", "hardsigmoid", "tanh", "hardtanh", "hardswish", "hardshrink"}
-    | {"softshrink", "tanhshrink", "softsign", "softplus", "identity"}
-)
-DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "alpha_dropout"})
-SAME = DROPOUTS | {"identity"}  # what returns its input
-POOLS = frozenset(
-    f"{way}_pool{rank}d"
-    for way in ("max", "avg", "adaptive_max", "adaptive_avg")
-    for rank in (1, 2)
-)
+POINTWISE = {*ops_with("activation"), "identity"}
+SAME = ops_with("no_op")
+# p-norms and windows of three dimensions are not stacked
+POOLS = {op for op in ops_with("pool") if not op.endswith("3d") and not op.startswith("lp_")}
 # attributes by which the layers of a family may differ
 WIDTHS = {"in_features", "out_features", "in_channels", "out_channels", "num_features", "groups"}
 NOT_SETTINGS = WIDTHS | {"training", "inplace", "config", "formats", "pruning_masks"}
@@ -277,9 +268,9 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Ca
         if (module.start_dim, module.end_dim) != (1, -1):
             raise Unfit(f"{name} does not flatten all dimensions of a sample")
         return Call("flatten", name, inputs)
-    if op in DROPOUTS and module.p > 0:
+    if op == "dropout" and module.p > 0:
         raise Unfit(f"{name} is dropout, which would draw different random numbers than alone")
-    known = op in POINTWISE or op in POOLS or op in DROPOUTS
+    known = op in POINTWISE or op in POOLS or op == "dropout"
     if known and cls.__module__.startswith("torch.nn."):
         kind: Kind = "pool" if op in POOLS else "pointwise"
         return Call(kind, name, inputs, settings, None, _apart(module, cls), formats)

@@ -26,10 +26,8 @@ from chop.actions.search.metrics.base import (
 )
 from chop.actions.search.metrics.samples import Batch, Loader, seeded_batch, split_of
 from chop.actions.search.metrics.state import aside, lent_buffers
-from chop.ir.ops import identify
+from chop.ir.ops import identify, ops_with
 
-# activations that are positive exactly where their input is
-SIGNED = {"relu", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "elu", "selu", "celu"}
 RIDGE = 1e-5  # keeps logarithms finite where samples cannot be told apart
 Tensors = dict[str, Tensor]
 
@@ -154,7 +152,7 @@ class NasWot(Proxy):
         if not seen.codes:
             raise ValueError(
                 f"naswot needs activations such as relu, but this network has none; supported "
-                f"activations: {', '.join(sorted(SIGNED))}"
+                f"activations: {', '.join(sorted(ops_with('signed')))}"
             )
         codes = torch.cat(seen.codes, 1).double()
         agreeing = codes @ codes.T + (1 - codes) @ (1 - codes).T
@@ -182,7 +180,7 @@ class _Noting(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         module = self.module.get_submodule(str(n.target)) if n.op == "call_module" else None
-        if n.op.startswith("call_") and identify(n, module).name in SIGNED:
+        if n.op.startswith("call_") and "signed" in identify(n, module).traits:
             self.codes.append((result > 0).flatten(1))
         return result
 

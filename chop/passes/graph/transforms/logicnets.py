@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import OPS, ops_with
 from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.metadata_sync import calls
@@ -24,18 +25,13 @@ MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries
 MAX_ENTRIES = 2**26  # of all tables of a layer
 CHUNK = 2**22  # entries that are computed at once
 
+# activations that tables do not include, so that networks with them are transformed as ever
+OUTSIDE = {"selu", "celu", "mish", "logsigmoid", "hardswish", "hardshrink", "softshrink"} | {
+    *("tanhshrink", "softsign", "softplus", "threshold")
+}
 # what can be inside a table, beside the norm of the layer's kind: functions of one number each
-ACTIVATIONS = (
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.Hardtanh,
-    nn.Hardsigmoid,
-    nn.GELU,
-    nn.SiLU,
-    nn.ELU,
+ACTIVATIONS = tuple(
+    cls for op in ops_with("activation") if op not in OUTSIDE for cls in OPS[op].modules
 )
 MERGEABLE = (*ACTIVATIONS, nn.Identity, nn.Dropout)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chop.ir.ops import ops_with
 from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Rule, plain, rule, size, spelt
 
 Pair = tuple[int, int]
@@ -157,26 +158,7 @@ PER_INPUT |= dict.fromkeys(
     (1, 0),
 )
 
-# moves and makes numbers, and computes none: shapes, indices, bookkeeping, lookups
-FREE = spelt(
-    "placeholder get_attr output constant training_mode identity flatten unflatten embedding "
-    "arange range cat concat zeros ones empty rand randn new_zeros new_ones new_empty tensor "
-    "as_tensor full eye linspace logspace randint randperm multinomial normal zeros_like "
-    "ones_like full_like empty_like rand_like randn_like randint_like new_full new_tensor meshgrid "
-    "one_hot scalar_tensor tril_indices triu_indices uniform random exponential getattr getitem "
-    "setitem _assert assert_metadata view reshape expand repeat tile permute flip transpose "
-    "swapaxes swapdims split size type dim numel finfo iinfo masked_fill_ masked_fill to t "
-    "contiguous where long type_as stack bool int squeeze unsqueeze cast shape gather slice "
-    "index_select detach chunk unbind narrow select view_as expand_as reshape_as broadcast_to "
-    "repeat_interleave roll rot90 fliplr flipud tril triu diag diagonal diag_embed item tolist "
-    "clone float half double bfloat16 short char byte cpu cuda numpy ravel scatter index_copy "
-    "index_fill index_put index masked_select masked_scatter take take_along_dim hstack vstack "
-    "dstack column_stack split_with_sizes tensor_split hsplit vsplit is_floating_point is_complex "
-    "is_contiguous is_nonzero fill zero copy requires_grad broadcast_tensors atleast_1d atleast_2d "
-    "atleast_3d nonzero argwhere view_as_real view_as_complex real imag alias lift_fresh_copy "
-    "as_strided stride get_device adjoint select_scatter slice_scatter movedim df_split pos pad "
-    "unfold pixel_shuffle pixel_unshuffle channel_shuffle max_unpool1d max_unpool2d max_unpool3d"
-)
+FREE = ops_with("no_arithmetic")
 
 
 def _per(elements: Callable[[Call], int], pair: Pair) -> Rule:

@@ -9,10 +9,12 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
+from chop.ir.ops import has_trait, ops_with
 from chop.passes.base import graph_pass
 from chop.passes.graph.describe.formats import node_formats
 
-WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d")
+# transposed convolutions are left out of the average, as the labs' figures leave them out
+WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
 
 
 @graph_pass("calculate_avg_bits", "analysis", needs=("common",))

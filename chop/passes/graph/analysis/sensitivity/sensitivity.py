@@ -19,6 +19,7 @@ from chop.charts import Bars, bar_page
 from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import has_trait, ops_with
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
@@ -30,7 +31,8 @@ from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
 
-WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d")
+# the default layers; transposed convolutions are measured if `nodes` names them
+WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
 Key = tuple[str, str]  # node, format
 Measure = Literal["sqnr", "loss", "accuracy"]
 

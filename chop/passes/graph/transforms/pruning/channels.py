@@ -17,6 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import has_trait, ops_with
 from chop.passes.graph.transforms.pruning.channel_atoms import (
     Atoms,
     ChannelAxis,
@@ -25,31 +26,8 @@ from chop.passes.graph.transforms.pruning.channel_atoms import (
     shared_parameters,
 )
 
-# what acts on each element, or on elements at the same place of several tensors
-ELEMENTWISE = frozenset(
-    (
-        *("relu", "relu6", "rrelu", "leaky_relu", "elu", "selu", "celu", "gelu"),
-        *("silu", "mish", "sigmoid", "logsigmoid", "hardsigmoid", "tanh", "hardtanh", "hardswish"),
-        *(
-            "hardshrink",
-            "softshrink",
-            "tanhshrink",
-            "softsign",
-            "softplus",
-            "threshold",
-            "identity",
-            "dropout",
-        ),
-        *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "fmax"),
-        *("fmin", "abs", "clamp", "neg", "pos", "sqrt", "rsqrt", "exp"),
-        *("exp2", "expm1", "log", "log1p", "erf", "sin", "cos", "square"),
-        *("reciprocal", "sign", "round", "floor", "ceil", "trunc", "where", "masked_fill"),
-        *("contiguous", "clone", "detach", "to", "float", "half", "double", "bfloat16"),
-        *("type_as", "rsub", "lerp", "addcmul", "addcdiv", "nan_to_num"),
-    )
-)
-POOLS = ("adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool", "lp_pool")
-RESHAPES = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "ravel"})
+# reshapes to sizes that come from elsewhere and would not follow
+OTHER_SIZES = ("unflatten", "view_as", "reshape_as")
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin"})
 
 
@@ -121,13 +99,13 @@ Rule = Callable[[ChannelGraph, fx.Node], ChannelAxis | None]
 
 
 def _rule(op: str) -> Rule | None:
-    if op in ELEMENTWISE:
+    if has_trait(op, "pointwise"):
         return _elementwise
-    if op in RESHAPES:
+    if has_trait(op, "reshape") and op not in OTHER_SIZES:
         return _reshape
     if op in REDUCTIONS:
         return _reduction
-    if any(op == f"{pool}{d}d" for pool in POOLS for d in (1, 2, 3)):
+    if has_trait(op, "pool"):
         return _spatial
     return RULES.get(op)
 
@@ -465,8 +443,7 @@ def _sizes(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d"), _layer),
-    **dict.fromkeys((f"convtranspose{d}d" for d in (1, 2, 3)), _layer),
+    **dict.fromkeys(ops_with("weighted_sum"), _layer),
     **dict.fromkeys((f"batch_norm{d}d" for d in (1, 2, 3)), _features),
     **dict.fromkeys((f"instance_norm{d}d" for d in (1, 2, 3)), _features),
     **dict.fromkeys(("sync_batch_norm", "prelu"), _features),

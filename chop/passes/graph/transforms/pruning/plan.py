@@ -12,6 +12,7 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import ops_with
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
@@ -20,10 +21,7 @@ from chop.passes.select import By, select
 from chop.registry import unknown
 
 Scope = Literal["local", "global"]
-PRUNABLE_OP = (
-    *("linear", "conv1d", "conv2d", "conv3d"),
-    *("convtranspose1d", "convtranspose2d", "convtranspose3d"),
-)
+PRUNABLE_OP = ops_with("weighted_sum")
 
 
 @dataclass(frozen=True)

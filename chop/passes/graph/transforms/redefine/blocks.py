@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import has_trait
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.in_place import writes_in_place
 from chop.passes.graph.transforms.metadata_sync import finish, outer_names
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from chop.passes.graph.transforms.redefine.width_requests import RedefinePlan
 
 Weights = Literal["fresh", "inherit"]
-# done twice, they give what they give once; dropout does so in eval mode
-IDEMPOTENT = ("relu", "relu6", "identity", "dropout")
 
 
 @dataclass(frozen=True)
@@ -266,4 +265,4 @@ def _chain(block: RepeatableBlock) -> bool:
 
 
 def _only_idempotent(nodes: Iterable[fx.Node]) -> bool:
-    return all(mase(node).common.mase_op in IDEMPOTENT for node in nodes)
+    return all(has_trait(mase(node).common.mase_op, "idempotent") for node in nodes)

@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import ops_with
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
 from chop.passes.graph.describe.common import describe_again
 from chop.passes.graph.describe.hardware import renote_hardware
@@ -47,11 +48,8 @@ from chop.registry import unknown
 logger = logging.getLogger(__name__)
 
 LINEAR = ("linear",)
-CONV = (
-    *("conv1d", "conv2d", "conv3d"),
-    *("convtranspose1d", "convtranspose2d", "convtranspose3d"),
-)
-KINDS = (*LINEAR, *CONV)
+CONV = ops_with("convolution")
+KINDS = ops_with("weighted_sum")
 
 
 @graph_pass("redefine", "transform", needs=("common",))

@@ -1,0 +1,222 @@
+"""One row of the table of ops, and the op that a node, a module or a function is."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from chop.registry import Registry, UnknownName
+
+MaseType = Literal[
+    "module_related_func",  # exists both as nn.Module and as function
+    "module",  # an nn.Module without a functional twin
+    "builtin_func",  # arithmetic of Python and torch
+    "implicit_func",  # shapes and bookkeeping: no hardware
+    "patched_func",  # what the table does not know: yours
+    "placeholder",
+    "get_attr",
+    "output",
+]
+MASE_TYPES: tuple[MaseType, ...] = get_args(MaseType)
+
+# What passes may rely on; an op without a trait promises nothing.
+Trait = Literal[
+    "pointwise",  # a number of the result depends on the numbers at its place alone, broadcast
+    "activation",  # a fixed function of one number, as networks have them behind layers
+    "signed",  # an activation that is positive exactly where its input is, and damped elsewhere
+    "idempotent",  # applied twice, it gives what it gives once; dropout does in eval mode
+    "no_op",  # returns its input; dropout does in eval mode
+    "no_arithmetic",  # moves, creates or looks up numbers, and computes none
+    "weighted_sum",  # a layer that sums inputs times weights: linear layers and convolutions
+    "convolution",
+    "transposed",  # a convolution whose weight has its inputs first
+    "pool",  # reduces fixed windows of each channel
+    "reshape",  # gives the same numbers in the same order under another shape
+]
+TRAITS: frozenset[str] = frozenset(get_args(Trait))
+
+# Where the functions of an op are looked up by name. Tensor comes last: its methods are call_method
+# targets, and `torch.Tensor.add` itself may be called as a function.
+NAMESPACES = (torch, F, torch.special, torch.linalg, operator, math, torch._C._nn, Tensor)
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One op. `functions` are compared by identity, `modules` by nearest base class."""
+
+    name: str
+    mase_type: MaseType
+    modules: tuple[type[nn.Module], ...] = ()
+    functions: tuple[Callable[..., Any], ...] = ()
+    methods: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ; dim_0=dim0
+    quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
+    given: tuple[Callable[..., Any], ...] = ()  # functions that were not looked up by a name
+    # whether it takes and gives tensors and plain values and touches nothing else, files above all;
+    # a graph that was loaded from a file may call pure ops only
+    pure: bool = True
+    traits: frozenset[str] = frozenset()
+
+    @property
+    def origin(self) -> list[tuple[str, str]]:
+        """Where its modules and functions were defined."""
+        things: tuple[Any, ...] = (*self.modules, *self.functions)
+        return [(str(thing.__module__), str(thing.__qualname__)) for thing in things]
+
+
+class StandIn:
+    """A function that computes another one's op, such as its quantized form."""
+
+    target: Callable[..., Any]
+    spec: OpSpec
+    own_arguments: frozenset[str]  # those that only the stand-in takes
+
+
+OPS: Registry[OpSpec] = Registry("op")
+_BY_MODULE: dict[type, OpSpec] = {}
+_BY_FUNCTION: dict[Any, OpSpec] = {}
+_BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
+
+
+def _spelt(name: str) -> list[Callable[..., Any]]:
+    found = (getattr(space, name, None) for space in NAMESPACES)
+    return [thing for thing in found if callable(thing)]
+
+
+def define(
+    name: str,
+    mase_type: MaseType,
+    *modules: type[nn.Module],
+    names: str | None = None,
+    functions: tuple[Callable[..., Any], ...] = (),
+    params: str = "",
+    quantized: str = "",
+    pure: bool = True,
+    traits: str = "",
+) -> OpSpec:
+    """Add a row. `names` are the spellings of its functions and methods, by default the op's own.
+
+    A name stands for the functions of `NAMESPACES` and the Tensor method that are called so, and
+    for their in-place forms, unless such a form is an op itself. An op of your own gives its
+    `modules` and `functions` themselves. Saved graphs may call them, unless it is not `pure`.
+    `traits` are properties that passes ask for, such as "pointwise".
+    """
+    for trait in traits.split():
+        if trait not in TRAITS:
+            raise UnknownName("trait", trait, sorted(TRAITS))
+    spellings = (name if names is None else names).split()
+    inplace = (f"{spelling}_" for spelling in spellings if not spelling.endswith("_"))
+    spellings += [spelling for spelling in inplace if spelling not in OPS]
+    callables = [*functions, *(fn for spelling in spellings for fn in _spelt(spelling))]
+    methods = tuple(spelling for spelling in spellings if hasattr(Tensor, spelling))
+    unique = tuple({id(fn): fn for fn in callables}.values())
+    spec = OpSpec(
+        name,
+        mase_type,
+        modules,
+        unique,
+        methods,
+        tuple(params.split()),
+        tuple(quantized.split()),
+        functions,
+        pure,
+        frozenset(traits.split()),
+    )
+    again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
+    claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
+    for other in claimed:
+        if other is not None and other.name != name:
+            raise ValueError(f"op {name!r} claims what is op {other.name!r} already")
+    OPS.register(name, replace=again)(spec)
+    _BY_MODULE.update(dict.fromkeys(modules, spec))
+    # of a name that two rows spell, such as sum in torch and in Python, the first row has it
+    for fn in unique:
+        _BY_FUNCTION.setdefault(fn, spec)
+    for spelling in spellings:
+        _BY_NAME.setdefault(spelling, spec)
+    module_op.cache_clear()
+    return spec
+
+
+def ops_with(trait: Trait) -> tuple[str, ...]:
+    """Return the names of the ops that have a trait, in the order of the table."""
+    return tuple(name for name, op in OPS.items() if trait in op.traits)
+
+
+def has_trait(op: str, trait: Trait) -> bool:
+    """Return whether the op of this name has a trait."""
+    return op in OPS and trait in OPS[op].traits
+
+
+@cache
+def module_op(cls: Any) -> OpSpec | None:
+    """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear.
+
+    A layer of ours that is made of others names its row itself, as the table knows torch alone.
+    """
+    named = getattr(cls, "mase_op", None)
+    if isinstance(named, str):
+        return OPS[named]
+    return next((_BY_MODULE[base] for base in cls.__mro__ if base in _BY_MODULE), None)
+
+
+def _function_op(target: Any) -> OpSpec | None:
+    """By identity; torch's operators, as torch.ops.aten.add.Tensor, by their exact name."""
+    if isinstance(target, StandIn):
+        return target.spec
+    if isinstance(target, torch._ops.OpOverload):
+        target = target.overloadpacket
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        qualified = target._qualified_op_name
+        aten = qualified.startswith("aten::")
+        return _BY_NAME.get(qualified.removeprefix("aten::")) if aten else None
+    return _BY_FUNCTION.get(target)
+
+
+_TENSOR_CONSTANT = re.compile(r"_tensor_constant\d+")
+_LAB_PARAMETER = re.compile(
+    r"(block|seq_blocks|linear|conv2d)(_\d+)?(_\d+)?_(weight|bias|gamma|means|pruning_masks)"
+)
+
+
+def is_tensor_constant(s: str) -> bool:
+    """Whether fx gave this name to a tensor written into forward().
+
+    >>> is_tensor_constant("_tensor_constant0"), is_tensor_constant("x")
+    (True, False)
+    """
+    return _TENSOR_CONSTANT.fullmatch(s) is not None
+
+
+def is_seq_blocks_parameter(s: str) -> bool:
+    """Whether this name is a parameter that functional layers of the labs' models read.
+
+    >>> is_seq_blocks_parameter("seq_blocks_2_weight"), is_seq_blocks_parameter("head_weight")
+    (True, False)
+    """
+    return _LAB_PARAMETER.fullmatch(s) is not None
+
+
+def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
+    """The op of a node; what the table does not know is a user-defined op, never an error."""
+    if node.op == "call_module":
+        cls: Any = type(module)
+        return module_op(cls) or OPS["user_defined_module"]
+    if node.op == "call_function":
+        return _function_op(node.target) or OPS["user_defined_function"]
+    if node.op == "call_method":
+        return _BY_NAME.get(str(node.target)) or OPS["user_defined_method"]
+    if node.op == "get_attr" and (
+        is_tensor_constant(node.name) or is_seq_blocks_parameter(node.name)
+    ):
+        return OPS["constant"]
+    return OPS[node.op]
