@@ -18,11 +18,12 @@ import torch
 from torch import fx, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+import chop
 from chop.ir.ops import OPS, StandIn
 from chop.ir.pure import FUNCTIONS, METHODS, NAMED, NAMES_OF, OPERATORS
 
 TORCH_LAYERS = "torch.nn.modules."
-OWN_LAYERS = ("chop.passes.", "chop.nn.", "chop.models.", "chop.ir.")
+OWN_LAYERS = chop.LAYER_PACKAGES
 MODULE = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", re.ASCII)
 PUBLIC = re.compile(r"[A-Za-z]\w*", re.ASCII)
 USER_FILE = re.compile(r"(mase_user_\w+)_[0-9a-f]{8}")  # the hash is that of a path on one machine

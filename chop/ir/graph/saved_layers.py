@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+import chop
 from chop.ir.graph.encoding import ATTRIBUTES, Decoder, Encoder, Tensors
 from chop.ir.graph.layer_rules import INTERNAL, check_layer, derived_attributes
 from chop.ir.graph.names import ForeignName, Names
@@ -32,10 +33,7 @@ class Extra:
 
 
 EXTRAS: dict[str, Extra] = {}
-# who fills it in: a file may have extras that nobody has asked for yet
-EXTRA_HOMES = dict.fromkeys(
-    ("masks", "activation_pruning", "movement"), "chop.passes.graph.interface.pruning"
-)
+TABLES = {"attributes", "parameters", "buffers"}  # of each layer; other tables are extras
 
 
 # --- writing
@@ -163,6 +161,10 @@ def rebuilt_layers(
 ) -> nn.Module:
     """The root of the layers that `rows` describe, parents first."""
     made = _Layers(tensors, names)
+    tables = {key for row in rows for key, value in row.items() if isinstance(value, dict)}
+    if tables - TABLES - EXTRAS.keys():
+        for module in chop.LAYER_EXTRAS:
+            importlib.import_module(module)
     for row in rows:
         made.add(row)
     root = made.by_name[""]
@@ -267,11 +269,9 @@ class _Layers:
         if derive is not None:
             derive(module)
         decode = Decoder(self.names, self.tensors)
-        for key, home in EXTRA_HOMES.items():
+        for key, extra in EXTRAS.items():
             if key in row:
-                importlib.import_module(home)
-                found = {what: decode(value) for what, value in row[key].items()}
-                EXTRAS[key].attach(module, found)
+                extra.attach(module, {what: decode(value) for what, value in row[key].items()})
 
 
 def _order(stride: list[int]) -> list[int]:

@@ -2,76 +2,49 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from chop.ir.graph.saved_layers import EXTRAS, Extra
-
-HOME = "chop.passes.graph.transforms.pruning"
-
-
-def _home(part: str) -> Any:
-    """A module of the passes that prune; None where there are none."""
-    if importlib.util.find_spec(HOME) is None:
-        return None
-    return importlib.import_module(f"{HOME}.{part}")
-
-
-def _needed(part: str) -> Any:
-    home = _home(part)
-    if home is None:
-        raise ValueError("the graph is pruned, and this MASE has no pruning")
-    return home
-
-
-def read_masks(module: nn.Module) -> dict[str, Tensor]:
-    """Mask by name of the tensor that it prunes."""
-    home = _home("masks")
-    return dict(home.masks_of(module)) if home is not None else {}
+from chop.passes.graph.transforms.pruning import activation, movement
+from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of
 
 
 def attach_masks(module: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Prune `module` by `masks` again."""
-    home = _needed("masks")
     for name, mask in masks.items():
-        home.attach_mask(module, name, mask)
+        attach_mask(module, name, mask)
 
 
-def read_activation_pruning(module: nn.Module) -> dict[str, Any]:
-    """How a layer prunes what it takes in."""
-    home = _home("activation")
-    return (home.activation_pruning_of(module) or {}) if home is not None else {}
+def read_activation_pruning(module: nn.Module) -> Mapping[str, Any]:
+    """Return the options by which a layer prunes what it takes in."""
+    return activation.activation_pruning_of(module) or {}
 
 
 def attach_activation_pruning(module: nn.Module, options: Mapping[str, Any]) -> None:
     """Let a layer prune what it takes in again."""
-    home = _needed("activation")
-    loaded = module._modules.pop(home.NAME, None)  # a part of the layer that nobody calls yet
-    home.attach_activation_pruning(module, **options)
+    loaded = module._modules.pop(activation.NAME, None)  # a part of the layer, not called yet
+    activation.attach_activation_pruning(module, **options)
     if loaded is not None:
-        module._modules[home.NAME] = loaded
+        module._modules[activation.NAME] = loaded
 
 
 def read_movement(module: nn.Module) -> dict[str, Any]:
     """Whether a layer adds up the movement of its weight; the sums are a buffer of it."""
-    home = _home("movement")
-    return {"followed": True} if home is not None and home.follows_movement(module) else {}
+    return {"followed": True} if movement.follows_movement(module) else {}
 
 
 def resume_movement(module: nn.Module, options: Mapping[str, Any]) -> None:
     """Let a layer go on adding up the movement of its weight."""
-    home = _needed("movement")
-    scores, weight = module._buffers.get(home.MOVEMENT), module._parameters.get("weight")
+    scores, weight = module._buffers.get(movement.MOVEMENT), module._parameters.get("weight")
     if scores is None or weight is None or scores.shape != weight.shape:
-        raise ValueError(f"a layer is followed without a {home.MOVEMENT!r} like its weight")
-    home.resume_movement(module)
+        raise ValueError(f"a layer is followed without a {movement.MOVEMENT!r} like its weight")
+    movement.resume_movement(module)
 
 
-EXTRAS["masks"] = Extra(read_masks, attach_masks)
+EXTRAS["masks"] = Extra(masks_of, attach_masks)
 EXTRAS["activation_pruning"] = Extra(
     read_activation_pruning, attach_activation_pruning, hooks=("sparsify_input",)
 )

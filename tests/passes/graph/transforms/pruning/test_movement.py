@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from chop.ir.graph import saved_layers
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -152,6 +153,17 @@ def test_a_saved_graph_goes_on_following(graph, tmp_path, caplog, monkeypatch, w
         here, there = graph.modules[name], after.modules[name]
         assert torch.equal(here.weight_movement, there.weight_movement)
         assert torch.equal(masks_of(here)["weight"], masks_of(there)["weight"])
+
+
+def test_a_saved_graph_imports_what_its_layers_need(graph, tmp_path, monkeypatch):
+    prune_transform_pass(graph, weight={"sparsity": 0.5})
+    graph.export(tmp_path / "pruned")
+    monkeypatch.setattr(saved_layers, "EXTRAS", {})  # as where chop.ir alone is imported
+    monkeypatch.delitem(sys.modules, "chop.passes.graph.interface.pruning")
+    back = MaseGraph.from_checkpoint(tmp_path / "pruned")
+    mask = masks_of(back.modules["0"])["weight"]
+    assert torch.equal(mask, masks_of(graph.modules["0"])["weight"])
+    assert list(saved_layers.EXTRAS) == ["masks", "activation_pruning", "movement"]
 
 
 def test_hooks_of_others_are_said_not_to_be_saved(graph, tmp_path, caplog):

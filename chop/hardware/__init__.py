@@ -1,1 +1,0 @@
-"""From graphs to hardware: components, emission, simulation (extra `hardware`)."""
