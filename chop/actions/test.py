@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,104 +26,63 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def test(
-    model: nn.Module,
-    model_info: Any,
-    data_module: Any,
-    dataset_info: Any,
-    task: str,
-    optimizer: str | None = None,
-    learning_rate: float | None = None,
-    weight_decay: float | None = None,
-    *,
-    plt_trainer_args: Mapping[str, Any],
-    auto_requeue: bool = False,
-    save_path: str | Path | None = None,
-    visualizer: Any = None,
-    load_name: str | None = None,
-    load_type: str | None = None,
-    allow_nonfinite: bool = False,
-) -> dict[str, float]:
-    """Score `model` on the test split as the labs call it; the metrics are logged and returned."""
-    only_classification(task)
-    return _score(
-        "test",
-        model,
-        data_module,
-        plt_trainer_args,
-        save_path,
-        visualizer,
-        load_name,
-        load_type,
-        allow_nonfinite,
-    )
-
-
-def validate(
-    model: nn.Module,
-    model_info: Any,
-    data_module: Any,
-    dataset_info: Any,
-    task: str,
-    optimizer: str | None = None,
-    learning_rate: float | None = None,
-    *,
-    plt_trainer_args: Mapping[str, Any],
-    auto_requeue: bool = False,
-    save_path: str | Path | None = None,
-    visualizer: Any = None,
-    load_name: str | None = None,
-    load_type: str | None = None,
-    allow_nonfinite: bool = False,
-) -> dict[str, float]:
-    """Score `model` on the validation split; otherwise like `test`."""
-    only_classification(task)
-    return _score(
-        "validation",
-        model,
-        data_module,
-        plt_trainer_args,
-        save_path,
-        visualizer,
-        load_name,
-        load_type,
-        allow_nonfinite,
-    )
-
-
 SHORT = {"test": "test", "validation": "val"}
 
 
-def _score(
-    split: str,
-    model: nn.Module,
-    data_module: Any,
-    plt_trainer_args: Mapping[str, Any],
-    save_path: str | Path | None,
-    visualizer: Any,
-    load_name: str | None,
-    load_type: str | None,
-    allow_nonfinite: bool,
-) -> dict[str, float]:
-    from chop.checkpoints import load_model, refuse_nonfinite
-    from chop.log import show_logs_unless_configured
-    from chop.training.options import TrainOptions
+def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]:
+    """Return the function `name`, which scores a model on one split."""
 
-    show_logs_unless_configured()
-    if load_name is not None:
-        model = load_model(load_name, load_type or "mz", model)
-    if not allow_nonfinite:
-        refuse_nonfinite(model, load_name)
-    options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
-    score = scored(model, data_module, split, options)
-    metrics = {
-        f"{SHORT[split]}_acc_epoch": score.accuracy,
-        f"{SHORT[split]}_loss_epoch": score.loss,
-    }
-    if visualizer is not None:
-        visualizer.log_metrics(metrics, 0)
-    _report(split, metrics, score, data_module, save_path, load_name)
-    return metrics
+    def score(
+        model: nn.Module,
+        model_info: Any,
+        data_module: Any,
+        dataset_info: Any,
+        task: str,
+        optimizer: str | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        *,
+        plt_trainer_args: Mapping[str, Any],
+        auto_requeue: bool = False,
+        save_path: str | Path | None = None,
+        visualizer: Any = None,
+        load_name: str | None = None,
+        load_type: str | None = None,
+        allow_nonfinite: bool = False,
+    ) -> dict[str, float]:
+        from chop.checkpoints import load_model, refuse_nonfinite
+        from chop.log import show_logs_unless_configured
+        from chop.training.options import TrainOptions
+
+        only_classification(task)
+        show_logs_unless_configured()
+        if load_name is not None:
+            model = load_model(load_name, load_type or "mz", model)
+        if not allow_nonfinite:
+            refuse_nonfinite(model, load_name)
+        options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
+        result = scored(model, data_module, split, options)
+        metrics = {
+            f"{SHORT[split]}_acc_epoch": result.accuracy,
+            f"{SHORT[split]}_loss_epoch": result.loss,
+        }
+        if visualizer is not None:
+            visualizer.log_metrics(metrics, 0)
+        _report(split, metrics, result, data_module, save_path, load_name)
+        return metrics
+
+    score.__name__, score.__qualname__, score.__doc__ = name, name, doc
+    return score
+
+
+test = _scoring(
+    "test",
+    "test",
+    "Score `model` on the test split as the labs call it; the metrics are logged and returned.",
+)
+validate = _scoring(
+    "validate", "validation", "Score `model` on the validation split; otherwise like `test`."
+)
 
 
 def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:

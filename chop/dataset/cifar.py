@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chop.dataset.base import MaseDatasetInfo, Split, dataset
+from chop.dataset.base import MaseDatasetInfo, Split
 from chop.dataset.download import download
 from chop.dataset.images import CropAndFlip, Images, Normalize, corrupt, image_split, unpacked
+from chop.dataset.sources import Source, downloaded
 from chop.dataset.tensors import TensorSplit
 
 URL = "https://www.cs.toronto.edu/~kriz/"
@@ -79,63 +80,40 @@ CIFAR100_INFO = MaseDatasetInfo(
 )
 
 
-@dataset(CIFAR10_INFO)
-def cifar10(
-    split: Split,
-    *,
-    cache: Path,
-    path: Path | None = None,
-    legacy_val: bool = False,
-    renew: bool = False,
-) -> TensorSplit:
+@downloaded(CIFAR10_INFO)
+def cifar10(split: Split, source: Source) -> TensorSplit:
     """50,000 photographs of 10 classes, a tenth of which validates, and 10,000 to test.
 
     `path` is the binary archive, or a folder with it or its files; `legacy_val` trains on all
     50,000 and validates on the test images, as the labs do.
     """
-    return _split(CIFAR10, CIFAR10_INFO, split, cache, path, legacy_val, renew)
+    return _split(CIFAR10, CIFAR10_INFO, split, source)
 
 
-@dataset(CIFAR100_INFO)
-def cifar100(
-    split: Split,
-    *,
-    cache: Path,
-    path: Path | None = None,
-    legacy_val: bool = False,
-    renew: bool = False,
-) -> TensorSplit:
+@downloaded(CIFAR100_INFO)
+def cifar100(split: Split, source: Source) -> TensorSplit:
     """50,000 photographs of 100 classes, a tenth of which validates, and 10,000 to test.
 
     `path` and `legacy_val` are those of `cifar10`.
     """
-    return _split(CIFAR100, CIFAR100_INFO, split, cache, path, legacy_val, renew)
+    return _split(CIFAR100, CIFAR100_INFO, split, source)
 
 
-def _split(
-    files: Files,
-    info: MaseDatasetInfo,
-    split: Split,
-    cache: Path,
-    path: Path | None,
-    legacy_val: bool,
-    renew: bool,
-) -> TensorSplit:
-    folder = cache / info.name
-    if path:
-        sources = _found(files, Path(path).expanduser())
+def _split(files: Files, info: MaseDatasetInfo, split: Split, source: Source) -> TensorSplit:
+    folder = source.cache / info.name
+    if source.path:
+        sources = _found(files, Path(source.path).expanduser())
     else:
         archive = folder / files.archive
         sources = [download(URL + files.archive, archive, checksum=files.checksum)]
     return image_split(
         split,
+        source,
         folder,
         sources,
         lambda: _read(files, sources),
         prepare=files.prepare,
         augment=CropAndFlip(),
-        legacy_val=legacy_val,
-        renew=renew,
     )
 
 

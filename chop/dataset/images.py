@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from chop.dataset.base import Split
+from chop.dataset.sources import Source
 from chop.dataset.store import Prepared, prepared
 from chop.dataset.tensors import TensorSplit
 
@@ -75,14 +76,13 @@ class Images:
 
 def image_split(
     split: Split,
+    source: Source,
     folder: Path,
     files: Sequence[Path],
     read: Callable[[], tuple[Images, Images]],
     *,
     prepare: Normalize,
     augment: CropAndFlip | None = None,
-    legacy_val: bool = False,
-    renew: bool = False,
 ) -> TensorSplit:
     """A split of what `read` makes of `files`, images to train with and images to test.
 
@@ -95,10 +95,10 @@ def image_split(
         lambda: _arranged(*read()),
         version=1,
         options={"others": [[str(file), *_state(file)] for file in files[1:]]},
-        renew=renew,
+        renew=source.renew,
     )
-    tested = legacy_val and split == "validation"
-    part = data.split("test" if tested else split, legacy_val=legacy_val, prepare=prepare)
+    tested = source.legacy_val and split == "validation"
+    part = data.split("test" if tested else split, legacy_val=source.legacy_val, prepare=prepare)
     part.augment = augment if split == "train" else None
     return part
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from chop.dataset.base import Split, dataset
+from chop.dataset.base import Split
 from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
-from chop.dataset.sources import own_file
+from chop.dataset.sources import Source, downloaded, own_file
 from chop.dataset.tabular import BLOCK, Table
 from chop.dataset.tensors import TensorSplit
 from chop.registry import nearest
@@ -23,25 +23,20 @@ COLUMNS = tuple(f"j_{name}" for name in FEATURES)
 LABELS = tuple(f"j_{name}" for name in CLASSES)
 
 
-@dataset(jet_info("jsc", CLASSES, COLUMNS))
-def jsc(
-    split: Split,
-    *,
-    cache: Path,
-    path: Path | None = None,
-    legacy_val: bool = False,
-    renew: bool = False,
-) -> TensorSplit:
+@downloaded(jet_info("jsc", CLASSES, COLUMNS))
+def jsc(split: Split, source: Source) -> TensorSplit:
     """About a million jets in five classes (CERNBox), downloaded once or read from `path`.
 
     `legacy_val` gives the labs' training and validation data: both are all that is not test.
     """
-    source = own_file(path, (".z", ".h5", ".hdf5"), name=FILE) if path else cache / "jsc" / FILE
-    if not path:
+    folder = source.cache / "jsc"
+    if source.path:
+        file = own_file(source.path, (".z", ".h5", ".hdf5"), name=FILE)
+    else:
         with instead("jsc-sim, simulated jets, needs no download"):
-            download(URL, source)
-    data = prepared_jets(cache / "jsc", source, read_cernbox, drop_duplicates=True, renew=renew)
-    return data.split(split, legacy_val=legacy_val)
+            file = download(URL, folder / FILE)
+    data = prepared_jets(folder, file, read_cernbox, drop_duplicates=True, renew=source.renew)
+    return data.split(split, legacy_val=source.legacy_val)
 
 
 def read_cernbox(file: Path) -> Table:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from chop.dataset.base import Split, dataset
+from chop.dataset.base import Split
 from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
 from chop.dataset.parquet_tables import read_parquet
-from chop.dataset.sources import own_file
+from chop.dataset.sources import Source, downloaded, own_file
 from chop.dataset.tabular import Table
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_arff, read_csv
@@ -22,24 +22,17 @@ CLASSES = "gqtwz"  # gluon, light quark, top, W, Z: not the order of `jsc`
 READERS = {".arff": read_arff, ".csv": read_csv, ".parquet": read_parquet, ".pq": read_parquet}
 
 
-@dataset(jet_info("jsc-openml", CLASSES), "jsc_openml")
-def jsc_openml(
-    split: Split,
-    *,
-    cache: Path,
-    path: Path | None = None,
-    legacy_val: bool = False,
-    renew: bool = False,
-) -> TensorSplit:
+@downloaded(jet_info("jsc-openml", CLASSES), "jsc_openml")
+def jsc_openml(split: Split, source: Source) -> TensorSplit:
     """830,000 jets in five classes (OpenML 42468), downloaded once or read from `path`.
 
     Mind the order of the classes, which is not that of `jsc`. `legacy_val` gives the labs'
     training and validation data: both are all that is not test.
     """
-    folder = cache / "jsc-openml"
-    source = own_file(path, tuple(READERS), name=FILE) if path else _downloaded(folder)
-    data = prepared_jets(folder, source, read_openml, renew=renew)
-    return data.split(split, legacy_val=legacy_val)
+    folder, path = source.cache / "jsc-openml", source.path
+    file = own_file(path, tuple(READERS), name=FILE) if path else _downloaded(folder)
+    data = prepared_jets(folder, file, read_openml, renew=source.renew)
+    return data.split(split, legacy_val=source.legacy_val)
 
 
 def _downloaded(folder: Path) -> Path:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chop.dataset.base import MaseDatasetInfo, Split, dataset
+from chop.dataset.base import MaseDatasetInfo, Split
 from chop.dataset.download import download, instead
 from chop.dataset.images import Images, Normalize, corrupt, image_split, unpacked
+from chop.dataset.sources import Source, downloaded
 from chop.dataset.tensors import TensorSplit
 
 SIZE = (1, 28, 28)
@@ -31,34 +32,19 @@ INFO = MaseDatasetInfo(
 )
 
 
-@dataset(INFO)
-def mnist(
-    split: Split,
-    *,
-    cache: Path,
-    path: Path | None = None,
-    legacy_val: bool = False,
-    renew: bool = False,
-) -> TensorSplit:
+@downloaded(INFO)
+def mnist(split: Split, source: Source) -> TensorSplit:
     """60,000 digits, a tenth of which validates, and 10,000 to test.
 
     `path` is a folder with the four official files, packed (.gz) or not; `legacy_val` trains on
     all 60,000 and validates on the test images, as the labs do.
     """
-    folder = cache / INFO.name
+    folder, path = source.cache / INFO.name, source.path
     files = [
         _found(Path(path).expanduser(), name) if path else _fetched(folder, name)
         for name in CHECKSUMS
     ]
-    return image_split(
-        split,
-        folder,
-        files,
-        lambda: _read(files),
-        prepare=PREPARE,
-        legacy_val=legacy_val,
-        renew=renew,
-    )
+    return image_split(split, source, folder, files, lambda: _read(files), prepare=PREPARE)
 
 
 def _fetched(folder: Path, name: str) -> Path:

@@ -40,9 +40,8 @@ class Wishes:
     label: str | None = None
 
 
-def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
-    """Register `make(**options)`, which prepares a file of the user, as a data set."""
-    info = MaseDatasetInfo(name=make.__name__, dataset_source="others")
+def own(name: str, doc: str, make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
+    """Register `make(**options)`, which prepares a file of the user, as the data set `name`."""
 
     @functools.wraps(make)
     def load(split: Split, **options: Any) -> TensorSplit:
@@ -50,8 +49,10 @@ def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
         return data.split(split, prepare=None if data.x.is_floating_point() else _as_floats)
 
     def describe(**options: Any) -> MaseDatasetInfo:
-        return _described(info.name, make(**options))
+        return _described(name, make(**options))
 
+    load.__name__, load.__qualname__, load.__doc__ = name, name, doc
+    info = MaseDatasetInfo(name=name, dataset_source="others")
     return dataset(info, describe=describe)(load)
 
 
@@ -77,70 +78,49 @@ def _as_floats(x: Tensor) -> Tensor:
     return x.float() / 255
 
 
-@own
-def csv(
-    *,
-    cache: Path | None = None,
-    path: Path | None = None,
-    label: str | None = None,
-    standardize: bool = True,
-    test: float = 0.2,
-    validation: float = 0.1,
-    split_seed: int = 42,
-    renew: bool = False,
-) -> Prepared:
-    """Your own table as CSV: columns of numbers, and one of labels."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
-    return _prepared("csv", _undivided(read_csv, label), wishes, path, cache, renew)
+def _own_table(
+    name: str, doc: str, read: Callable[[Path, str | None], Table]
+) -> Callable[..., TensorSplit]:
+    def make(
+        *,
+        cache: Path | None = None,
+        path: Path | None = None,
+        label: str | None = None,
+        standardize: bool = True,
+        test: float = 0.2,
+        validation: float = 0.1,
+        split_seed: int = 42,
+        renew: bool = False,
+    ) -> Prepared:
+        wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
+        return _prepared(name, _undivided(read, label), wishes, path, cache, renew)
+
+    return own(name, doc, make)
 
 
-@own
-def parquet(
-    *,
-    cache: Path | None = None,
-    path: Path | None = None,
-    label: str | None = None,
-    standardize: bool = True,
-    test: float = 0.2,
-    validation: float = 0.1,
-    split_seed: int = 42,
-    renew: bool = False,
-) -> Prepared:
-    """Your own table as Parquet: columns of numbers, and one of labels."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
-    return _prepared("parquet", _undivided(read_parquet, label), wishes, path, cache, renew)
+def _own_arrays(name: str, doc: str, read: Read) -> Callable[..., TensorSplit]:
+    def make(
+        *,
+        cache: Path | None = None,
+        path: Path | None = None,
+        standardize: bool | None = None,
+        test: float = 0.2,
+        validation: float = 0.1,
+        split_seed: int = 42,
+        renew: bool = False,
+    ) -> Prepared:
+        wishes = Wishes(Cut(test, validation, split_seed), standardize)
+        return _prepared(name, read, wishes, path, cache, renew)
+
+    return own(name, doc, make)
 
 
-@own
-def npz(
-    *,
-    cache: Path | None = None,
-    path: Path | None = None,
-    standardize: bool | None = None,
-    test: float = 0.2,
-    validation: float = 0.1,
-    split_seed: int = 42,
-    renew: bool = False,
-) -> Prepared:
-    """Your own arrays as numpy.savez writes them: x and y, for each split or for all."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize)
-    return _prepared("npz", read_npz, wishes, path, cache, renew)
-
-
-@own
-def tensors(
-    *,
-    cache: Path | None = None,
-    path: Path | None = None,
-    standardize: bool | None = None,
-    test: float = 0.2,
-    validation: float = 0.1,
-    split_seed: int = 42,
-    renew: bool = False,
-) -> Prepared:
-    """Your own tensors (pt, safetensors): x and y, for each split or for all."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize)
-    return _prepared("tensors", read_tensors, wishes, path, cache, renew)
+_TABLE = "Your own table as {}: columns of numbers, and one of labels."
+_ARRAYS = "Your own {}: x and y, for each split or for all."
+csv = _own_table("csv", _TABLE.format("CSV"), read_csv)
+parquet = _own_table("parquet", _TABLE.format("Parquet"), read_parquet)
+npz = _own_arrays("npz", _ARRAYS.format("arrays as numpy.savez writes them"), read_npz)
+tensors = _own_arrays("tensors", _ARRAYS.format("tensors (pt, safetensors)"), read_tensors)
 
 
 def _undivided(read: Callable[[Path, str | None], Table], label: str | None) -> Read:

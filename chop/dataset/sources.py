@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from chop.dataset.base import MaseDatasetInfo, Split, dataset
+from chop.dataset.tensors import TensorSplit
+
+
+@dataclass(frozen=True)
+class Source:
+    """The options of a data set that is downloaded to `cache`, or read from the user's `path`."""
+
+    cache: Path
+    path: Path | None
+    legacy_val: bool  # validate as the labs do
+    renew: bool
+
+
+def downloaded(
+    info: MaseDatasetInfo, *aliases: str
+) -> Callable[[Callable[[Split, Source], TensorSplit]], Callable[..., TensorSplit]]:
+    """Register `read(split, source)` as a data set whose options are those of a `Source`."""
+
+    def add(read: Callable[[Split, Source], TensorSplit]) -> Callable[..., TensorSplit]:
+        def load(
+            split: Split,
+            *,
+            cache: Path,
+            path: Path | None = None,
+            legacy_val: bool = False,
+            renew: bool = False,
+        ) -> TensorSplit:
+            return read(split, Source(cache, path, legacy_val, renew))
+
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(load, name, getattr(read, name))
+        return dataset(info, *aliases)(load)
+
+    return add
 
 
 def own_file(path: Path | str, kinds: Sequence[str], *, name: str | None = None) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -115,25 +115,24 @@ class LabRunner:
         return graph
 
 
-def get_sw_runner(
-    name: str,
-    model_info: Any,
-    task: str,
-    dataset_info: Any,
-    accelerator: str,
-    config: Mapping[str, Any] | None = None,
-) -> LabRunner:
-    """The runner of `[search.strategy.sw_runner.<name>]`; `config` is that table."""
-    return LabRunner(SW_RUNNERS[name], model_info, task, dataset_info, accelerator, config)
+def _getter(side: str, runners: Mapping[str, Any]) -> Callable[..., LabRunner]:
+    """Return the function that makes a runner of one side by its name."""
+
+    def get(
+        name: str,
+        model_info: Any,
+        task: str,
+        dataset_info: Any,
+        accelerator: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> LabRunner:
+        return LabRunner(runners[name], model_info, task, dataset_info, accelerator, config)
+
+    get.__name__ = get.__qualname__ = f"get_{side}_runner"
+    get.__doc__ = (
+        f"Return the runner of `[search.strategy.{side}_runner.<name>]`, its table `config`."
+    )
+    return get
 
 
-def get_hw_runner(
-    name: str,
-    model_info: Any,
-    task: str,
-    dataset_info: Any,
-    accelerator: str,
-    config: Mapping[str, Any] | None = None,
-) -> LabRunner:
-    """The runner of `[search.strategy.hw_runner.<name>]`; `config` is that table."""
-    return LabRunner(HW_RUNNERS[name], model_info, task, dataset_info, accelerator, config)
+get_sw_runner, get_hw_runner = _getter("sw", SW_RUNNERS), _getter("hw", HW_RUNNERS)

@@ -13,7 +13,7 @@ from torch import fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import ops_with
-from chop.passes.base import PassArgsError, graph_pass, has_metadata
+from chop.passes.base import GraphPass, PassArgsError, graph_pass, has_metadata
 from chop.passes.graph.describe.common import describe_again
 from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
@@ -52,60 +52,28 @@ CONV = ops_with("convolution")
 KINDS = ops_with("weighted_sum")
 
 
-@graph_pass("redefine", "transform", needs=("common",))
-def redefine_transform_pass(
-    graph: MaseGraph,
-    *,
-    by: Literal["type", "name", "regex_name"] = "name",
-    default: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-    weights: Literal["fresh", "inherit"] = "fresh",
-    seed: int = 0,
-    **per_key: Any,
-) -> dict[str, Any]:
-    """Give linear and convolutional layers other widths, and blocks other depths.
+def _redefining(name: str, kinds: tuple[str, ...], doc: str) -> GraphPass:
+    """Return the pass `name`, which redefines layers of these ops; all have the same options."""
 
-    Each key has a table `{"config": {"name": …, "channel_multiplier": 2}}`. "output_only" and
-    "both" set how many outputs a layer has, as a multiple of the original network's, or as
-    `width`; "input_only" keeps them. Norms, additions and all consumers follow. `repeat` says how
-    often a layer, or a named module with several, is there. `weights` are "fresh" (layers whose
-    shape changed are initialised from `seed`) or "inherit" (channels are copied so that the
-    function stays, or the least important ones go). `config` may hold all of it, as in the labs.
-    """
-    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
-    return _redefine(graph, KINDS, given | dict(config or {}))
+    def redefine(
+        graph: MaseGraph,
+        *,
+        by: Literal["type", "name", "regex_name"] = "name",
+        default: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        weights: Literal["fresh", "inherit"] = "fresh",
+        seed: int = 0,
+        **per_key: Any,
+    ) -> dict[str, Any]:
+        given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
+        return _redefine(graph, kinds, given | dict(config or {}))
 
-
-@graph_pass("redefine_linear", "transform", needs=("common",))
-def redefine_linear_transform_pass(
-    graph: MaseGraph,
-    *,
-    by: Literal["type", "name", "regex_name"] = "name",
-    default: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-    weights: Literal["fresh", "inherit"] = "fresh",
-    seed: int = 0,
-    **per_key: Any,
-) -> dict[str, Any]:
-    """Give linear layers other widths, as `redefine` does; all others follow."""
-    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
-    return _redefine(graph, LINEAR, given | dict(config or {}))
-
-
-@graph_pass("redefine_conv", "transform", needs=("common",))
-def redefine_conv_transform_pass(
-    graph: MaseGraph,
-    *,
-    by: Literal["type", "name", "regex_name"] = "name",
-    default: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-    weights: Literal["fresh", "inherit"] = "fresh",
-    seed: int = 0,
-    **per_key: Any,
-) -> dict[str, Any]:
-    """Give convolutional layers other widths, as `redefine` does; norms and all others follow."""
-    given = {"by": by, "default": default, "weights": weights, "seed": seed, **per_key}
-    return _redefine(graph, CONV, given | dict(config or {}))
+    redefine.__name__ = redefine.__qualname__ = f"{name}_transform_pass"
+    redefine.__doc__ = doc
+    registered = graph_pass(name, "transform", needs=("common",))(redefine)
+    registered.law(_laws)
+    registered.chooses(_chosen)
+    return registered
 
 
 def _tables(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,13 +98,29 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
             yield NodeChoice(key, by, key)
 
 
-for _pass in (
-    redefine_transform_pass,
-    redefine_linear_transform_pass,
-    redefine_conv_transform_pass,
-):
-    _pass.law(_laws)
-    _pass.chooses(_chosen)
+redefine_transform_pass = _redefining(
+    "redefine",
+    KINDS,
+    """Give linear and convolutional layers other widths, and blocks other depths.
+
+    Each key has a table `{"config": {"name": …, "channel_multiplier": 2}}`. "output_only" and
+    "both" set how many outputs a layer has, as a multiple of the original network's, or as
+    `width`; "input_only" keeps them. Norms, additions and all consumers follow. `repeat` says how
+    often a layer, or a named module with several, is there. `weights` are "fresh" (layers whose
+    shape changed are initialised from `seed`) or "inherit" (channels are copied so that the
+    function stays, or the least important ones go). `config` may hold all of it, as in the labs.
+    """,
+)
+redefine_linear_transform_pass = _redefining(
+    "redefine_linear",
+    LINEAR,
+    "Give linear layers other widths, as `redefine` does; all others follow.",
+)
+redefine_conv_transform_pass = _redefining(
+    "redefine_conv",
+    CONV,
+    "Give convolutional layers other widths, as `redefine` does; norms and all others follow.",
+)
 
 
 def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -> dict[str, Any]:
