@@ -23,20 +23,20 @@ class Chart:
     y_label: str
     series: Series
 
-    def svg(self) -> str:
-        return page([self])
-
 
 def page(charts: Sequence[Chart]) -> str:
     """The charts side by side, as a complete SVG file."""
-    width = WIDTH * len(charts)
+    return _side_by_side([_panel(chart) for chart in charts], HEIGHT, 12)
+
+
+def _side_by_side(panels: Sequence[str], height: int, font_size: int) -> str:
+    width = WIDTH * len(panels)
     body = "".join(
-        f'<g transform="translate({i * WIDTH} 0)">{_panel(chart)}</g>'
-        for i, chart in enumerate(charts)
+        f'<g transform="translate({i * WIDTH} 0)">{panel}</g>' for i, panel in enumerate(panels)
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" '
-        f'viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="{font_size}">'
         f'<rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
     )
 
@@ -133,9 +133,6 @@ class Bars:
     title: str
     values: Mapping[str, float]
 
-    def svg(self) -> str:
-        return bar_page([self])
-
 
 BAR, NAMES = 16, 150  # height of a bar with its gap, room for the names
 
@@ -143,16 +140,8 @@ BAR, NAMES = 16, 150  # height of a bar with its gap, room for the names
 def bar_page(panels: Sequence[Bars]) -> str:
     """The panels side by side, as tall as the longest, as a complete SVG file."""
     rows = max((len(panel.values) for panel in panels), default=0)
-    width, height = WIDTH * len(panels), TOP + BAR * max(rows, 1) + 12
-    body = "".join(
-        f'<g transform="translate({i * WIDTH} 0)">{_bars(panel)}</g>'
-        for i, panel in enumerate(panels)
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">'
-        f'<rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
-    )
+    height = TOP + BAR * max(rows, 1) + 12
+    return _side_by_side([_bars(panel) for panel in panels], height, 11)
 
 
 def _bars(panel: Bars) -> str:

@@ -26,6 +26,10 @@ Describe = Callable[..., "MaseDatasetInfo"]
 L = TypeVar("L", bound=Load)
 
 
+def _has_split(split: Split) -> property:
+    return property(lambda info: split in info.available_splits)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MaseDatasetInfo:
     """What a model has to know about its data; also readable like a dictionary."""
@@ -58,21 +62,10 @@ class MaseDatasetInfo:
         """The name as tables and logs show it."""
         return f"{self.name} (simulated)" if self.simulated else self.name
 
-    @property
-    def train_split_available(self) -> bool:
-        return "train" in self.available_splits
-
-    @property
-    def validation_split_available(self) -> bool:
-        return "validation" in self.available_splits
-
-    @property
-    def test_split_available(self) -> bool:
-        return "test" in self.available_splits
-
-    @property
-    def pred_split_available(self) -> bool:
-        return "pred" in self.available_splits
+    train_split_available = _has_split("train")
+    validation_split_available = _has_split("validation")
+    test_split_available = _has_split("test")
+    pred_split_available = _has_split("pred")
 
 
 @dataclass(frozen=True)

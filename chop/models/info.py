@@ -58,6 +58,10 @@ TASKS: dict[str, tuple[str, ...]] = {
 TASK_NAMES = {"classification": "cls", "language_modeling": "lm", "translation": "tran"}
 
 
+def _is_of(task_type: ModelTaskType) -> property:
+    return property(lambda info: info.task_type is task_type)
+
+
 @dataclass(frozen=True)
 class MaseModelInfo:
     """What a model is about; source and task type may be given as their names."""
@@ -110,18 +114,7 @@ class MaseModelInfo:
         """The values of `--task` that the model can be trained for."""
         return [task for task, flags in TASKS.items() if any(getattr(self, f) for f in flags)]
 
-    @property
-    def is_nlp_model(self) -> bool:
-        return self.task_type is ModelTaskType.NLP
-
-    @property
-    def is_vision_model(self) -> bool:
-        return self.task_type is ModelTaskType.VISION
-
-    @property
-    def is_physical_model(self) -> bool:
-        return self.task_type is ModelTaskType.PHYSICAL
-
-    @property
-    def is_nerf_model(self) -> bool:
-        return self.task_type is ModelTaskType.NERF
+    is_nlp_model = _is_of(ModelTaskType.NLP)
+    is_vision_model = _is_of(ModelTaskType.VISION)
+    is_physical_model = _is_of(ModelTaskType.PHYSICAL)
+    is_nerf_model = _is_of(ModelTaskType.NERF)

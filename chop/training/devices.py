@@ -98,19 +98,24 @@ def _is_lost_process(error: RuntimeError) -> bool:
 
 
 @contextlib.contextmanager
-def threads_for(work: int, device: torch.device) -> Iterator[None]:
+def fixed_threads(number: int) -> Iterator[None]:
+    """Compute with so many threads, on which the order of sums and so the last bits depend."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_for(work: int, device: torch.device) -> contextlib.AbstractContextManager[None]:
     """One thread for small work: several wait for each other, long on a busy machine.
 
     `work` is batch times parameters. The rule looks at sizes only, so that a run is repeated with
     the same rounding.
     """
-    before = torch.get_num_threads()
-    if device.type == "cpu" and work < SMALL:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    small = device.type == "cpu" and work < SMALL
+    return fixed_threads(1 if small else torch.get_num_threads())
 
 
 def take_place(options: TrainOptions) -> Place:

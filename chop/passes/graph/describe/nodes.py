@@ -10,21 +10,6 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import is_seq_blocks_parameter, is_tensor_constant
-
-__all__ = [
-    "fetch_attr",
-    "first_computing",
-    "get_hardware_nodes",
-    "get_input_nodes",
-    "get_output_nodes",
-    "is_seq_blocks_parameter",
-    "is_tensor_constant",
-    "last_computing",
-    "load_arg",
-    "match_and_filter",
-    "outer_nodes",
-]
 
 
 def load_arg(a: Any, env: Mapping[str, Any]) -> Any:

@@ -44,10 +44,19 @@ def own_copy(layer: nn.Module) -> nn.Module:
     A graph shares its layers with the model that it was made from.
     """
     new = type(layer).__new__(type(layer))
-    for key, value in vars(layer).items():
-        # hooks are shared, so that the handle of a hook still removes it
-        vars(new)[key] = value.copy() if isinstance(value, dict) and "_hooks" not in key else value
+    vars(new).update(own_attributes(layer))
     return new
+
+
+def own_attributes(layer: nn.Module) -> dict[str, Any]:
+    """Return the attributes of a layer with copies of its tables, but not of its hooks.
+
+    Hooks are shared, so that the handle of a hook still removes it.
+    """
+    return {
+        key: value.copy() if isinstance(value, dict) and "_hooks" not in key else value
+        for key, value in vars(layer).items()
+    }
 
 
 def exchange(graph: MaseGraph, nodes: Iterable[fx.Node], new: nn.Module) -> None:

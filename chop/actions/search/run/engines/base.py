@@ -85,6 +85,21 @@ class Engine(Protocol):
         """Stop everything that runs."""
 
 
+class Timed(Protocol):
+    """A worker with the task that it runs, and since when."""
+
+    ready: bool
+    task: Work | None
+    since: float
+
+
+def deadline(worker: Timed, timeout: float | None) -> float:
+    """Return when the task of a worker has taken too long, on the clock of `time.monotonic`."""
+    if worker.task is None or timeout is None or not worker.ready:
+        return float("inf")
+    return worker.since + timeout * len(worker.task.numbers)
+
+
 def overdue(number: int, timeout: float) -> Outcome:
     """What becomes of a trial that was killed because it took too long."""
     said = f"the trial took longer than trial_timeout = {timeout:g} seconds"

@@ -20,6 +20,7 @@ from chop.actions.search.run.engines.base import (
     WarningRelay,
     Work,
     WorkerDied,
+    deadline,
     overdue,
 )
 from chop.processes import import_path
@@ -138,17 +139,12 @@ class Processes:
                 f"a worker ended with {_said(code)} before it was ready; see its messages above"
             )
 
-    def _deadline(self, child: _Child) -> float:
-        if child.task is None or self._timeout is None or not child.ready:
-            return float("inf")
-        return child.since + self._timeout * len(child.task.numbers)
-
     def _next_deadline(self) -> float:
-        return min(self._deadline(child) for child in self._children)
+        return min(deadline(child, self._timeout) for child in self._children)
 
     def _late(self) -> list[_Child]:
         now = time.monotonic()
-        return [child for child in self._children if self._deadline(child) <= now]
+        return [child for child in self._children if deadline(child, self._timeout) <= now]
 
     def _killed(self, child: _Child) -> list[Event]:
         assert child.task is not None

@@ -21,6 +21,7 @@ from chop.actions.search.run.engines.base import (
     WarningRelay,
     Work,
     WorkerDied,
+    deadline,
     overdue,
 )
 from chop.processes import import_path
@@ -143,17 +144,12 @@ class RayEngine:
         numbers = () if member.task is None else member.task.numbers
         return [WorkerDied(number, reason) for number in numbers]
 
-    def _deadline(self, member: _Member) -> float:
-        if member.task is None or self._timeout is None:
-            return float("inf")
-        return member.since + self._timeout * len(member.task.numbers)
-
     def _next_deadline(self) -> float:
-        return min(self._deadline(member) for member in self._members)
+        return min(deadline(member, self._timeout) for member in self._members)
 
     def _late(self) -> list[_Member]:
         now = time.monotonic()
-        return [member for member in self._members if self._deadline(member) <= now]
+        return [member for member in self._members if deadline(member, self._timeout) <= now]
 
     def _killed(self, member: _Member) -> list[Event]:
         assert member.task is not None

@@ -16,6 +16,7 @@ from chop.numerics.base import quantize_all
 from chop.numerics.scratch import is_plain
 from chop.numerics.weight_cache import TrackedWeights, round_or_reuse
 from chop.passes.graph.describe.formats import FormattedLayer
+from chop.passes.graph.transforms.metadata_sync import own_attributes
 from chop.passes.graph.transforms.pruning.masks import masked_class, masked_names
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
@@ -107,10 +108,7 @@ class Quantized(Leaf, FormattedLayer):
                 f"replace by that of {cls.float_class.__name__}; quantize the layers inside it"
             )
         new = cls.__new__(cls)
-        for key, value in vars(layer).items():
-            # hooks are shared, so that the handle of a hook still removes it
-            own = isinstance(value, dict) and "_hooks" not in key
-            vars(new)[key] = value.copy() if own else value
+        vars(new).update(own_attributes(layer))
         vars(new).setdefault("pruning_masks", None)
         new._become(cls, type(layer))
         return new.configure(config)
