@@ -11,153 +11,81 @@ from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Rule, plain
 
 Pair = tuple[int, int]
 
+
+def _by_op(counts: Mapping[Pair, str]) -> dict[str, Pair]:
+    return {op: pair for pair, ops in counts.items() for op in spelt(ops)}
+
+
 # operations per element of the result, forward and backward: an addition, a multiplication, a
 # division, a comparison, a root or an elementary function is one
-PER_RESULT: dict[str, Pair] = {
-    # activations
-    "relu": (1, 1),
-    "relu6": (2, 1),
-    "rrelu": (2, 1),
-    "leaky_relu": (2, 1),
-    "prelu": (2, 3),
-    "elu": (4, 2),
-    "selu": (5, 3),
-    "celu": (5, 3),
-    "gelu": (5, 7),
-    "silu": (5, 5),
-    "mish": (5, 9),
-    "sigmoid": (4, 3),
-    "logsigmoid": (4, 4),
-    "hardsigmoid": (4, 2),
-    "tanh": (1, 3),
-    "hardtanh": (2, 1),
-    "hardswish": (5, 4),
-    "hardshrink": (2, 1),
-    "softshrink": (3, 1),
-    "tanhshrink": (2, 3),
-    "softsign": (3, 3),
-    "softplus": (3, 4),
-    "threshold": (1, 1),
-    "glu": (5, 7),
-    "softmax": (5, 4),
-    "softmin": (6, 5),
-    "log_softmax": (5, 4),
-    "gumbel_softmax": (10, 5),
-    # two tensors
-    "add": (1, 0),
-    "sub": (1, 1),
-    "rsub": (1, 1),
-    "mul": (1, 2),
-    "div": (1, 4),
-    "floor_divide": (2, 0),
-    "remainder": (3, 1),
-    "pow": (1, 3),
-    "atan2": (1, 6),
-    "maximum": (1, 1),
-    "minimum": (1, 1),
-    "fmax": (1, 1),
-    "fmin": (1, 1),
-    "hypot": (4, 4),
-    "logaddexp": (5, 4),
-    "xlogy": (2, 3),
-    "addcmul": (3, 4),
-    "addcdiv": (3, 6),
-    "lerp": (3, 4),
-    "outer": (1, 2),
-    "addr": (2, 2),
-    "kron": (1, 2),
-    "cross": (3, 6),
-    "isclose": (5, 0),
-    # one tensor
-    "abs": (1, 1),
-    "clamp": (2, 1),
-    "neg": (1, 1),
-    "square": (1, 2),
-    "sqrt": (1, 2),
-    "rsqrt": (2, 3),
-    "reciprocal": (1, 3),
-    "exp": (1, 1),
-    "exp2": (1, 2),
-    "expm1": (1, 2),
-    "log": (1, 1),
-    "log2": (1, 2),
-    "log10": (1, 2),
-    "log1p": (1, 2),
-    "logit": (3, 4),
-    "sinc": (3, 5),
-    "sin": (1, 2),
-    "cos": (1, 3),
-    "tan": (1, 3),
-    "sinh": (1, 2),
-    "cosh": (1, 2),
-    "cumsum": (1, 1),
-    "cumprod": (1, 3),
-    "cummax": (1, 1),
-    "cummin": (1, 1),
-    "logcumsumexp": (3, 3),
-    "diff": (1, 1),
-    "dropout": (0, 0),
-}
-PER_RESULT |= dict.fromkeys(("erf", "erfc", "erfinv", "lgamma", "digamma"), (1, 4))
-PER_RESULT |= dict.fromkeys(("asin", "acos", "atan", "asinh", "acosh", "atanh"), (1, 4))
-PER_RESULT |= dict.fromkeys(
-    spelt(
-        "gt greater lt less le less_equal greater_equal eq ge ne not invert bitwise_and bitwise_or "
-        "bitwise_xor bitwise_left_shift bitwise_right_shift sign sgn floor ceil trunc round "
-        "frac signbit isnan isinf isfinite nan_to_num angle conj bernoulli"
-    ),
-    (1, 0),
+PER_RESULT = _by_op(
+    {
+        (0, 0): "dropout",
+        (1, 0): (
+            "add gt greater lt less le less_equal greater_equal eq ge ne not invert bitwise_and "
+            "bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift sign sgn floor ceil "
+            "trunc round frac signbit isnan isinf isfinite nan_to_num angle conj bernoulli"
+        ),
+        (1, 1): (
+            "relu threshold sub rsub maximum minimum fmax fmin abs neg exp log cumsum cummax "
+            "cummin diff"
+        ),
+        (1, 2): "mul outer kron square sqrt exp2 expm1 log2 log10 log1p sin sinh cosh",
+        (1, 3): "tanh pow reciprocal cos tan cumprod",
+        (1, 4): "div erf erfc erfinv lgamma digamma asin acos atan asinh acosh atanh",
+        (1, 6): "atan2",
+        (2, 0): "floor_divide",
+        (2, 1): "relu6 rrelu leaky_relu hardtanh hardshrink clamp",
+        (2, 2): "addr",
+        (2, 3): "prelu tanhshrink xlogy rsqrt",
+        (3, 1): "softshrink remainder",
+        (3, 3): "softsign logcumsumexp",
+        (3, 4): "softplus addcmul lerp logit",
+        (3, 5): "sinc",
+        (3, 6): "addcdiv cross",
+        (4, 2): "elu hardsigmoid",
+        (4, 3): "sigmoid",
+        (4, 4): "logsigmoid hypot",
+        (5, 0): "isclose",
+        (5, 3): "selu celu",
+        (5, 4): "hardswish softmax log_softmax logaddexp",
+        (5, 5): "silu",
+        (5, 7): "gelu glu",
+        (5, 9): "mish",
+        (6, 5): "softmin",
+        (10, 5): "gumbel_softmax",
+    }
 )
-
 # operations per element of the first input
-PER_INPUT: dict[str, Pair] = {
-    "sum": (1, 0),
-    "nansum": (2, 1),
-    "mean": (1, 1),
-    "nanmean": (2, 1),
-    "prod": (1, 2),
-    "var": (4, 3),
-    "std": (4, 4),
-    "var_mean": (4, 3),
-    "std_mean": (4, 4),
-    "logsumexp": (4, 2),
-    "norm": (2, 2),
-    "normalize": (3, 5),
-    "trace": (1, 0),
-    "fold": (1, 0),
-    "local_response_norm": (6, 6),
-    "cosine_similarity": (6, 8),
-    "pairwise_distance": (4, 4),
-    # losses
-    "crossentropyloss": (6, 2),
-    "nll_loss": (1, 1),
-    "mse_loss": (3, 2),
-    "l1_loss": (3, 1),
-    "smooth_l1_loss": (6, 3),
-    "huber_loss": (6, 3),
-    "kl_div": (4, 2),
-    "binary_cross_entropy": (7, 4),
-    "binary_cross_entropy_with_logits": (8, 5),
-    "poisson_nll_loss": (4, 2),
-    "gaussian_nll_loss": (7, 6),
-    "hinge_embedding_loss": (3, 1),
-    "cosine_embedding_loss": (7, 8),
-    "margin_ranking_loss": (5, 2),
-    "soft_margin_loss": (5, 4),
-    "multi_margin_loss": (4, 2),
-    "multilabel_margin_loss": (4, 2),
-    "multilabel_soft_margin_loss": (8, 5),
-    "triplet_margin_loss": (9, 8),
-    "triplet_margin_with_distance_loss": (9, 8),
-}
-PER_INPUT |= dict.fromkeys(
-    spelt(
-        "max min amax amin aminmax argmax argmin any all count_nonzero bincount histc mode "
-        "allclose equal isin unique_consecutive"
-    ),
-    (1, 0),
+PER_INPUT = _by_op(
+    {
+        (1, 0): (
+            "sum trace fold max min amax amin aminmax argmax argmin any all count_nonzero bincount "
+            "histc mode allclose equal isin unique_consecutive"
+        ),
+        (1, 1): "mean nll_loss",
+        (1, 2): "prod",
+        (2, 1): "nansum nanmean",
+        (2, 2): "norm",
+        (3, 1): "l1_loss hinge_embedding_loss",
+        (3, 2): "mse_loss",
+        (3, 5): "normalize",
+        (4, 2): "logsumexp kl_div poisson_nll_loss multi_margin_loss multilabel_margin_loss",
+        (4, 3): "var var_mean",
+        (4, 4): "std std_mean pairwise_distance",
+        (5, 2): "margin_ranking_loss",
+        (5, 4): "soft_margin_loss",
+        (6, 2): "crossentropyloss",
+        (6, 3): "smooth_l1_loss huber_loss",
+        (6, 6): "local_response_norm",
+        (6, 8): "cosine_similarity",
+        (7, 4): "binary_cross_entropy",
+        (7, 6): "gaussian_nll_loss",
+        (7, 8): "cosine_embedding_loss",
+        (8, 5): "binary_cross_entropy_with_logits multilabel_soft_margin_loss",
+        (9, 8): "triplet_margin_loss triplet_margin_with_distance_loss",
+    }
 )
-
 FREE = ops_with("no_arithmetic")
 
 
