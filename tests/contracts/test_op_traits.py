@@ -8,7 +8,7 @@ from chop.ir.ops import OPS, TABLE, ops_with
 from chop.passes.graph.analysis.cost.elementwise import FREE, PER_RESULT
 from chop.passes.graph.transforms.logicnets import ACTIVATIONS, OUTSIDE
 from chop.passes.graph.transforms.pruning import channels
-from chop.training.population.family import POINTWISE, POOLS
+from chop.training.population.architecture import POINTWISE, POOLS
 
 ROWS = {op.name: op for op in TABLE}
 LAYERS = [name for name in ops_with("activation") if OPS[name].modules]

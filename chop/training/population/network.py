@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chop.numerics import NumberFormat
 from chop.passes.graph.transforms.pruning.masks import mask_name
-from chop.training.population.family import Call, Family, layouts, widths_of
+from chop.training.population.architecture import Call, Family, layouts, widths_of
 from chop.training.population.fused import batch_norm
 from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
 from chop.training.population.stacks import State, is_masked, owner_of, plan_of

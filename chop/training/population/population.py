@@ -18,8 +18,8 @@ from chop.training.check import float_type
 from chop.training.feed import Format
 from chop.training.fields import Progress
 from chop.training.options import TrainOptions
+from chop.training.population.architecture import Call, Family, family_of
 from chop.training.population.batches import Batches, every
-from chop.training.population.family import Call, Family, family_of
 from chop.training.population.network import Network
 from chop.training.population.stacks import State, chosen_rows, gather, scatter
 from chop.training.population.updates import Updates

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.passes.graph.transforms.pruning.masks import mask_name, masked_names
-from chop.training.population.family import Call, Family
+from chop.training.population.architecture import Call, Family
 
 ALIGNMENT = 4  # numbers: rows of parameters begin where vector instructions like it
 

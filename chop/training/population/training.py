@@ -14,7 +14,7 @@ from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, threads_for
 from chop.training.feed import Feed
 from chop.training.options import TrainOptions
-from chop.training.population.family import Family, Unfit, check_traces, family_of
+from chop.training.population.architecture import Family, Unfit, check_traces, family_of
 from chop.training.population.population import Outcome, Population, Report
 from chop.training.population.snapshots import read_snapshot, restore, snapshot_of
 from chop.training.population.updates import UPDATES
