@@ -159,3 +159,25 @@ def test_files_of_numerics_do_not_import_each_other_in_a_circle():
 def test_every_room_has_a_rule():
     rooms = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
     assert rooms - {"__pycache__", "py"} <= MAY_IMPORT.keys()
+
+
+# class names with more than one home, and why
+HOMONYMS = {
+    "Trial": "a trial in memory, and a trial in search.json",
+    "Objective": "an objective in memory, and an objective in search.json",
+    "Space": "a search space in memory, and a search space in search.json",
+    "Problem": "what is wrong with an option; and the labs' name of a search, which they import",
+    "Note": "what a worker of a search has to say, and what a running search leaves in its folder",
+    "Proxy": "fx's own name, which its messages show; and a score without training",
+    "_Member": "private to their files: a trained candidate, and an actor of Ray",
+}
+
+
+def test_every_class_name_has_one_home():
+    homes: dict[str, list[str]] = {}
+    for file in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    wrong = {n: files for n, files in homes.items() if len(files) > 1 and n not in HOMONYMS}
+    assert not wrong, wrong

@@ -13,7 +13,7 @@ import numpy as np
 from chop.dataset.base import MaseDatasetInfo, Split
 from chop.dataset.download import download
 from chop.dataset.images import CropAndFlip, Images, Normalize, corrupt, image_split, unpacked
-from chop.dataset.sources import Source, downloaded
+from chop.dataset.sources import DataSource, downloaded
 from chop.dataset.tensors import TensorSplit
 
 URL = "https://www.cs.toronto.edu/~kriz/"
@@ -81,7 +81,7 @@ CIFAR100_INFO = MaseDatasetInfo(
 
 
 @downloaded(CIFAR10_INFO)
-def cifar10(split: Split, source: Source) -> TensorSplit:
+def cifar10(split: Split, source: DataSource) -> TensorSplit:
     """50,000 photographs of 10 classes, a tenth of which validates, and 10,000 to test.
 
     `path` is the binary archive, or a folder with it or its files; `legacy_val` trains on all
@@ -91,7 +91,7 @@ def cifar10(split: Split, source: Source) -> TensorSplit:
 
 
 @downloaded(CIFAR100_INFO)
-def cifar100(split: Split, source: Source) -> TensorSplit:
+def cifar100(split: Split, source: DataSource) -> TensorSplit:
     """50,000 photographs of 100 classes, a tenth of which validates, and 10,000 to test.
 
     `path` and `legacy_val` are those of `cifar10`.
@@ -99,7 +99,7 @@ def cifar100(split: Split, source: Source) -> TensorSplit:
     return _split(CIFAR100, CIFAR100_INFO, split, source)
 
 
-def _split(files: Files, info: MaseDatasetInfo, split: Split, source: Source) -> TensorSplit:
+def _split(files: Files, info: MaseDatasetInfo, split: Split, source: DataSource) -> TensorSplit:
     folder = source.cache / info.name
     if source.path:
         sources = _found(files, Path(source.path).expanduser())

@@ -10,8 +10,8 @@ import numpy as np
 from chop.dataset.base import Split
 from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
-from chop.dataset.sources import Source, downloaded, own_file
-from chop.dataset.tabular import BLOCK, Table
+from chop.dataset.sources import DataSource, downloaded, own_file
+from chop.dataset.tabular import BLOCK, LabelledTable
 from chop.dataset.tensors import TensorSplit
 from chop.registry import nearest
 
@@ -24,7 +24,7 @@ LABELS = tuple(f"j_{name}" for name in CLASSES)
 
 
 @downloaded(jet_info("jsc", CLASSES, COLUMNS))
-def jsc(split: Split, source: Source) -> TensorSplit:
+def jsc(split: Split, source: DataSource) -> TensorSplit:
     """About a million jets in five classes (CERNBox), downloaded once or read from `path`.
 
     `legacy_val` gives the labs' training and validation data: both are all that is not test.
@@ -39,7 +39,7 @@ def jsc(split: Split, source: Source) -> TensorSplit:
     return data.split(split, legacy_val=source.legacy_val)
 
 
-def read_cernbox(file: Path) -> Table:
+def read_cernbox(file: Path) -> LabelledTable:
     """Features and labels of all jets in the HDF5 file."""
     import h5py  # type: ignore[import-untyped]
 
@@ -58,7 +58,7 @@ def read_cernbox(file: Path) -> Table:
             f"{file}: {len(unclear)} of {len(x)} jets do not have exactly one class among "
             f"{', '.join(LABELS)}, the first in row {unclear[0]}; download the file again"
         )
-    return Table(x, one_hot.argmax(1).astype(np.int8), tuple(CLASSES), COLUMNS)
+    return LabelledTable(x, one_hot.argmax(1).astype(np.int8), tuple(CLASSES), COLUMNS)
 
 
 def _table(file: Path, h5: Any) -> Any:

@@ -10,8 +10,8 @@ from chop.dataset.base import Split
 from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
 from chop.dataset.parquet_tables import read_parquet
-from chop.dataset.sources import Source, downloaded, own_file
-from chop.dataset.tabular import Table
+from chop.dataset.sources import DataSource, downloaded, own_file
+from chop.dataset.tabular import LabelledTable
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_arff, read_csv
 from chop.files import read_json
@@ -23,7 +23,7 @@ READERS = {".arff": read_arff, ".csv": read_csv, ".parquet": read_parquet, ".pq"
 
 
 @downloaded(jet_info("jsc-openml", CLASSES), "jsc_openml")
-def jsc_openml(split: Split, source: Source) -> TensorSplit:
+def jsc_openml(split: Split, source: DataSource) -> TensorSplit:
     """830,000 jets in five classes (OpenML 42468), downloaded once or read from `path`.
 
     Mind the order of the classes, which is not that of `jsc`. `legacy_val` gives the labs'
@@ -55,7 +55,7 @@ def _downloaded(folder: Path) -> Path:
     return download(url, target, checksum=f"md5:{md5}")
 
 
-def read_openml(file: Path) -> Table:
+def read_openml(file: Path) -> LabelledTable:
     """Features and classes of all jets, whatever the order of the columns."""
     read = READERS.get(file.suffix.lower())
     if read is None:
@@ -72,4 +72,4 @@ def read_openml(file: Path) -> Table:
         raise ValueError(f"{file}: {odd[0]!r} is not a jet class; use {', '.join(CLASSES)}")
     codes = np.array([CLASSES.index(name) for name in table.classes])[table.y]
     columns = [table.features.index(name) for name in FEATURES]
-    return Table(table.x[:, columns], codes, tuple(CLASSES), FEATURES)
+    return LabelledTable(table.x[:, columns], codes, tuple(CLASSES), FEATURES)

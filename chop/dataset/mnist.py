@@ -9,7 +9,7 @@ import numpy as np
 from chop.dataset.base import MaseDatasetInfo, Split
 from chop.dataset.download import download, instead
 from chop.dataset.images import Images, Normalize, corrupt, image_split, unpacked
-from chop.dataset.sources import Source, downloaded
+from chop.dataset.sources import DataSource, downloaded
 from chop.dataset.tensors import TensorSplit
 
 SIZE = (1, 28, 28)
@@ -33,7 +33,7 @@ INFO = MaseDatasetInfo(
 
 
 @downloaded(INFO)
-def mnist(split: Split, source: Source) -> TensorSplit:
+def mnist(split: Split, source: DataSource) -> TensorSplit:
     """60,000 digits, a tenth of which validates, and 10,000 to test.
 
     `path` is a folder with the four official files, packed (.gz) or not; `legacy_val` trains on

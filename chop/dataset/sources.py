@@ -11,7 +11,7 @@ from chop.dataset.tensors import TensorSplit
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """The options of a data set that is downloaded to `cache`, or read from the user's `path`."""
 
     cache: Path
@@ -22,10 +22,10 @@ class Source:
 
 def downloaded(
     info: MaseDatasetInfo, *aliases: str
-) -> Callable[[Callable[[Split, Source], TensorSplit]], Callable[..., TensorSplit]]:
-    """Register `read(split, source)` as a data set whose options are those of a `Source`."""
+) -> Callable[[Callable[[Split, DataSource], TensorSplit]], Callable[..., TensorSplit]]:
+    """Register `read(split, source)` as a data set whose options are those of a `DataSource`."""
 
-    def add(read: Callable[[Split, Source], TensorSplit]) -> Callable[..., TensorSplit]:
+    def add(read: Callable[[Split, DataSource], TensorSplit]) -> Callable[..., TensorSplit]:
         def load(
             split: Split,
             *,
@@ -34,7 +34,7 @@ def downloaded(
             legacy_val: bool = False,
             renew: bool = False,
         ) -> TensorSplit:
-            return read(split, Source(cache, path, legacy_val, renew))
+            return read(split, DataSource(cache, path, legacy_val, renew))
 
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(load, name, getattr(read, name))

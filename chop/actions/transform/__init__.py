@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.transform.plan import Plan, Step, plan_of
+from chop.actions.transform.plan import PassStep, Plan, plan_of
 from chop.actions.transform.report import Result
 from chop.actions.transform.source import Source
 from chop.actions.transform.work import PassFailed, Scorer, carry_out
@@ -27,10 +27,10 @@ if TYPE_CHECKING:  # torch is imported when there is work to do
 
 __all__ = [
     "PassFailed",
+    "PassStep",
     "Plan",
     "Result",
     "Source",
-    "Step",
     "carry_out",
     "plan_of",
     "run_transform",
