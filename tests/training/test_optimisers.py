@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from chop.training.optimisers import learning_rate, make_optimizer, set_rate
-from chop.training.options import TrainOptions, precision_named
+from chop.training.options import TrainOptions
 
 
 def test_cosine_is_torchs_cosine_annealing_by_the_epoch():
@@ -51,11 +51,14 @@ def test_weight_decay_and_rate_reach_the_optimizer(name):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"learning_rate": 0.0}, "learning_rate is a positive number, not 0.0"),
-        ({"learning_rate": float("nan")}, "learning_rate is a positive number"),
-        ({"accumulate_grad_batches": 0}, "accumulate_grad_batches is at least 1, not 0"),
-        ({"max_epochs": -1}, "max_epochs is not negative"),
-        ({"early_stopping": 0}, "early_stopping is at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate: should be greater than 0, not 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate: should be a finite number"),
+        (
+            {"accumulate_grad_batches": 0},
+            "accumulate_grad_batches: should be greater than or equal to 1, not 0",
+        ),
+        ({"max_epochs": -1}, "max_epochs: should be greater than or equal to 0"),
+        ({"early_stopping": 0}, "early_stopping: should be greater than or equal to 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, sentence):
@@ -80,14 +83,14 @@ def test_trainer_args_of_the_labs_are_understood():
         learning_rate=0.1,
     )
     assert (options.max_epochs, options.max_steps, options.precision) == (4, None, "16-mixed")
-    with pytest.raises(ValueError, match="plt_trainer_args has 'callbacks'"):
+    with pytest.raises(ValueError, match="plt_trainer_args has no key 'callbacks'"):
         TrainOptions.from_trainer_args({"callbacks": []})
 
 
 def test_an_unknown_precision_lists_those_there_are():
-    assert precision_named(32) == "32"
-    with pytest.raises(ValueError, match=r"precision is one of 32, .* not '8'"):
-        precision_named("8")
+    assert TrainOptions(precision=32).precision == "32"
+    with pytest.raises(ValueError, match=r"precision: should be '16-mixed', '32', .* not '8'"):
+        TrainOptions(precision="8")
 
 
 def test_a_schedule_by_the_step_begins_after_the_warm_up_and_ends_at_its_end():

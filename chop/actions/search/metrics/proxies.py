@@ -18,7 +18,6 @@ from torch.func import functional_call
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
-    PositiveInt,
     Runner,
     RunnerContext,
     Trial,
@@ -27,6 +26,7 @@ from chop.actions.search.metrics.base import (
 from chop.actions.search.metrics.samples import Batch, Loader, seeded_batch, split_of
 from chop.actions.search.metrics.state import aside, lent_buffers
 from chop.ir.ops import identify
+from chop.options import PositiveInt
 
 # activations that are positive exactly where their input is
 SIGNED = {"relu", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "elu", "selu", "celu"}

@@ -290,7 +290,9 @@ def test_an_unknown_engine_is_refused_before_any_work(tmp_path):
 def test_what_a_trial_asks_for_is_a_number_from_0(key):
     assert key in SETUP
     assert _checked(key, 0.5) == 0.5
-    with pytest.raises(ValueError, match=f"setup.{key} is at least 0, not -1"):
+    with pytest.raises(
+        ValueError, match=f"setup.{key}: should be greater than or equal to 0, not -1"
+    ):
         _checked(key, -1)
     with pytest.raises(ValueError, match=f"setup.{key} is a number, not 'all'"):
         _checked(key, "all")

@@ -58,7 +58,7 @@ KINDS = (*LINEAR, *CONV)
 def redefine_transform_pass(
     graph: MaseGraph,
     *,
-    by: Literal["type", "name", "regex_name"] = "name",
+    by: By = "name",
     default: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     weights: Literal["fresh", "inherit"] = "fresh",
@@ -82,7 +82,7 @@ def redefine_transform_pass(
 def redefine_linear_transform_pass(
     graph: MaseGraph,
     *,
-    by: Literal["type", "name", "regex_name"] = "name",
+    by: By = "name",
     default: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     weights: Literal["fresh", "inherit"] = "fresh",
@@ -98,7 +98,7 @@ def redefine_linear_transform_pass(
 def redefine_conv_transform_pass(
     graph: MaseGraph,
     *,
-    by: Literal["type", "name", "regex_name"] = "name",
+    by: By = "name",
     default: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     weights: Literal["fresh", "inherit"] = "fresh",
