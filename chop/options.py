@@ -204,7 +204,7 @@ def written(hint: Any) -> str:
     if origin is not None and origin is not collections.abc.Callable:
         return f"{origin.__name__}[{', '.join(map(written, args))}]"
     known = {NoneType: "None", Ellipsis: "..."}
-    return known.get(hint) or re.sub(r"\b\w+\.", "", inspect.formatannotation(hint))
+    return known.get(hint) or re.sub(r"\b(?!torch\b)\w+\.", "", inspect.formatannotation(hint))
 
 
 @dataclass(frozen=True)

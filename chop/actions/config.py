@@ -118,7 +118,7 @@ class RunConfig:
         ),
     ] = None
 
-    training_optimizer: Annotated[Optimizer, Trainer("Optimizer.")] = TrainOptions.optimizer
+    training_optimizer: Annotated[Optimizer, Trainer("Optimizer.")] = "adam"
     trainer_precision: Annotated[
         Precision,
         Trainer("Training precision; with 16-mixed, a CPU trains in float32."),
@@ -127,14 +127,18 @@ class RunConfig:
         TrainOptions.learning_rate
     )
     weight_decay: Annotated[NonNegativeFloat, Trainer("Weight decay (L2).")] = 0
-    max_epochs: Annotated[PositiveInt, Trainer("Maximum number of training epochs.")] = 20
+    max_epochs: Annotated[PositiveInt, Trainer("Maximum number of training epochs.")] = (
+        TrainOptions.max_epochs
+    )
     max_steps: Annotated[
         Steps | None, Trainer("Stop after this many steps; -1 means no limit.")
     ] = -1
     accumulate_grad_batches: Annotated[
         PositiveInt, Trainer("Number of batches to accumulate gradients over.")
-    ] = 1
-    log_every_n_steps: Annotated[PositiveInt, Trainer("Number of steps between log entries.")] = 50
+    ] = TrainOptions.accumulate_grad_batches
+    log_every_n_steps: Annotated[PositiveInt, Trainer("Number of steps between log entries.")] = (
+        TrainOptions.log_every_n_steps
+    )
 
     num_workers: Annotated[
         NonNegativeInt,
@@ -230,7 +234,7 @@ class RunConfig:
     warmup_steps: Annotated[
         NonNegativeInt,
         Trainer("Number of learning rate warm-up steps.", row="when set"),
-    ] = 0
+    ] = TrainOptions.warmup_steps
     t_max: Annotated[
         PositiveInt | None,
         Trainer(
@@ -240,7 +244,7 @@ class RunConfig:
     ] = None
     eta_min: Annotated[
         NonNegativeFloat, Trainer("Minimum learning rate of the cosine schedule.", row="when set")
-    ] = 1e-6
+    ] = TrainOptions.eta_min
     gradient_clip: Annotated[
         PositiveFloat | None, Trainer("Clip gradients to this norm.", row="when set")
     ] = None

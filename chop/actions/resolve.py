@@ -106,7 +106,10 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
         problems.append(str(error))
         return None
     keys = [name for name in OPTIONS if name != "config"]
-    written = {_present(key): value for key, value in written.items()}
+    for key in [key for key in written if _present(key) != key]:
+        same = written.setdefault(_present(key), written[key]) == written.pop(key)
+        said = f"{path}: {key!r} and {_present(key)!r} are the same option; omit one of them"
+        problems += [] if same else [said]
     problems += [f"{path}: {_unknown(key, keys)}" for key in written if key not in keys]
     known = {key: value for key, value in written.items() if key in keys}
     return _typed(known, ConfigOption.from_file, lambda name: f"{path}: {name}", problems)

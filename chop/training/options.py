@@ -44,6 +44,8 @@ OLDER: Mapping[str, Older] = {
     "devices": Older(("num_devices",)),
     "auto_requeue": Older(("is_to_auto_requeue",)),
 }
+# types in files, where Python takes more: no epochs at all, and optimisers that users register
+IN_FILES = {"max_epochs": PositiveInt, "optimizer": Optimizer, "schedule": Schedule}
 # the training options of a table, in the order in which they are listed
 CANDIDATE = (
     *("max_epochs", "max_steps", "max_seconds", "optimizer", "learning_rate", "weight_decay"),
@@ -71,10 +73,10 @@ class TrainOptions:
     # optimiser steps; None: as many as the epochs have
     max_steps: PositiveInt | None = None
     max_seconds: PositiveFloat | None = None  # the step that runs then is the last
-    optimizer: Optimizer = "adam"
+    optimizer: str = "adam"  # of `OPTIMIZERS`, where users may register their own
     learning_rate: PositiveFloat = 1e-5
     weight_decay: NonNegativeFloat = 0.0
-    schedule: Schedule = "cosine"
+    schedule: str = "cosine"  # of `SCHEDULES`
     t_max: PositiveInt | None = None  # epochs until the lowest rate; None: max_epochs
     # steps until the lowest rate; None: it moves by the epoch
     schedule_steps: PositiveInt | None = None
@@ -132,8 +134,8 @@ def spellings() -> dict[str, str]:
 def table_options(table: str, names: Iterable[str]) -> dict[str, Option]:
     """Return the training options of a table of a file, with its defaults."""
     options = {name: train_options()[name] for name in names}
-    # in Python, no epochs stand for a network as it is
-    options["max_epochs"] = replace(options["max_epochs"], hint=PositiveInt)
+    for name, hint in IN_FILES.items():
+        options[name] = replace(options[name], hint=hint)
     for name, default in OTHER_DEFAULTS[table].items():
         hint = options[name].hint
         hint = hint | None if default is None else hint

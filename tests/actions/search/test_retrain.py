@@ -19,6 +19,7 @@ from chop.actions.search.spec.settings import Retrain
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
+from chop.training.options import TrainOptions
 
 WIDTHS = {f"{operand}_width": [8] for operand in ("data_in", "bias")}
 FRACTIONS = {f"{operand}_frac_width": [None] for operand in ("data_in", "weight", "bias")}
@@ -157,7 +158,7 @@ def test_scores_of_another_parent_are_not_taken_for_ones_own(run, tmp_path):
 def test_a_number_of_designs_is_that_many_of_the_front(run):
     results, page = run(designs=2)
     assert numbers(page) == {out.number for out in results.ranked[:2]}
-    assert module._chosen(Retrain(designs="best"), results) == [results.chosen.number]
+    assert module._chosen(Retrain("best", TrainOptions()), results) == [results.chosen.number]
 
 
 # --- several at once
