@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from chop.options import options_of
+
 Row = dict[str, Any]
 
 
@@ -62,13 +64,12 @@ def _ops() -> list[Row]:
 
 
 def _statistics() -> list[Row]:
-    from chop.passes.base import written
     from chop.passes.graph.analysis.statistical_profiler.stat import STAT_NAME_TO_CLS
 
     return [
         {
             "name": name,
-            "options": [written(p) for p in inspect.signature(cls).parameters.values()],
+            "options": [str(option) for option in options_of(cls).values()],
             "about": _first_line(cls),
         }
         for name, cls in sorted(STAT_NAME_TO_CLS.items())
@@ -77,14 +78,13 @@ def _statistics() -> list[Row]:
 
 def _models() -> list[Row]:
     from chop.models.base import MODELS
-    from chop.passes.base import written
 
     return [
         {
             "name": name,
             "tasks": spec.info.tasks,
             "type": str(spec.info.task_type),
-            "options": [written(p) for p in spec.options],
+            "options": [str(option) for option in spec.options.values()],
             "traceable": spec.info.is_fx_traceable,
             "about": _first_line(spec.build),
         }
@@ -109,14 +109,13 @@ def _datasets() -> list[Row]:
 
 def _runners() -> list[Row]:
     from chop.actions.search.metrics.base import RUNNERS
-    from chop.passes.base import written
 
     return [
         {
             "name": name,
             "side": cls.side,
             "metrics": [f"{metric} ({better})" for metric, better in cls.metrics.items()],
-            "options": [written(option) for option in cls.options().values()],
+            "options": [str(option) for option in cls.options().values()],
             "about": _first_line(cls),
         }
         for name, cls in sorted(RUNNERS.items())

@@ -11,6 +11,10 @@ from chop.registry import unknown
 ACCELERATORS = ("auto", "cpu", "cuda", "cuda:N", "gpu", "mps")
 
 
+class MissingDevice(RuntimeError, ValueError):
+    """An accelerator that this machine does not have."""
+
+
 def parse_accelerator(accelerator: str | torch.device = "auto") -> torch.device:
     """The device that an accelerator of the command line means, which this machine must have.
 
@@ -21,7 +25,7 @@ def parse_accelerator(accelerator: str | torch.device = "auto") -> torch.device:
     if device.type == "cuda":
         _refuse_missing_gpu(device, accelerator)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise RuntimeError(
+        raise MissingDevice(
             f"accelerator {str(accelerator)!r}: this machine has no Apple GPU; use 'cpu'"
         )
     return device
@@ -39,12 +43,12 @@ def _device_named(name: str) -> torch.device:
 
 def _refuse_missing_gpu(device: torch.device, asked: object) -> None:
     if not torch.cuda.is_available():
-        raise RuntimeError(
+        raise MissingDevice(
             f"accelerator {str(asked)!r}: torch {torch.__version__} finds no CUDA device; "
             f"use 'cpu', or 'auto' to use a GPU if there is one"
         )
     there = torch.cuda.device_count()
     if (device.index or 0) >= there:
-        raise RuntimeError(
+        raise MissingDevice(
             f"accelerator {str(asked)!r}: this machine has cuda:0 to cuda:{there - 1}"
         )

@@ -22,13 +22,14 @@ MAY_IMPORT = {
     "plain_tensors": set(),
     "checkpoints": {"files", "plain_tensors", "ir"},
     "user_code": {"processes"},
-    "keywords": set(),
+    "options": {"registry"},
     "devices": {"registry"},
     "testing": set(),
     "numerics": {"registry", "libraries"},
     "ir": {"registry", "files", "numerics"},
     "passes": {
         "registry",
+        "options",
         "log",
         "files",
         "memory",
@@ -38,10 +39,11 @@ MAY_IMPORT = {
         "ir",
         "testing",
     },
-    "dataset": {"registry", "log", "files", "memory", "keywords", "plain_tensors"},
-    "models": {"registry", "log", "keywords", "dataset", "checkpoints"},
+    "dataset": {"registry", "log", "files", "memory", "options", "plain_tensors"},
+    "models": {"registry", "log", "options", "dataset", "checkpoints"},
     "training": {
         "registry",
+        "options",
         "files",
         "memory",
         "processes",
@@ -57,7 +59,7 @@ MAY_IMPORT = {
     },
     "nn": {"numerics", "ir", "passes"},
     "tools": {"registry", "log", "dotted", "devices", "files", "checkpoints", "dataset", "models"},
-    "catalogue": {"numerics", "ir", "passes", "dataset", "models", "actions"},
+    "catalogue": {"options", "numerics", "ir", "passes", "dataset", "models", "actions"},
 }
 MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from chop.actions.config import OPTIONS, HelpPanel
 from chop.actions.info import KINDS
-from chop.actions.options import Option
+from chop.actions.options import ConfigOption
 from chop.redaction import redacted_text
 
 __all__ = ["ActionCommand", "ActionGroup", "command_function", "info_option", "with_info_kinds"]
@@ -98,14 +98,14 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, keyword, default=None, annotation=annotation)
 
 
-def _parsed_as(option: Option) -> Any:
-    """Return text types only: `Option.from_flag` parses the value, as for the file."""
+def _parsed_as(option: ConfigOption) -> Any:
+    """Return text types only: `ConfigOption.from_flag` parses the value, as for the file."""
     if option.is_switch:
         return bool | None
     return list[str] | None if option.is_list else str | None
 
 
-def _argument(option: Option) -> Any:
+def _argument(option: ConfigOption) -> Any:
     return typer.Argument(
         metavar=option.name.upper(),
         help=option.opt.help,
@@ -114,7 +114,7 @@ def _argument(option: Option) -> Any:
     )
 
 
-def _option(option: Option) -> Any:
+def _option(option: ConfigOption) -> Any:
     return typer.Option(
         *option.flags,
         metavar="" if option.is_switch else option.metavar,
@@ -124,7 +124,7 @@ def _option(option: Option) -> Any:
     )
 
 
-def _help(option: Option) -> str:
+def _help(option: ConfigOption) -> str:
     """Return the help text with the choices and the default."""
     notes = [" | ".join(option.choices)] if option.choices else []
     notes += [f"default: {option.shown_default}"] if option.shown_default else []

@@ -9,19 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 import chop
-from chop.actions.options import ConfigError, Opt, Option, options_of
+from chop.actions.options import ConfigError, ConfigOption, Opt, config_options
+from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from chop.training.options import OTHER_DEFAULTS, Optimizer, Precision, Schedule, TrainOptions
 
 __all__ = ["OPTIONS", "ConfigError", "HelpPanel", "RunConfig"]
 
 Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
 Steps = Annotated[int, Ge(-1)]
-Natural = Annotated[int, Ge(0)]
-Count = Annotated[int, Ge(1)]
-NonNegative = Annotated[float, Ge(0)]
-Positive = Annotated[float, Gt(0)]
 Table = dict[str, Any]
 
 TASKS = {"cls": "classification", "tran": "translation", "lm": "language_modeling"}
@@ -95,7 +93,7 @@ class RunConfig:
             "mz (saved graph, from `ch transform`), hf (Hugging Face name or directory)."
         ),
     ] = "mz"
-    batch_size: Annotated[Count, General("Batch size.")] = 128
+    batch_size: Annotated[PositiveInt, General("Batch size.")] = 128
     to_debug: Annotated[
         bool,
         General(
@@ -120,24 +118,30 @@ class RunConfig:
         ),
     ] = None
 
-    training_optimizer: Annotated[Literal["adam", "sgd", "adamw"], Trainer("Optimizer.")] = "adam"
+    training_optimizer: Annotated[Optimizer, Trainer("Optimizer.")] = "adam"
     trainer_precision: Annotated[
-        Literal["16-mixed", "32", "64", "bf16"],
+        Precision,
         Trainer("Training precision; with 16-mixed, a CPU trains in float32."),
-    ] = "16-mixed"
-    learning_rate: Annotated[Positive, Trainer("Initial learning rate.")] = 1e-5
-    weight_decay: Annotated[NonNegative, Trainer("Weight decay (L2).")] = 0
-    max_epochs: Annotated[Count, Trainer("Maximum number of training epochs.")] = 20
+    ] = OTHER_DEFAULTS["ch train"]["precision"]
+    learning_rate: Annotated[PositiveFloat, Trainer("Initial learning rate.")] = (
+        TrainOptions.learning_rate
+    )
+    weight_decay: Annotated[NonNegativeFloat, Trainer("Weight decay (L2).")] = 0
+    max_epochs: Annotated[PositiveInt, Trainer("Maximum number of training epochs.")] = (
+        TrainOptions.max_epochs
+    )
     max_steps: Annotated[
         Steps | None, Trainer("Stop after this many steps; -1 means no limit.")
     ] = -1
     accumulate_grad_batches: Annotated[
-        Count, Trainer("Number of batches to accumulate gradients over.")
-    ] = 1
-    log_every_n_steps: Annotated[Count, Trainer("Number of steps between log entries.")] = 50
+        PositiveInt, Trainer("Number of batches to accumulate gradients over.")
+    ] = TrainOptions.accumulate_grad_batches
+    log_every_n_steps: Annotated[PositiveInt, Trainer("Number of steps between log entries.")] = (
+        TrainOptions.log_every_n_steps
+    )
 
     num_workers: Annotated[
-        Natural,
+        NonNegativeInt,
         Runtime(
             "Data loader processes; 0 loads data in the main process.",
             flags=("--cpu", "--num-workers"),
@@ -145,9 +149,9 @@ class RunConfig:
         ),
     ] = field(default_factory=default_num_workers)
     num_devices: Annotated[
-        Count, Runtime("Number of devices per machine.", flags=("--gpu", "--num-devices"))
+        PositiveInt, Runtime("Number of devices per machine.", flags=("--gpu", "--num-devices"))
     ] = 1
-    num_nodes: Annotated[Count, Runtime("Number of machines.", flags=("--nodes",))] = 1
+    num_nodes: Annotated[PositiveInt, Runtime("Number of machines.", flags=("--nodes",))] = 1
     accelerator: Annotated[
         Literal["auto", "cpu", "gpu", "cuda", "mps"],
         Runtime("Device type; auto uses a GPU if one is available."),
@@ -170,7 +174,7 @@ class RunConfig:
         bool, Language("Load the model's published weights.", flags=("--pretrained",))
     ] = False
     max_token_len: Annotated[
-        Count, Language("Maximum number of tokens; longer texts are truncated.")
+        PositiveInt, Language("Maximum number of tokens; longer texts are truncated.")
     ] = 512
 
     project_dir: Annotated[
@@ -224,32 +228,32 @@ class RunConfig:
         False
     )
     schedule: Annotated[
-        Literal["cosine", "constant", "linear"],
+        Schedule,
         Trainer("Learning rate schedule.", row="when set"),
     ] = "cosine"
     warmup_steps: Annotated[
-        Natural,
+        NonNegativeInt,
         Trainer("Number of learning rate warm-up steps.", row="when set"),
-    ] = 0
+    ] = TrainOptions.warmup_steps
     t_max: Annotated[
-        Count | None,
+        PositiveInt | None,
         Trainer(
             "Epochs until the cosine schedule reaches its minimum (default: all epochs).",
             row="when set",
         ),
     ] = None
     eta_min: Annotated[
-        NonNegative, Trainer("Minimum learning rate of the cosine schedule.", row="when set")
-    ] = 1e-6
+        NonNegativeFloat, Trainer("Minimum learning rate of the cosine schedule.", row="when set")
+    ] = TrainOptions.eta_min
     gradient_clip: Annotated[
-        Positive | None, Trainer("Clip gradients to this norm.", row="when set")
+        PositiveFloat | None, Trainer("Clip gradients to this norm.", row="when set")
     ] = None
     early_stopping: Annotated[
-        Count | None,
+        PositiveInt | None,
         Trainer("Stop after this many epochs without a lower validation loss.", row="when set"),
     ] = None
     checkpoint_every: Annotated[
-        Count | None,
+        PositiveInt | None,
         Trainer(
             "Save a checkpoint every this many steps, as well as after each epoch.", row="when set"
         ),
@@ -273,7 +277,7 @@ class RunConfig:
     ] = False
 
     workers: Annotated[
-        Count | None,
+        PositiveInt | None,
         Search("Number of worker processes on this machine.", row="when set", only=("search",)),
     ] = None
     storage: Annotated[
@@ -349,4 +353,4 @@ class RunConfig:
         return TASKS.get(self.task, self.task)
 
 
-OPTIONS: Mapping[str, Option] = options_of(RunConfig)
+OPTIONS: Mapping[str, ConfigOption] = config_options(RunConfig)

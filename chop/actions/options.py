@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, Literal
 
+from chop.options import Form, Option, bounds
 from chop.redaction import redacted
-from chop.registry import nearest
 
+SIGNS = {"ge": "≥", "gt": ">"}
 Row = Literal["always", "when set", "never"]
 # how a type is called in the help and in the documentation
 KINDS: dict[Any, tuple[str, str]] = {
@@ -49,7 +48,7 @@ class Opt:
 
 
 @dataclass(frozen=True)
-class Option:
+class ConfigOption:
     """A field with everything that the command line, the file reader and the docs want to know."""
 
     name: str
@@ -105,7 +104,7 @@ class Option:
     @property
     def choices(self) -> tuple[str, ...]:
         """The values there are, where they can be listed."""
-        return typing.get_args(self.hint) if typing.get_origin(self.hint) is Literal else ()
+        return self._option.choices
 
     def has_row(self, given: bool) -> bool:
         """Whether the printed table shows it."""
@@ -113,12 +112,7 @@ class Option:
 
     def from_flag(self, value: Any) -> Any:
         """The typed value of what was written on the command line."""
-        if self.is_switch:
-            return value
-        adapter = self._adapter
-        return self._checked(
-            adapter.validate_python if self.is_list else adapter.validate_strings, value
-        )
+        return value if self.is_switch else self._read(value, "file" if self.is_list else "text")
 
     def from_file(self, value: Any) -> Any:
         """The typed value of what stands in a TOML file, whose types are taken at their word."""
@@ -127,31 +121,17 @@ class Option:
             return value  # checked by the action that reads it
         if self.choices and type(value) in (int, float):
             value = str(value)  # trainer_precision = 32
-        # as JSON: a path is a string and a tuple is a list there, yet "128" is no number
-        return self._checked(
-            lambda v: self._adapter.validate_json(json.dumps(v, default=str), strict=True), value
-        )
+        return self._read(value, "file")
 
-    def _checked(self, validate: Any, value: Any) -> Any:
-        from pydantic import ValidationError
-
-        try:
-            return validate(value)
-        except ValidationError as error:
-            raise ValueError(self._complaint(error.errors()[0]["msg"], value)) from None
-
-    def _complaint(self, message: str, value: Any) -> str:
-        law = message.removeprefix("Input ").partition(", unable")[0]
-        near = nearest(value, self.choices)
-        hint = f"; did you mean {near!r}?" if near else ""
-        return f"{law}, not {redacted(value)!r}{hint}"
+    def _read(self, value: Any, form: Form) -> Any:
+        typed, faults = self._option.read(value, form, finite=True)
+        if faults:
+            raise ValueError(f"{faults[0].rule}, not {redacted(value)!r}{faults[0].hint}")
+        return typed
 
     @functools.cached_property
-    def _adapter(self) -> Any:
-        """Made when a value is checked, so that `ch --help` does not import pydantic."""
-        from pydantic import ConfigDict, TypeAdapter
-
-        return TypeAdapter(self.hint, config=ConfigDict(allow_inf_nan=False))
+    def _option(self) -> Option:
+        return Option(self.name, self.hint)
 
     @property
     def values(self) -> str:
@@ -163,42 +143,23 @@ class Option:
         if self.is_table:
             return "table"
         kind = Path if self.opt.exists and not self.is_list else self._plain
-        return KINDS[kind][1] + self._bounds
-
-    @property
-    def _core(self) -> Any:
-        """The type without its `| None`."""
-        inner = [arg for arg in typing.get_args(self.hint) if arg is not NoneType]
-        return inner[0] if NoneType in typing.get_args(self.hint) else self.hint
+        return KINDS[kind][1] + bounds(self._option.marks, SIGNS)
 
     @property
     def _plain(self) -> Any:
-        core = self._core
-        if hasattr(core, "__metadata__"):
-            core = core.__origin__
-        return typing.get_origin(core) or core
-
-    @property
-    def _bounds(self) -> str:
-        laws = getattr(self._core, "__metadata__", ())
-        signs = {"ge": "≥", "gt": ">"}
-        return "".join(
-            f" {sign} {getattr(law, name)}"
-            for law in laws
-            for name, sign in signs.items()
-            if hasattr(law, name)
-        )
+        kind = self._option.kinds[0]
+        return typing.get_origin(kind) or kind
 
 
-def options_of(cls: type) -> Mapping[str, Option]:
-    """The options of a dataclass by name, in the order of its fields."""
+def config_options(cls: type) -> Mapping[str, ConfigOption]:
+    """Return the options of a dataclass by name, in the order of its fields."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: _option(f, hints[f.name]) for f in fields(cls)}
 
 
-def _option(described: Field[Any], hint: Any) -> Option:
+def _option(described: Field[Any], hint: Any) -> ConfigOption:
     """`Annotated[int, Ge(1), Opt(…)]` taken apart."""
     (opt,) = (item for item in hint.__metadata__ if isinstance(item, Opt))
     laws = tuple(item for item in hint.__metadata__ if item is not opt)
     bare = Annotated[hint.__origin__, *laws] if laws else hint.__origin__
-    return Option(described.name, bare, opt, described)
+    return ConfigOption(described.name, bare, opt, described)

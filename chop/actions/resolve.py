@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
-from chop.actions.options import Option
+from chop.actions.options import ConfigOption
 from chop.files import restore_folder
+from chop.options import did_you_mean
 from chop.redaction import redacted
-from chop.registry import nearest
+from chop.training.options import spellings
 
 __all__ = ["Resolved", "resolve"]
 
@@ -47,7 +48,7 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
     `flags` holds, by option name, only what was given: text, True for switches, lists of text.
     """
     problems: list[str] = []
-    typed = _typed(flags, Option.from_flag, _flag, problems)
+    typed = _typed(flags, ConfigOption.from_flag, _flag, problems)
     file = _read_file(typed.get("config"), problems)
     if problems:
         raise ConfigError(*problems)
@@ -69,7 +70,7 @@ def _defaults() -> Values:
 
 def _typed(
     given: Mapping[str, Any],
-    parse: Callable[[Option, Any], Any],
+    parse: Callable[[ConfigOption, Any], Any],
     where: Callable[[str], str],
     problems: list[str],
 ) -> Values:
@@ -105,18 +106,28 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
         problems.append(str(error))
         return None
     keys = [name for name in OPTIONS if name != "config"]
+    for key in [key for key in written if _present(key) != key]:
+        same = written.setdefault(_present(key), written[key]) == written.pop(key)
+        said = f"{path}: {key!r} and {_present(key)!r} are the same option; omit one of them"
+        problems += [] if same else [said]
     problems += [f"{path}: {_unknown(key, keys)}" for key in written if key not in keys]
     known = {key: value for key, value in written.items() if key in keys}
-    return _typed(known, Option.from_file, lambda name: f"{path}: {name}", problems)
+    return _typed(known, ConfigOption.from_file, lambda name: f"{path}: {name}", problems)
+
+
+def _present(key: str) -> str:
+    """Return the key that an option of training has here, whichever of its names is used."""
+    names = spellings()
+    same = [name for name in OPTIONS if key in names and names.get(name) == names[key]]
+    return key if key in OPTIONS or not same else same[0]
 
 
 def _unknown(key: str, keys: list[str]) -> str:
     if key == "config":
         return "a configuration file cannot name another in 'config'"
     flags = {flag.lstrip("-"): name for name in keys for flag in OPTIONS[name].flags or ()}
-    near = flags.get(key.replace("_", "-")) or nearest(key, keys)
-    fix = f"did you mean {near!r}?" if near else "docs/command_line.md lists the keys"
-    return f"unknown key {key!r}; {fix}"
+    near = flags.get(key.replace("_", "-"), key)
+    return f"unknown key {key!r}{did_you_mean(near, keys, '; docs/command_line.md lists the keys')}"
 
 
 def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tuple[str, Any]]:

@@ -309,20 +309,10 @@ def options_of(config: RunConfig) -> TrainOptions:
     """The part of a run's options that the training loop reads."""
     if config.max_steps == 0:
         raise ConfigError("--max-steps must be positive, or -1 for no limit; not 0")
-    from chop.training.options import TrainOptions, positive_or_none, precision_named
+    from chop.training.options import TrainOptions, spellings
 
-    same = TrainOptions.__dataclass_fields__.keys() & RunConfig.__dataclass_fields__.keys()
-    values = {name: getattr(config, name) for name in same}
-    values |= {
-        "optimizer": config.training_optimizer,
-        "precision": precision_named(config.trainer_precision),
-        "max_steps": positive_or_none(config.max_steps),
-        "devices": config.num_devices,
-        "fast_dev_run": config.to_debug,
-        "auto_requeue": config.is_to_auto_requeue,
-        "progress": not config.no_progress,
-    }
-    return TrainOptions(**values)
+    values = {name: value for name, value in vars(config).items() if name in spellings()}
+    return TrainOptions.of("", values | {"progress": not config.no_progress})
 
 
 RATE_TAGS = {"adam": "lr-Adam", "adamw": "lr-AdamW", "sgd": "lr-SGD"}  # as TensorBoard shows them

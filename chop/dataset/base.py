@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import Dataset
 
 from chop.files import cache_folder
-from chop.keywords import checked, no_option
+from chop.options import Options, options_of
 from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
@@ -83,14 +82,15 @@ class DatasetSpec:
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options that `load` has; one that it has not is refused, unless ours to offer."""
-        owner, known = f"data set {self.info.name!r}", inspect.signature(self.load).parameters
-        given = {k: v for k, v in options.items() if v is not None}
-        surplus = sorted(given.keys() - known.keys() - OFFERED.keys())
-        if surplus[:1] == ["path"]:
+        owner, known = f"data set {self.info.name!r}", options_of(self.load)
+        given = {
+            k: v for k, v in options.items() if v is not None and (k in known or k not in OFFERED)
+        }
+        if "path" in given and "path" not in known:
             raise ValueError(f"{owner} does not read a file; omit --data-path")
-        if surplus:
-            raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED.keys()))
-        return checked(owner, self.load, {k: v for k, v in given.items() if k in known})
+        offered = {k: given.pop(k) for k in OFFERED if k in given}
+        mine = {k: v for k, v in known.items() if k not in ("split", *OFFERED)}
+        return Options(owner, mine).check(given) | offered
 
     def refuse_offered(self, options: Mapping[str, Any]) -> None:
         """Refuse what is ours to offer, and not for a file to set."""

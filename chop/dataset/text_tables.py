@@ -15,7 +15,7 @@ from typing import TextIO
 import numpy as np
 
 from chop.dataset.tabular import LabelledTable, coded
-from chop.registry import nearest
+from chop.options import did_you_mean
 
 BLOCK = 1 << 15  # lines at a time
 LONGEST_LABEL = 40
@@ -86,9 +86,8 @@ def label_column(file: Path, names: Sequence[str], label: str | None) -> str:
     if label is not None:
         if label in names:
             return label
-        near = nearest(label, names)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(names[:20])}"
-        raise ValueError(f"{file} has no column {label!r} of labels; {hint}")
+        hint = did_you_mean(label, names, f"; it has {', '.join(names[:20])}")
+        raise ValueError(f"{file} has no column {label!r} of labels{hint}")
     if len(names) < 2:
         raise ValueError(
             f"{file} has {len(names)} columns; it needs at least one feature and the labels"

@@ -14,7 +14,6 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.dataset.base import MaseDatasetInfo
-from chop.keywords import checked, no_option
 from chop.models.info import (
     ABILITIES,
     TASK_NAMES,
@@ -23,6 +22,7 @@ from chop.models.info import (
     ModelSource,
     ModelTaskType,
 )
+from chop.options import Option, Options, options_of, takes_any
 from chop.registry import Registry, UnknownName, unknown
 
 __all__ = [
@@ -70,8 +70,9 @@ class ModelSpec:
     ) -> nn.Module:
         """Build the model for `data`; what does not fit is refused before."""
         parameters = inspect.signature(self.build).parameters
-        takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        arguments = self._checked(options, takes_more)
+        takes_more = takes_any(self.build)
+        owner = f"model {self.info.name!r}"
+        arguments = Options(owner, self.options, takes_any=takes_more).check(options)
         if "pretrained" in parameters:
             arguments["pretrained"] = pretrained
         elif pretrained:
@@ -86,17 +87,10 @@ class ModelSpec:
         return self.build(**arguments)
 
     @property
-    def options(self) -> list[inspect.Parameter]:
+    def options(self) -> dict[str, Option]:
         """What users can choose about the model."""
-        parameters = inspect.signature(self.build).parameters
-        return [p for name, p in parameters.items() if name not in (*INFO_NAMES, "pretrained")]
-
-    def _checked(self, options: Mapping[str, Any], takes_more: bool) -> dict[str, Any]:
-        owner, mine = f"model {self.info.name!r}", [p.name for p in self.options]
-        surplus = sorted(options.keys() - set(mine))
-        if surplus and not takes_more:
-            raise no_option(owner, surplus[0], mine)
-        return checked(owner, self.build, options)
+        parameters = options_of(self.build).items()
+        return {k: v for k, v in parameters if k not in (*INFO_NAMES, "pretrained")}
 
     def _check_data(self, data: MaseDatasetInfo | None) -> None:
         me = f"model {self.info.name!r}"

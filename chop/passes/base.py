@@ -13,7 +13,7 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.record import copied
-from chop.passes.schema import HasOptions, PassArgsError, written
+from chop.passes.schema import HasOptions, PassArgsError
 from chop.registry import Registry, UnknownName
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "has_metadata",
     "pass_name",
     "run_pass",
-    "written",
 ]
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class GraphPass(HasOptions):
         try:
             info = self.fn(graph, **checked) or {}
         except (PassArgsError, UnknownName) as error:
-            error.args = (self._sentence(str(error)),)
+            error.args = (self._schema.sentence(str(error)),)
             raise
         logger.debug("pass %s took %.1f ms", self.name, 1e3 * (time.perf_counter() - start))
         return graph, info

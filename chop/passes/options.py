@@ -13,6 +13,7 @@ from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.ops import OPS
+from chop.options import Problem as Problem
 from chop.passes.select import By, compiled
 from chop.registry import unknown
 
@@ -37,14 +38,6 @@ def path_use(hint: Any) -> PathUse | None:
     marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, PathUse)]
     inner = (path_use(part) for part in get_args(hint))
     return next((use for use in (*marks, *inner) if use is not None), None)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with the option `key`, dotted if it lies inside a table."""
-
-    key: str
-    text: str
 
 
 @dataclass(frozen=True)

@@ -122,10 +122,7 @@ def take_place(options: TrainOptions) -> Place:
     """Start the processes that `options` ask for, and find this one's device."""
     alone = options.devices == 1 and options.num_nodes == 1
     _check_launcher(options)
-    try:
-        device = parse_accelerator(options.accelerator)
-    except RuntimeError as error:
-        raise ValueError(str(error)) from error
+    device = parse_accelerator(options.accelerator)
     if options.accelerator == "auto" and device.type == "cpu" and options.devices > 1:
         raise ValueError(
             f"--gpu {options.devices}: this machine has no GPU; for {options.devices} processes on "

@@ -204,5 +204,5 @@ class TestRefusals:
         assert "no sample of class z" in self.refused(file)
 
     def test_an_unknown_option(self, file, cache):
-        with pytest.raises(ValueError, match="no option 'legacy'; it has legacy_val, path"):
+        with pytest.raises(ValueError, match="no option 'legacy'; did you mean 'legacy_val'"):
             get_dataset("jsc", "train", path=file, legacy=True)

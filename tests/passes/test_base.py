@@ -57,10 +57,10 @@ def test_a_registered_pass_is_found_by_name(mg, paint):
     [
         ({}, "pass 'paint' needs the option 'colour'"),
         ({"color": "red"}, "has no option 'color'; did you mean 'colour'?"),
-        ({"colour": "green"}, "option 'colour' is 'green', but Input should be 'red' or 'blue'"),
+        ({"colour": "green"}, "option 'colour' is 'green', but it should be 'red' or 'blue'"),
         (
             {"colour": "red", "layers": "3"},
-            "option 'layers' is '3', but Input should be a valid int",
+            "option 'layers' is '3', but it should be a valid int",
         ),
         ({"colour": "red", "layers": 1.5}, "option 'layers' is 1.5"),
         ({"colour": "red", "names": ["a", 3]}, "option 'names.1' is 3"),
@@ -115,7 +115,7 @@ def test_an_open_ended_pass_takes_any_key(mg):
 
     try:
         assert open_analysis_pass(mg, {"by": "name", "fc": {"a": 1}})[1] == {"fc": {"a": 1}}
-        assert open_analysis_pass.describe_options() == "by: str, …"
+        assert open_analysis_pass.written_options() == ["by: str", "…"]
     finally:
         del PASSES._items["open"]
 

@@ -253,7 +253,7 @@ def test_a_run_that_is_out_of_time_ends_with_the_step_that_runs(small):
 
 
 def test_time_that_is_none_is_refused(small):
-    with pytest.raises(ValueError, match="max_seconds is a positive number"):
+    with pytest.raises(ValueError, match="max_seconds: should be greater than 0"):
         small.options(max_seconds=0)
 
 

@@ -1,11 +1,23 @@
 """Learning rates are those of torch's schedulers, as functions of the step."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+import chop
+from chop.actions.config import OPTIONS
 from chop.training.optimisers import learning_rate, make_optimizer, set_rate
-from chop.training.options import TrainOptions, precision_named
+from chop.training.options import (
+    CANDIDATE,
+    OTHER_DEFAULTS,
+    RETRAIN,
+    TrainOptions,
+    spellings,
+    table_options,
+    train_options,
+)
 
 
 def test_cosine_is_torchs_cosine_annealing_by_the_epoch():
@@ -51,11 +63,14 @@ def test_weight_decay_and_rate_reach_the_optimizer(name):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"learning_rate": 0.0}, "learning_rate is a positive number, not 0.0"),
-        ({"learning_rate": float("nan")}, "learning_rate is a positive number"),
-        ({"accumulate_grad_batches": 0}, "accumulate_grad_batches is at least 1, not 0"),
-        ({"max_epochs": -1}, "max_epochs is not negative"),
-        ({"early_stopping": 0}, "early_stopping is at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate: should be greater than 0, not 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate: should be a finite number"),
+        (
+            {"accumulate_grad_batches": 0},
+            "accumulate_grad_batches: should be greater than or equal to 1, not 0",
+        ),
+        ({"max_epochs": -1}, "max_epochs: should be greater than or equal to 0"),
+        ({"early_stopping": 0}, "early_stopping: should be greater than or equal to 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, sentence):
@@ -80,14 +95,14 @@ def test_trainer_args_of_the_labs_are_understood():
         learning_rate=0.1,
     )
     assert (options.max_epochs, options.max_steps, options.precision) == (4, None, "16-mixed")
-    with pytest.raises(ValueError, match="plt_trainer_args has 'callbacks'"):
+    with pytest.raises(ValueError, match="plt_trainer_args has no key 'callbacks'"):
         TrainOptions.from_trainer_args({"callbacks": []})
 
 
 def test_an_unknown_precision_lists_those_there_are():
-    assert precision_named(32) == "32"
-    with pytest.raises(ValueError, match=r"precision is one of 32, .* not '8'"):
-        precision_named("8")
+    assert TrainOptions(precision=32).precision == "32"
+    with pytest.raises(ValueError, match=r"precision: should be '16-mixed', '32', .* not '8'"):
+        TrainOptions(precision="8")
 
 
 def test_a_schedule_by_the_step_begins_after_the_warm_up_and_ends_at_its_end():
@@ -96,3 +111,39 @@ def test_a_schedule_by_the_step_begins_after_the_warm_up_and_ends_at_its_end():
     )
     rates = [learning_rate(options, epoch=0, step=s) for s in range(8)]
     assert rates == pytest.approx([0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0])
+
+
+def test_every_option_has_the_same_default_everywhere_but_where_it_is_listed():
+    names = spellings()
+    for key, option in OPTIONS.items():
+        if key in names and key != "max_steps":
+            name = names[key]
+            other = OTHER_DEFAULTS["ch train"].get(name, train_options()[name].default)
+            assert option.default == other, key
+    for table, taken in (("basic_train", CANDIDATE), ("search.retrain", RETRAIN)):
+        for name, option in table_options(table, taken).items():
+            other = OTHER_DEFAULTS[table].get(name, train_options()[name].default)
+            assert option.default == other, name
+
+
+def test_every_name_of_an_option_is_in_the_table_of_the_documentation():
+    page = (Path(chop.__file__).parents[1] / "docs/training.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for spelling, name in spellings().items():
+        assert any(f"`{spelling}`" in row and f"`{name}`" in row for row in rows), spelling
+
+
+@pytest.mark.parametrize(
+    ("older", "present"),
+    [
+        ({"training_optimizer": "sgd"}, {"optimizer": "sgd"}),
+        ({"lr_scheduler": "constant_with_warmup"}, {"schedule": "constant"}),
+        ({"num_warmup_steps": 3}, {"warmup_steps": 3}),
+        ({"gradient_accumulation_steps": 2}, {"accumulate_grad_batches": 2}),
+        ({"gradient_clip_val": 0.5}, {"gradient_clip": 0.5}),
+        ({"trainer_precision": "32-true"}, {"precision": 32}),
+        ({"max_steps": -1}, {}),
+    ],
+)
+def test_older_names_mean_the_same(older, present):
+    assert TrainOptions.of("", older) == TrainOptions.of("", present) == TrainOptions(**present)

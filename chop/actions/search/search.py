@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.config import ConfigError, RunConfig
+from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project, check_study
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # torch is imported when there is work to do
 
 logger = logging.getLogger(__name__)
 
-ENGINES = ("local", "ray")
 SHOWN = 20  # rows of the table of the best
 
 
@@ -103,8 +102,9 @@ def search(
 
 def _check_engine(engine: str) -> None:
     """What is not there is said before the parent is trained."""
-    if engine not in ENGINES:
-        raise ValueError(unknown("engine", engine, ENGINES))
+    engines = OPTIONS["engine"].choices
+    if engine not in engines:
+        raise ValueError(unknown("engine", engine, engines))
     if engine == "ray":
         from chop.actions.search.run.engines.ray import import_ray
 
@@ -136,10 +136,7 @@ def make_problem(
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
-    try:
-        device = parse_accelerator(accelerator)
-    except RuntimeError as error:  # a machine without a GPU is no fault of ours
-        raise ValueError(str(error)) from error
+    device = parse_accelerator(accelerator)
     source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
     graph = source.graph_on(device, dict(cf_args or {}))
     if not allow_nonfinite:

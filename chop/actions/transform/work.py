@@ -42,7 +42,9 @@ def carry_out(
     score: Scorer | None = None,
 ) -> Result:
     """Load, prepare, run every pass, and save to `folder`; `score` looks at both ends."""
-    device = _device(accelerator)
+    from chop.devices import parse_accelerator
+
+    device = parse_accelerator(accelerator)
     data = source.data_module
     if data.train_dataset is None:
         data.prepare_data()
@@ -62,15 +64,6 @@ def carry_out(
     if folder is not None:
         _save(result.graph, folder / "transformed_ckpt")
     return result
-
-
-def _device(accelerator: str) -> Any:
-    from chop.tools.utils import parse_accelerator
-
-    try:
-        return parse_accelerator(accelerator)
-    except RuntimeError as error:  # a machine without a GPU is no fault of ours
-        raise ValueError(str(error)) from error
 
 
 def _run_all(steps: list[PassStep], result: Result, source: Source, folder: Path | None) -> None:

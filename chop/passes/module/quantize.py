@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
@@ -22,6 +22,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quan
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
 from chop.passes.options import NodeChoice, Problem
+from chop.passes.select import By
 from chop.registry import unknown
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ OPS_WITH_LAYERS = tuple(op.name for op in OPS.values() if any(c in LAYERS for c 
 def quantize_module_transform_pass(
     module: nn.Module,
     *,
-    by: Literal["type", "name", "regex_name"],
+    by: By,
     default: Mapping[str, Any] | None = None,
     **per_key: Any,
 ) -> tuple[nn.Module, dict[str, Any]]:

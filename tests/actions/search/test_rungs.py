@@ -324,7 +324,7 @@ def test_a_study_is_not_resumed_with_other_rungs(network, tmp_path):
         ({"rungs": [1, 3]}, "there is nothing left to train, as the budget ends in"),
         ({"rungs": [1], "max_steps": 3}, "the budget ends in epoch 1; lower the rung or raise"),
         ({"rungs": 1}, r"search\.strategy\.sw_runner\.basic_train\.rungs: .*list, not 1"),
-        ({"rungs": [0]}, "rungs: .*greater than or equal to 1"),
+        ({"rungs": [0]}, "rungs.0: .*greater than or equal to 1"),
         ({"rungs": [1], "keep": 1.0}, "keep: .*less than 1, not 1.0"),
         ({"rungs": [1], "keep": 0.0}, "keep: .*greater than 0, not 0.0"),
     ],

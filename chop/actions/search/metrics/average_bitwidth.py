@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
-    PositiveFloat,
     Runner,
     RunnerContext,
     Trial,
     register_runner,
 )
 from chop.actions.search.metrics.costs import costs_of
+from chop.options import PositiveFloat
 
 
 @register_runner("average_bitwidth", "hardware")

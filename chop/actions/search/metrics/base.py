@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Interval
-
-from chop.registry import Registry, nearest
+from chop.options import Option, Options, options_of, options_of_class
+from chop.registry import Registry
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +20,6 @@ if TYPE_CHECKING:
 Side = Literal["software", "hardware"]
 Direction = Literal["maximize", "minimize"]
 Metrics = Mapping[str, float]
-# kinds of options
-PositiveInt = Annotated[int, Ge(1)]
-NonNegativeInt = Annotated[int, Ge(0)]
-PositiveFloat = Annotated[float, Gt(0)]
-NonNegativeFloat = Annotated[float, Ge(0)]
-Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -133,10 +124,9 @@ class Runner:
         return False
 
     @classmethod
-    def options(cls) -> dict[str, inspect.Parameter]:
+    def options(cls) -> dict[str, Option]:
         """The keys of its TOML table."""
-        given = inspect.signature(cls.__init__).parameters.values()
-        return {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}
+        return options_of_class(cls, Runner)[0]
 
 
 class Together(Runner):
@@ -198,39 +188,10 @@ class _FunctionRunner(Runner):
         return {self.name: float(type(self).measure(trial, **self._options))}
 
     @classmethod
-    def options(cls) -> dict[str, inspect.Parameter]:
-        given = inspect.signature(cls.measure).parameters.values()
-        return {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}
+    def options(cls) -> dict[str, Option]:
+        return dict([*options_of(cls.measure).items()][1:])
 
 
 def check_options(cls: type[Runner], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The options of a TOML table, typed; what is wrong with them is said with its path."""
-    known, hints = cls.options(), _hints(cls)
-    for key in given:
-        if key not in known:
-            near = nearest(key, known)
-            hint = f"; did you mean {near!r}?" if near else f" (options: {', '.join(known)})"
-            raise ValueError(f"{where} has no key {key!r}{hint}")
-    for key, option in known.items():
-        if option.default is option.empty and key not in given:
-            raise ValueError(f"{where} needs the key {key!r}")
-    return {k: checked(hints.get(k, Any), v, f"{where}.{k}") for k, v in given.items()}
-
-
-def checked(kind: Any, value: Any, where: str) -> Any:
-    """The value, if it is of that kind; else a sentence that says where it stands."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-    adapter: Any = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
-    try:
-        return adapter.validate_python(value, strict=True)
-    except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Input ")
-        raise ValueError(f"{where}: {said}, not {value!r}") from None
-
-
-def _hints(cls: type[Runner]) -> dict[str, Any]:
-    measure = getattr(cls, "measure", None)
-    inits = [vars(c)["__init__"] for c in reversed(cls.__mro__[:-1]) if "__init__" in vars(c)]
-    sources: list[Any] = inits if measure is None else [measure]
-    return {k: v for s in sources for k, v in typing.get_type_hints(s, include_extras=True).items()}
+    """Return the options of a runner's TOML table, typed; `where` begins the messages."""
+    return Options(where, cls.options(), "key").check(given)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
-    PositiveInt,
     Runner,
     RunnerContext,
     Trial,
@@ -20,6 +19,7 @@ from chop.actions.search.metrics.base import (
 )
 from chop.actions.search.metrics.samples import Batch, Loader, first_of, resident, split_of
 from chop.actions.search.metrics.state import aside
+from chop.options import PositiveInt
 
 
 @register_runner("basic_evaluation", "software")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,28 +16,24 @@ from torch import Tensor, nn
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
     Runner,
     RunnerContext,
-    Share,
     Trial,
     register_runner,
 )
 from chop.actions.search.metrics.rungs import Rungs, left_at
 from chop.actions.search.metrics.samples import first_of, split_of
 from chop.actions.search.metrics.state import aside
+from chop.options import Option, Options, PositiveFloat, PositiveInt, Share
 from chop.training.devices import Place
 from chop.training.evaluate import Score
 from chop.training.loop import Training
-from chop.training.options import TrainOptions
+from chop.training.options import CANDIDATE, TrainOptions, table_options
 from chop.training.steps import Forward, Objective, cross_entropy
 
 Budget = Annotated[int, Ge(-1)]
 Kept = Annotated[float, Interval(gt=0, lt=1)]
-Schedule = Literal["linear", "cosine", "constant", "constant_with_warmup"]
+UNITS = ("epochs", "steps", "seconds")
 FOR_EVER = 10**9  # epochs, where only the seconds are counted
 
 
@@ -57,8 +53,8 @@ class BasicTrain(Runner):
     """Loss and accuracy on the validation split after training; the weights stay trained.
 
     What ends it: `num_samples` seen (-1: no such limit), `max_steps`, `max_epochs` or
-    `max_seconds`, whichever comes first. The rate follows `lr_scheduler` (or `schedule`) by the
-    step, after `num_warmup_steps`. With `distill`, that share of the loss is the distance from the
+    `max_seconds`, whichever comes first. The rate follows `schedule` by the step, after
+    `warmup_steps`. With `distill`, that share of the loss is the distance from the
     parent's scores at `temperature`. `num_val_samples` scores only the first ones. After each epoch
     of `rungs` a candidate goes on only if it is among the best share `keep` (half, by default) of
     those that have come so far, by the objectives of the search, then by the loss.
@@ -72,28 +68,23 @@ class BasicTrain(Runner):
         context: RunnerContext,
         *,
         num_samples: Budget = -1,
-        max_epochs: PositiveInt | None = None,
-        max_steps: PositiveInt | None = None,
-        max_seconds: PositiveFloat | None = None,
-        optimizer: Literal["adam", "adamw", "sgd"] = "adam",
-        learning_rate: PositiveFloat = 1e-3,
-        weight_decay: NonNegativeFloat = 0.0,
-        lr_scheduler: Schedule | None = None,
-        schedule: Schedule | None = None,
-        num_warmup_steps: NonNegativeInt = 0,
-        gradient_accumulation_steps: PositiveInt = 1,
         batch_size: PositiveInt | None = None,
         num_val_samples: PositiveInt | None = None,
         distill: Share = 0.0,
         temperature: PositiveFloat = 2.0,
         rungs: list[PositiveInt] | None = None,
         keep: Kept | None = None,
+        **training: Any,
     ) -> None:
         super().__init__(context)
+        known = table_options("basic_train", CANDIDATE)
+        options = {name: option.default for name, option in known.items()}
+        options |= Options("basic_train", known, "key", finite=True).check(training)
+        max_epochs, max_steps, max_seconds = (options[f"max_{unit}"] for unit in UNITS)
         self._data = _data(context, batch_size, num_val_samples)
         self._distill, self._temperature = distill, temperature
         self.measures_time = max_seconds is not None
-        per_step = self._data.batch_size * gradient_accumulation_steps
+        per_step = self._data.batch_size * options["accumulate_grad_batches"]
         per_epoch = math.ceil(len(self._data.train_dataset) / per_step)
         by_samples = math.ceil(_limit(num_samples) / per_step)
         by_epochs = (max_epochs or 0) * per_epoch
@@ -102,21 +93,17 @@ class BasicTrain(Runner):
             raise ValueError(
                 "basic_train has no budget; set num_samples, max_epochs, max_steps or max_seconds"
             )
-        self._options = TrainOptions(
-            max_epochs=math.ceil(total / per_epoch) if total else FOR_EVER,
-            max_steps=total,
-            max_seconds=max_seconds,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            schedule=_schedule(lr_scheduler, schedule, ends=total is not None),
-            schedule_steps=total,
-            eta_min=0.0,
-            warmup_steps=num_warmup_steps,
-            accumulate_grad_batches=gradient_accumulation_steps,
-            progress=False,
-        )
+        options |= {
+            "max_epochs": math.ceil(total / per_epoch) if total else FOR_EVER,
+            "max_steps": total,
+            "schedule": _schedule(options["schedule"], ends=total is not None),
+        }
+        self._options = TrainOptions(**options, schedule_steps=total, progress=False)
         self._rungs = Rungs.of(self.name, rungs, keep, self._options.max_epochs)
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        return super().options() | table_options("basic_train", CANDIDATE)
 
     @classmethod
     def compares(cls, options: Mapping[str, Any]) -> bool:
@@ -184,19 +171,13 @@ def _data(context: RunnerContext, batch_size: int | None, num_val_samples: int |
     )
 
 
-def _schedule(lr_scheduler: str | None, schedule: str | None, *, ends: bool) -> str:
-    """Our name of a schedule; one that falls has to know until when."""
-    if lr_scheduler and schedule and lr_scheduler != schedule:
-        raise ValueError(
-            f"basic_train has lr_scheduler = {lr_scheduler!r} and schedule = {schedule!r}, which "
-            f"are the same option; omit one of them"
-        )
-    name = lr_scheduler or schedule or ("linear" if ends else "constant")
-    name = name.removesuffix("_with_warmup")
+def _schedule(name: str | None, *, ends: bool) -> str:
+    """Return the schedule to use; one that falls has to know until when."""
+    name = name or ("linear" if ends else "constant")
     if name != "constant" and not ends:
         raise ValueError(
             f"basic_train: a {name} schedule needs its number of steps, which max_seconds does not "
-            f"give; also set max_epochs or max_steps, or use lr_scheduler = 'constant'"
+            f"give; also set max_epochs or max_steps, or use schedule = 'constant'"
         )
     return name
 

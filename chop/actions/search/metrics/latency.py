@@ -14,8 +14,6 @@ from torch import Tensor
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
-    NonNegativeInt,
-    PositiveInt,
     Runner,
     RunnerContext,
     Trial,
@@ -24,6 +22,7 @@ from chop.actions.search.metrics.base import (
 from chop.actions.search.metrics.samples import any_split, first_of, resident
 from chop.actions.search.metrics.state import aside
 from chop.numerics import at_rest
+from chop.options import NonNegativeInt, PositiveInt
 
 
 @register_runner("latency", "hardware")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 from chop.actions.search.metrics.base import (
     Metrics,
-    PositiveInt,
     RunnerContext,
     Stopped,
     Together,
@@ -26,6 +24,7 @@ from chop.actions.search.metrics.identity import identity
 from chop.actions.search.metrics.rungs import Rungs, RungScore, left_at
 from chop.actions.search.metrics.stackable import POPULATION, StackableGroups
 from chop.actions.search.metrics.state import aside
+from chop.options import PositiveInt
 from chop.training.options import TrainOptions
 from chop.training.population import PopulationOutcome, Report, train_population
 
@@ -58,10 +57,6 @@ class PopulationTrain(BasicTrain, Together):
     @classmethod
     def compares(cls, options: Mapping[str, Any]) -> bool:
         return False  # those that are trained together know of each other alone
-
-    @classmethod
-    def options(cls) -> dict[str, inspect.Parameter]:
-        return {**super().options(), **BasicTrain.options()}
 
     def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
         if self._distill:

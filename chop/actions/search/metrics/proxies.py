@@ -18,7 +18,6 @@ from torch.func import functional_call
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
-    PositiveInt,
     Runner,
     RunnerContext,
     Trial,
@@ -27,6 +26,7 @@ from chop.actions.search.metrics.base import (
 from chop.actions.search.metrics.samples import Batch, Loader, seeded_batch, split_of
 from chop.actions.search.metrics.state import aside, lent_buffers
 from chop.ir.ops import identify, ops_with
+from chop.options import PositiveInt
 
 RIDGE = 1e-5  # keeps logarithms finite where samples cannot be told apart
 Tensors = dict[str, Tensor]

@@ -18,6 +18,7 @@ from chop.actions.search.metrics.stackable import POPULATION, StackableGroups
 from chop.actions.search.results.files import Results, plain
 from chop.actions.search.spec.settings import Retrain
 from chop.files import read_json, write_whole
+from chop.training.options import RETRAIN, TrainOptions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from chop.actions.search.spec.problem import Problem
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.training.names import Names
-    from chop.training.options import TrainOptions
     from chop.training.population import Report
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,6 @@ def _baseline(problem: Problem, folder: Path, whose: str) -> Scores:
     mark = hashlib.sha256(whose.encode()).hexdigest()
     if file.exists():
         return _read(file, mark)
-    from chop.training.options import TrainOptions
 
     options = TrainOptions(accelerator=problem.accelerator)
     scores = _scores(problem.graph.clone().model, problem, options)
@@ -114,7 +113,8 @@ class _Design:
         self.chosen = results.designs[number]
         self.folder = folder / f"trial_{number}"
         self.file = self.folder / RESULT
-        facts = (whose, dataclasses.asdict(how) | {"designs": None}, plain(results.config(number)))
+        training = {name: getattr(how.training, name) for name in RETRAIN}
+        facts = (whose, {"designs": None} | training, plain(results.config(number)))
         self.mark = hashlib.sha256(repr(facts).encode()).hexdigest()
 
     @property
@@ -159,11 +159,8 @@ class _Design:
             return _scores(graph.model, self.problem, options)
 
     def options(self) -> TrainOptions:
-        from chop.training.options import TrainOptions
-
-        chosen = {k: v for k, v in dataclasses.asdict(self.how).items() if k != "designs"}
-        return TrainOptions(
-            **chosen,
+        return dataclasses.replace(
+            self.how.training,
             seed=self.worker.sampler_context.seed_of(self.number),
             accelerator=self.problem.accelerator,
             progress=self.bar,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from chop.actions.search.space.choices import Choices
+from chop.options import options_of_class
 from chop.registry import Registry
 
 Chosen = dict[str, Any]
@@ -51,8 +50,8 @@ class Strategy:
     @classmethod
     def options(cls) -> dict[str, Any] | None:
         """The keys of `setup.sampler_options`, with their types; None if it takes any."""
-        found, takes_any = arguments_of(cls)
-        return None if takes_any else found
+        options, takes_any = options_of_class(cls, Strategy)
+        return None if takes_any else {name: option.hint for name, option in options.items()}
 
     def ask(self, number: int) -> Chosen | None:
         """The design of trial `number`; None when there is none left."""
@@ -69,31 +68,6 @@ class Strategy:
 
     def adopt(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
         """A trial that was asked before the search was resumed, in place of `ask`."""
-
-
-def arguments_of(cls: type[Strategy]) -> tuple[dict[str, Any], bool]:
-    """The arguments besides the context, with their types, and whether any others are taken.
-
-    What a class takes by `**options` it may hand to the class that it is made of.
-    """
-    found: dict[str, Any] = {}
-    classes = cls.__mro__[: cls.__mro__.index(Strategy)]
-    for made in (vars(c)["__init__"] for c in classes if "__init__" in vars(c)):
-        given = list(inspect.signature(made).parameters.values())
-        for p in given[2:]:  # after itself and the context
-            if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD):
-                found.setdefault(p.name, _kind(made, p.name))
-        if not any(p.kind is p.VAR_KEYWORD for p in given):
-            return found, False
-    return found, any("__init__" in vars(c) for c in classes)
-
-
-def _kind(made: Callable[..., Any], name: str) -> Any:
-    """The type of an argument, Any if it is not told or cannot be read."""
-    try:
-        return typing.get_type_hints(made).get(name, Any)
-    except NameError:  # imported for type checkers alone
-        return Any
 
 
 MakeStrategy = Callable[..., Strategy]  # a class, or what else takes a context and options

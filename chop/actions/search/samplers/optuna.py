@@ -13,10 +13,10 @@ from chop.actions.search.samplers.base import (
     Chosen,
     SamplerContext,
     Strategy,
-    arguments_of,
     register_strategy,
 )
 from chop.actions.search.space.choices import Choice, Choices, OneOf, Range
+from chop.options import options_of_class
 
 if TYPE_CHECKING:
     import optuna
@@ -70,7 +70,8 @@ class OptunaStrategy(Strategy):
 
         theirs = inspect.signature(getattr(optuna.samplers, cls.sampler)).parameters
         kinds = {name: _kind(p.annotation) for name, p in theirs.items() if name not in OURS}
-        return kinds | arguments_of(cls)[0]
+        ours = options_of_class(cls, Strategy)[0]
+        return kinds | {name: option.hint for name, option in ours.items()}
 
     def _sampler(self, number: int) -> BaseSampler:
         import optuna

@@ -21,6 +21,7 @@ from chop.actions.search.space.choices import (
 )
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
 from chop.ir.graph.mase_metadata import mase
+from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 from chop.registry import UnknownName
 
 if TYPE_CHECKING:
@@ -30,11 +31,9 @@ if TYPE_CHECKING:
     from chop.passes.base import GraphPass
 
 Config = dict[str, Any]
-# what the labs call the ways of widening a layer; these go to the pass `redefine`
 LEFT_ALONE = {"name": None}
 NO_OPTIONS: Mapping[str, Any] = {}
 KEPT_TABLES = 10_000  # of nodes, over all designs
-WIDENINGS = ("output_only", "both", "input_only")
 
 
 def frozen(config: Mapping[str, Any]) -> tuple[Any, ...]:

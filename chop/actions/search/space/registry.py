@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.search.space.base import Space
 from chop.actions.search.space.hooks import HookSpace
 from chop.actions.search.space.pass_spaces import Part, part_for
-from chop.registry import Registry, UnknownName, nearest
+from chop.options import Options
+from chop.registry import Registry, UnknownName
 from chop.tools.get_input import InputGenerator, get_dummy_input
 
 if TYPE_CHECKING:
@@ -140,15 +141,7 @@ def joint(name: str, table: Mapping[str, Any], problem: Problem) -> Space:
 
 
 def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
-    setup = table.get("setup", {})
-    if not isinstance(setup, Mapping):
-        raise ValueError(f"{where}.setup is a table, not {setup!r}")
-    for key in setup:
-        if key not in SETUP_KEYS:
-            near = nearest(key, SETUP_KEYS)
-            hint = f"; did you mean {near!r}?" if near else f" (keys: {', '.join(SETUP_KEYS)})"
-            raise ValueError(f"{where}.setup has no key {key!r}{hint}")
-    return setup
+    return Options.named(f"{where}.setup", SETUP_KEYS).check(table.get("setup", {}))
 
 
 def _seed(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:

@@ -6,17 +6,19 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from chop.actions.search.space.choices import Choice, OneOf, Parameter, choice_of
-from chop.registry import UnknownName, nearest
+from chop.options import did_you_mean
+from chop.passes.select import By
+from chop.registry import UnknownName
 
 if TYPE_CHECKING:
     from torch import fx
 
 logger = logging.getLogger(__name__)
 
-BY = ("name", "type", "regex_name")
+BY = get_args(By)
 # the keys that exist for a value of `name`; None: it decides for itself
 Keys = Callable[[Any], Collection[str] | None]
 
@@ -89,8 +91,7 @@ def _matches(pattern: str, name: str, where: str) -> bool:
 
 
 def _warn(key: str, by: str, known: list[str]) -> None:
-    near = nearest(key, known)
-    hint = f"; did you mean {near!r}?" if near else f" (there are {', '.join(known)})"
+    hint = did_you_mean(key, known, f" (there are {', '.join(known)})")
     logger.warning("the seed for %s %r matches no node that can be changed%s", by, key, hint)
 
 
@@ -114,8 +115,7 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
         known = {name: keys(name) for name in real}
         fitting = tuple(n for n, theirs in known.items() if theirs is None or key in theirs)
         if real and not fitting:
-            near = nearest(key, [k for theirs in known.values() for k in theirs or ()])
-            hint = f"; did you mean {near!r}?" if near else ""
+            hint = did_you_mean(key, [k for theirs in known.values() for k in theirs or ()])
             raise ValueError(f"{place} is not a key of {' or '.join(map(str, real))}{hint}")
         if fitting:
             always = len(fitting) == len(head.values)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel, RunConfig
 from chop.actions.project import Project
-from chop.actions.search.space.pass_spaces import WIDENINGS
+from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 
 if TYPE_CHECKING:
     from torch import nn

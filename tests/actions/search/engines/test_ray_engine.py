@@ -10,7 +10,8 @@ import pytest
 from chop.actions import search
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
-from chop.actions.search.spec.settings import SETUP, _checked
+from chop.actions.search.spec.settings import Setup
+from chop.options import Options, options_of
 
 engine_module = importlib.import_module("chop.actions.search.run.engines.ray")
 
@@ -288,9 +289,9 @@ def test_an_unknown_engine_is_refused_before_any_work(tmp_path):
 
 @pytest.mark.parametrize("key", ["cpus_per_trial", "gpus_per_trial"])
 def test_what_a_trial_asks_for_is_a_number_from_0(key):
-    assert key in SETUP
-    assert _checked(key, 0.5) == 0.5
-    with pytest.raises(ValueError, match=f"setup.{key} is at least 0, not -1"):
-        _checked(key, -1)
-    with pytest.raises(ValueError, match=f"setup.{key} is a number, not 'all'"):
-        _checked(key, "all")
+    setup = Options("setup", options_of(Setup), "key")
+    assert setup.check({key: 0.5}) == {key: 0.5}
+    with pytest.raises(ValueError, match=f"{key}: should be greater than or equal to 0, not -1"):
+        setup.check({key: -1})
+    with pytest.raises(ValueError, match=f"{key}: should be a valid number, not 'all'"):
+        setup.check({key: "all"})

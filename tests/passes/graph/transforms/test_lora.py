@@ -176,10 +176,10 @@ def test_a_parametrized_base_is_frozen_in_the_graph_alone_and_cannot_be_fused(re
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 0}, "option 'rank' is 0, but Input should be greater"),
+        ({"rank": 0}, "option 'rank' is 0, but it should be greater"),
         ({}, "needs the option 'rank'"),
         ({"rank": 1.5}, "option 'rank' is 1.5"),
-        ({"rank": 2, "dropout": 1.0}, "option 'dropout' is 1.0, but Input should be less than 1"),
+        ({"rank": 2, "dropout": 1.0}, "option 'dropout' is 1.0, but it should be less than 1"),
         ({"rank": 2, "alpha": 1.0, "lora_alpha": 2.0}, "alpha = 1.0 and lora_alpha = 2.0 contra"),
         ({"rank": 2, "nodes": ["("]}, "not a regular expression"),
     ],

@@ -15,8 +15,8 @@ from chop.actions.config import ConfigError
 from chop.actions.invocation import called
 from chop.actions.search.store.running import FILE as RUNNING
 from chop.actions.search.store.running import Note, is_running, read_note
+from chop.options import did_you_mean
 from chop.redaction import redacted, redacted_text
-from chop.registry import nearest
 
 __all__ = ["Objective", "SearchRecord", "Space", "Trial", "find_record", "read_record"]
 
@@ -189,9 +189,8 @@ def _latest_journal(folder: Path) -> Path | None:
 def _no_such_project(name: str, project_dir: Path) -> str:
     here = project_dir.iterdir() if project_dir.is_dir() else ()
     searched = sorted(path.name for path in here if (path / IN_PROJECT).is_file())
-    near = nearest(name, searched)
-    hint = f"did you mean {near!r}?" if near else f"projects with a search: {_listed(searched)}"
-    return f"no project {name!r} in {project_dir}; {hint}"
+    hint = did_you_mean(name, searched, f"; projects with a search: {_listed(searched)}")
+    return f"no project {name!r} in {project_dir}{hint}"
 
 
 def _listed(names: list[str], most: int = 8) -> str:

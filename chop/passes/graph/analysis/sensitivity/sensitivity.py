@@ -27,7 +27,7 @@ from chop.passes.graph.analysis.sensitivity.scores import LayerScore
 from chop.passes.graph.describe.interpreter import input_values, kept_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
 from chop.passes.options import NodeChoice, OutputPath, Problem, check_picture, choices
-from chop.passes.select import select
+from chop.passes.select import By, select
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def sensitivity_analysis_pass(
     *,
     formats: Mapping[str, Mapping[str, Any]],
     input_generator: Any,
-    by: Literal["type", "name", "regex_name"] = "type",
+    by: By = "type",
     nodes: Sequence[str] | None = None,
     num_batches: Annotated[int, Ge(1)] = 1,
     loss: Callable[..., Any] | None = None,

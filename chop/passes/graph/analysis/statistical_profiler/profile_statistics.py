@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge
 from torch import Tensor, fx
@@ -25,7 +25,7 @@ from chop.passes.graph.describe.interpreter import (
     kept_random_state,
 )
 from chop.passes.options import NodeChoice, Problem, choices
-from chop.passes.select import select
+from chop.passes.select import By, select
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ Targets = dict[fx.Node, dict[str, dict[str, Statistic]]]  # node -> operand -> s
 def profile_statistics_analysis_pass(
     graph: MaseGraph,
     *,
-    by: Literal["type", "name", "regex_name"],
+    by: By,
     target_weight_nodes: Sequence[str] = (),
     target_activation_nodes: Sequence[str] = (),
     weight_statistics: Mapping[str, Mapping[str, Any] | None] | None = None,

@@ -21,6 +21,7 @@ from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
 from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of, with_less
 from chop.passes.options import NodeChoice, Problem
+from chop.passes.select import By
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def prune_channels_transform_pass(
     sparsity: float | dict[str, float],
     method: str = "l1-norm",
     scope: Literal["local", "global"] = "local",
-    by: Literal["type", "name", "regex_name"] = "name",
+    by: By = "name",
     seed: int = 0,
 ) -> dict[str, Any]:
     """Remove the share `sparsity` of the output channels that matter least, and what reads them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -34,7 +34,7 @@ from chop.passes.graph.transforms.quantize.variants import (
 )
 from chop.passes.graph.utils import get_parent_name
 from chop.passes.options import InputPath, NodeChoice, Problem
-from chop.passes.select import select
+from chop.passes.select import By, select
 from chop.registry import UnknownName, unknown
 
 QUANTIZEABLE_OP = tuple(
@@ -53,7 +53,7 @@ Plan = dict[fx.Node, dict[str, Any]]
 def quantize_transform_pass(
     graph: MaseGraph,
     *,
-    by: Literal["type", "name", "regex_name"],
+    by: By,
     default: Mapping[str, Any] | None = None,
     baseline_weight_path: InputPath | None = None,
     load_type: str = "mz",

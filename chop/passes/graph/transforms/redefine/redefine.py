@@ -57,7 +57,7 @@ def _redefining(name: str, kinds: tuple[str, ...], doc: str) -> GraphPass:
     def redefine(
         graph: MaseGraph,
         *,
-        by: Literal["type", "name", "regex_name"] = "name",
+        by: By = "name",
         default: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
         weights: Literal["fresh", "inherit"] = "fresh",

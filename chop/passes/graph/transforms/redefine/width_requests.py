@@ -18,7 +18,7 @@ from chop.passes.graph.utils import vf
 from chop.passes.select import By, select
 from chop.registry import unknown
 
-NAMES = ("output_only", "both", "input_only")
+WIDENINGS = ("output_only", "both", "input_only")
 WIDTHS = ("width", "out_features", "out_channels")
 LARGEST = 1_000_000  # times as wide, or channels: more than any layer has
 KEYS = ("name", "channel_multiplier", *WIDTHS, "repeat")
@@ -90,8 +90,8 @@ def _name(key: str, config: Mapping[str, Any]) -> str | None:
     name: str | None = config.get(
         "name", "both" if config.keys() & {"channel_multiplier", *WIDTHS} else None
     )
-    if name is not None and name not in NAMES:
-        raise PassArgsError(f"{key!r}: {unknown('name', str(name), NAMES)}")
+    if name is not None and name not in WIDENINGS:
+        raise PassArgsError(f"{key!r}: {unknown('name', str(name), WIDENINGS)}")
     return name
 
 

@@ -351,7 +351,7 @@ class TestInputs:
             ),
             (NARROW, {"input": ONES[:, :2].long()}, r"on input_1 = int64\[2, 2\]: .*; check the s"),
             (Optional(), {"x": np.ones(3)}, r"the input 'x' is a numpy array; give torch.from_num"),
-            (Optional(), ["x"], r"option 'dummy_in' is \['x'\], but Input should be a valid dicti"),
+            (Optional(), ["x"], r"option 'dummy_in' is \['x'\], but it should be a valid dicti"),
         ],
     )
     def test_wrong_ones_are_refused_in_one_sentence(self, model, dummy_in, message):

@@ -536,7 +536,7 @@ def test_statistics_can_be_given_without_options() -> None:
             ValueError,
             "'act\\(' is not a regular expression",
         ),
-        ({"by": "names"}, PassArgsError, "option 'by' is 'names', but Input should be 'type'"),
+        ({"by": "names"}, PassArgsError, "option 'by' is 'names', but it should be 'type'"),
         ({"target_activation_nodes": 3}, PassArgsError, "option 'target_activation_nodes'"),
         ({"num_sample": 8}, PassArgsError, "no option 'num_sample'; did you mean 'num_samples'\\?"),
         ({"num_samples": 0}, PassArgsError, "option 'num_samples' is 0"),

@@ -522,7 +522,7 @@ REFUSED = {
         r"'linear' needs a table",
     ),
     "default that is no table": ({"default": 3}, r"option 'default' is 3"),
-    "misspelt by": ({"by": "typ"}, r"option 'by' is 'typ', but Input should be 'type'"),
+    "misspelt by": ({"by": "typ"}, r"option 'by' is 'typ', but it should be 'type'"),
     "nothing at all": ({"by": None}, r"option 'by' is None"),
 }
 
