@@ -31,7 +31,7 @@ def read_torch_file(file: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{file} is damaged or not a checkpoint, or reading it would run code from it; save a "
-            f"state_dict with torch.save(model.state_dict(), …) and use --load-type pt"
+            f"state_dict with torch.save(model.state_dict(), …) and use `load_type='pt'`"
         ) from error
     except MemoryError:
         raise
@@ -47,7 +47,7 @@ def _pt(file: Path) -> State:
         return _safetensors(file)
     content = read_torch_file(file)
     if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
-        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
+        raise ValueError(f"{file} is a Lightning checkpoint; add `load_type='pl'`")
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -61,13 +61,15 @@ def _pl(file: Path) -> State:
     content = read_torch_file(file)
     state = content.get("state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
-        raise ValueError(f"{file} is not a Lightning checkpoint, as it has no state_dict; try pt")
+        raise ValueError(
+            f"{file} is not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`"
+        )
     began = content.get("hyper_parameters")
     began = began if isinstance(began, Mapping) else {}  # other programs may keep anything there
     if began.get("load_type") == "mz" and began.get("load_name"):
         logger.warning(
             "%s holds the weights of a transformed network without its number formats and masks; "
-            "load the directory transformed_ckpt beside it instead (--load-type mz)",
+            "load the directory transformed_ckpt beside it instead (`load_type='mz'`)",
             file,
         )
     mine = {
@@ -76,13 +78,13 @@ def _pl(file: Path) -> State:
         if isinstance(key, str) and key.startswith("model.")
     }
     if not mine:
-        raise ValueError(f"{file} has no weights that begin with 'model.'; try --load-type pt")
+        raise ValueError(f"{file} has no weights that begin with 'model.'; try `load_type='pt'`")
     return _tensors(mine, file)
 
 
 def _mz(file: Path) -> State:
     if file.suffix == ".ckpt":
-        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
+        raise ValueError(f"{file} is a Lightning checkpoint; add `load_type='pl'`")
     if not file.is_dir():
         return _pt(file)
     if (file / "node_meta_param.toml").exists():
@@ -186,7 +188,7 @@ def load_model(
         raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
     restore_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint {path}; --load needs an existing file")
+        raise FileNotFoundError(f"there is no checkpoint {path}; `load_name` must exist")
     if path.is_dir() and load_type in ("pt", "pl"):
         raise ValueError(f"{path} is a directory; give the checkpoint in it")
     read, message = READERS[load_type]
@@ -212,7 +214,7 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
 
 
 def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
-    """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
+    """Write the weights of `model` to a folder that `load_model(folder, "mz", model)` reads."""
     state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
     with replaced_folder(folder, ["state_dict.safetensors"]) as part:
         write_safetensors(state, part / "state_dict.safetensors")
@@ -264,7 +266,8 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
             values_are = "value that is" if count == 1 else "values that are"
             raise ValueError(
                 f"{source or 'the model'}: {name} has {count:,} {values_are} nan or infinite; "
-                f"train it again with a lower --learning-rate, or use --allow-nonfinite to continue"
+                f"train it again with a lower `learning_rate`, or use `allow_nonfinite=True` to "
+                f"continue"
             )
 
 

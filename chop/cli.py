@@ -25,6 +25,7 @@ from chop.actions.command import (
     with_info_kinds,
 )
 from chop.actions.config import ConfigError, Group, default_project_dir
+from chop.actions.flags import with_flags
 from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
@@ -200,7 +201,8 @@ def _terminate(number: int, frame: object) -> NoReturn:
 def _fail(error: BaseException, code: int) -> NoReturn:
     """Print each problem on a line of stderr, log the traceback for --debug, and exit."""
     logger.debug("the error was raised here", exc_info=error)
-    problems = str(error).split("\n  ") if isinstance(error, ConfigError) else [str(error)]
+    message = with_flags(str(error))
+    problems = message.split("\n  ") if isinstance(error, ConfigError) else [message]
     lines = [" ".join(redacted_text(problem).split("\n")) for problem in problems]
     print("ch:", printable("\n  ".join(lines)), file=sys.stderr)
     sys.exit(code)

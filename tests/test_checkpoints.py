@@ -161,14 +161,14 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
     ("name", "load_type", "error", "sentence"),
     [
         ("nowhere.pt", "pt", FileNotFoundError, "there is no checkpoint"),
-        ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add --load-type pl"),
+        ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add `load_type='pl'`"),
         ("best.ckpt", "zip", ValueError, "load_type is one of pt, pl, mz, hf or auto, not 'zip'"),
         ("number.pt", "pt", ValueError, "holds an object of type int, not a state_dict"),
         (
             "list.ckpt",
             "pl",
             ValueError,
-            "not a Lightning checkpoint, as it has no state_dict; try pt",
+            "not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`",
         ),
         ("", "hf", FileNotFoundError, "holds none of model.safetensors"),
     ],

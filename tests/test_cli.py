@@ -258,7 +258,7 @@ def test_interruptions_have_the_exit_codes_of_shells(here, trained):
     assert here(*TOY)[0] == 130
     trained["error"] = Interrupted(signal.SIGTERM)
     code, _, err = here(*TOY)
-    assert (code, err) == (143, "ch: stopped by SIGTERM; --resume goes on from here\n")
+    assert (code, err) == (143, "ch: stopped by SIGTERM; --resume continues from here\n")
 
 
 def test_the_class_of_scripts_runs_the_command(trained, tmp_path, monkeypatch, capsys):

@@ -14,6 +14,7 @@ from typing import Any
 
 from chop.actions.base import Action
 from chop.actions.config import ConfigError, RunConfig
+from chop.actions.flags import with_flags
 from chop.actions.project import Project
 from chop.actions.resolve import resolve
 from chop.log import show_logs
@@ -91,7 +92,7 @@ def _check_names(config: RunConfig) -> None:
 def set_up_logging(config: RunConfig) -> None:
     """Show messages of the chosen level; of several processes, only the first is chatty."""
     level = "debug" if config.to_debug else config.log_level
-    show_logs(level if is_first_process() else "warning")
+    show_logs(level if is_first_process() else "warning", with_flags)
     for library in LIBRARIES:
         quieter = "warning" if level == "info" else level
         logging.getLogger(library).setLevel(quieter.upper())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --hel
     from chop.training.scalars import Visualizer
 
 logger = logging.getLogger(__name__)
-LOST = "start the run again with --resume, which goes on from its last checkpoint"
+LOST = "start the run again with `resume`, which continues from its last checkpoint"
 
 
 def train(
@@ -143,7 +143,7 @@ def _warn_of_lowest_rate(options: TrainOptions) -> None:
     if options.schedule != "constant" and lowest > first:
         logger.warning(
             "eta_min = %g is above learning_rate = %g, so the learning rate stays at %g; lower "
-            "--eta-min, or use --schedule constant",
+            "`eta_min`, or use `schedule='constant'`",
             *(lowest, first, first),
         )
 

@@ -18,8 +18,8 @@ Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
 # passed to every data set that has them, and to no other; what a user does instead of naming them
 OFFERED = {
-    "cache": "$MASE_CACHE names the folder of prepared data",
-    "renew": "use --disable-dataset-cache to prepare the data again",
+    "cache": "$MASE_CACHE names the directory of prepared data",
+    "renew": "use `load_from_cache_file=False` to prepare the data again",
 }
 Load = Callable[..., "Dataset[Any]"]
 Describe = Callable[..., "MaseDatasetInfo"]
@@ -79,9 +79,9 @@ class MaseDatasetInfo:
 class DatasetSpec:
     """`load(split, **options)`; its keyword parameters are the options that the set understands.
 
-    `path` is the user's own file or folder (`--data-path`), `cache` the folder for what is
-    downloaded or prepared, `renew` whether to prepare it anew; sets that need none of them leave
-    them out of the signature.
+    `path` is the user's file or directory, `cache` the directory for downloaded and prepared
+    data, `renew` whether to prepare the data again; a data set that does not need one of these
+    omits it from its signature.
     """
 
     info: MaseDatasetInfo
@@ -94,7 +94,7 @@ class DatasetSpec:
         given = {k: v for k, v in options.items() if v is not None}
         surplus = sorted(given.keys() - known.keys() - OFFERED.keys())
         if surplus[:1] == ["path"]:
-            raise ValueError(f"{owner} does not read a file; omit --data-path")
+            raise ValueError(f"{owner} does not read a file; omit `path`")
         if surplus:
             raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED.keys()))
         return checked(owner, self.load, {k: v for k, v in given.items() if k in known})

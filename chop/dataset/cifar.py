@@ -151,7 +151,7 @@ def _found(files: Files, path: Path) -> list[Path]:
         return [path / files.archive]
     raise FileNotFoundError(
         f"{path} has neither {files.archive} nor its files {', '.join(files.names)}; "
-        f"put them there, or leave --data-path out to download them"
+        f"put them there, or omit `path` to download them"
     )
 
 

@@ -132,6 +132,6 @@ def unpacked(file: Path) -> bytes:
 def corrupt(file: Path, reason: str) -> ValueError:
     """What is wrong with a file, and what to do."""
     return ValueError(
-        f"{file} {reason}; put a sound copy there, or delete it and leave --data-path out to "
+        f"{file} {reason}; replace it with an intact copy, or delete it and omit `path` to "
         f"download it"
     )

@@ -74,8 +74,8 @@ def _found(folder: Path, name: str) -> Path:
             if file.is_file():
                 return file
     raise FileNotFoundError(
-        f"{folder} has no {name} or {name}.gz; put the four files of MNIST there, "
-        f"or leave --data-path out to download them"
+        f"{folder} has no {name} or {name}.gz; put the four MNIST files there, "
+        f"or omit `path` to download them"
     )
 
 

@@ -159,7 +159,7 @@ def _prepared(
     """The user's file as tensors, from the cache if it was prepared with the same options."""
     if path is None:
         kinds = " or ".join(KINDS[name])
-        raise ValueError(f"data set {name!r} needs your file: give --data-path (path=) a {kinds}")
+        raise ValueError(f"data set {name!r} needs your file: set `path` to a {kinds} file")
     file = own_file(path, KINDS[name])
 
     def build() -> Prepared:

@@ -14,7 +14,7 @@ def own_file(path: Path | str, kinds: Sequence[str], *, name: str | None = None)
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; --data-path names a {' or '.join(kinds)} file, or its folder"
+            f"{path} does not exist; `path` must be a {' or '.join(kinds)} file, or its directory"
         )
     file = _in_folder(path, kinds, name) if path.is_dir() else path
     if file.stat().st_size == 0:

@@ -77,7 +77,7 @@ class ModelSpec:
         elif pretrained:
             raise ValueError(
                 f"MASE has no published weights for model {self.info.name!r}; "
-                f"give a checkpoint: checkpoint=… or, on the command line, --load"
+                f"load your own with `checkpoint`"
             )
         info_name = next((name for name in INFO_NAMES if name in parameters), None)
         if info_name or takes_more:

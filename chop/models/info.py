@@ -45,7 +45,7 @@ ABILITIES: dict[str, tuple[str, ...]] = {
     ),
     ModelTaskType.PHYSICAL: ("physical_data_point_classification",),
 }
-# `--task` in its two spellings, and the flags of models that can do it
+# short names of the tasks, and the flags of the models that support each
 TASKS: dict[str, tuple[str, ...]] = {
     "cls": (
         "image_classification",
@@ -107,7 +107,7 @@ class MaseModelInfo:
 
     @property
     def tasks(self) -> list[str]:
-        """The values of `--task` that the model can be trained for."""
+        """Short names of the tasks that the model can be trained for."""
         return [task for task, flags in TASKS.items() if any(getattr(self, f) for f in flags)]
 
     @property

@@ -69,6 +69,6 @@ def _check_last_batch(model: nn.Module, feed: Feed) -> None:
     if size == 1 or share % size == 1:
         better = next((n for n in range(size + 1, share + 1) if share % n != 1), size + 1)
         raise ValueError(
-            f"--batch-size {size} makes a batch of a single sample out of {share:,}, "
-            f"which batch norm cannot train on; use --batch-size {better}"
+            f"`batch_size={size}` leaves a batch with a single one of {share:,} samples, "
+            f"which batch norm cannot train on; use `batch_size={better}`"
         )

@@ -123,12 +123,15 @@ def take_place(options: TrainOptions) -> Place:
         raise ValueError(str(error)) from error
     if options.accelerator == "auto" and device.type == "cpu" and options.devices > 1:
         raise ValueError(
-            f"--gpu {options.devices}: this machine has no GPU; for {options.devices} processes on "
-            f"the CPU add --accelerator cpu"
+            f"`devices={options.devices}`: this machine has no GPU; for {options.devices} "
+            f"processes on the CPU, add `accelerator='cpu'`"
         )
-    found = torch.cuda.device_count()
-    if device.type == "cuda" and options.devices > found:
-        raise ValueError(f"--gpu {options.devices}: this machine has {found}")
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and options.devices > num_gpus:
+        raise ValueError(
+            f"`devices={options.devices}` is too many for this machine; "
+            f"use at most `devices={num_gpus}`"
+        )
     if alone and options.strategy == "auto":
         return Place(device)
     from lightning_fabric import Fabric
@@ -152,12 +155,12 @@ def _check_launcher(options: TrainOptions) -> None:
     wanted = options.devices * options.num_nodes
     if options.num_nodes > 1 and not any(name in os.environ for name in MEETING_POINTS):
         raise ValueError(
-            f"--nodes {options.num_nodes}: start ch on every machine with torchrun or srun, or set "
-            f"MASTER_ADDR, MASTER_PORT and NODE_RANK there"
+            f"`num_nodes={options.num_nodes}` needs a process on every machine; start it there "
+            f"with torchrun or srun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK"
         )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and started != wanted:
         raise ValueError(
             f"{started} processes were started (WORLD_SIZE), but the options need {wanted}; "
-            f"set --gpu and --nodes so that their product is {started}"
+            f"set `devices` and `num_nodes` so that their product is {started}"
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chop.training.options import TrainOptions
 
+START_FROM_WEIGHTS = "start from its weights with `load_name` and `load_type='pl'`"
 Natural = Annotated[int, Ge(0)]
 # the state of a parameter in torch's own optimisers
 MOMENTS = {
@@ -75,10 +76,7 @@ def check_fields(saved: dict[str, Any], file: Path) -> None:
     problem = next(filter(None, (_problem(saved, path) for path in FIELDS)), None)
     problem = problem or _unknown_progress(saved) or _odd_random_state(saved)
     if problem is not None:
-        raise ValueError(
-            f"{file} cannot be resumed: {problem}; use --load {file} --load-type pl to start from "
-            f"its weights"
-        )
+        raise ValueError(f"{file} cannot be resumed: {problem}; {START_FROM_WEIGHTS}")
 
 
 def _problem(saved: dict[str, Any], path: str) -> str | None:
@@ -129,7 +127,7 @@ def check_moments(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) ->
     if problem is not None:
         raise ValueError(
             f"optimizer_states of the resumed checkpoint do not match the run: {problem}; "
-            f"start from its weights with --load and --load-type pl"
+            f"{START_FROM_WEIGHTS}"
         )
 
 

@@ -20,7 +20,9 @@ class Interrupted(BaseException):
     """Training has stopped for a signal, after saving; like KeyboardInterrupt it is no error."""
 
     def __init__(self, received: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(received).name}; --resume goes on from here")
+        super().__init__(
+            f"stopped by {signal.Signals(received).name}; `resume` continues from here"
+        )
         self.received = received
 
     @property

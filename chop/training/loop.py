@@ -19,7 +19,7 @@ from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
-from chop.training.fields import Progress
+from chop.training.fields import START_FROM_WEIGHTS, Progress
 from chop.training.interruption import Interruption
 from chop.training.names import Names
 from chop.training.nonfinite import cause
@@ -108,7 +108,7 @@ class Training:
         )
         if options.early_stopping is not None and self.val_feed is None:
             raise ValueError(
-                "--early-stopping needs a validation split, which this data set does not have"
+                "`early_stopping` needs a validation split, which this data set does not have"
             )
         check_fit(self.model, self.train_feed)
         captured = self._can_capture()
@@ -198,8 +198,7 @@ class Training:
             if name in before and self.hyper_parameters.get(name, before[name]) != before[name]:
                 raise ValueError(
                     f"the resumed run has {name} = {before[name]}, not "
-                    f"{self.hyper_parameters[name]}; use the same value, or start a new run from "
-                    f"its weights (--load … --load-type pl)"
+                    f"{self.hyper_parameters[name]}; use the same value, or {START_FROM_WEIGHTS}"
                 )
         self.progress = restore(saved, self.model, self.optimizer, self.mixed.scaler)
         for name, was in before.items():

@@ -18,17 +18,17 @@ def cause(model: nn.Module, batch: Tensor | None = None, data: Tensor | None = N
             return f"{what} values that are not finite: clean the data"
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
-            return f"{name} is no longer finite: the steps are too large; lower --learning-rate"
+            return f"{name} is no longer finite: the steps are too large; lower `learning_rate`"
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not torch.isfinite(buffer).all():
-            return f"{name} is no longer finite: lower --learning-rate"
+            return f"{name} is no longer finite: lower `learning_rate`"
     layer = first_overflow(model, batch) if batch is not None else None
     if layer is not None:
         return (
-            f"the output of {layer} overflows: lower --learning-rate, set --gradient-clip, "
-            f"or use --trainer-precision 32"
+            f"the output of {layer} overflows: lower `learning_rate`, set `gradient_clip`, "
+            f"or use `precision='32'`"
         )
-    return "the outputs are too large for the loss: lower --learning-rate or set --gradient-clip"
+    return "the outputs are too large for the loss: lower `learning_rate` or set `gradient_clip`"
 
 
 def first_overflow(model: nn.Module, x: Tensor) -> str | None:

@@ -12,14 +12,14 @@ from torch import nn
 
 from chop.checkpoints import check_fits, fill, read_torch_file
 from chop.files import write_whole
-from chop.training.fields import Progress, check_fields, check_moments
+from chop.training.fields import START_FROM_WEIGHTS, Progress, check_fields, check_moments
 from chop.version import __version__
 
 SOURCE = "the resumed checkpoint"
 PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
 FULL = (
-    "the previous checkpoint is untouched: free some space or choose another --project-dir, "
-    "then --resume"
+    "the previous checkpoint is untouched: free some space or choose another `save_path`, "
+    "then `resume`"
 )
 
 
@@ -66,8 +66,7 @@ def read_run(file: Path) -> dict[str, Any]:
     saved = read_torch_file(file)
     if not isinstance(saved, dict) or "mase" not in saved:
         raise ValueError(
-            f"{file} cannot be resumed: it was not written by MASE; "
-            f"use --load {file} --load-type pl to start from its weights"
+            f"{file} cannot be resumed: it was not written by MASE; {START_FROM_WEIGHTS}"
         )
     check_fields(saved, file)
     return saved
@@ -84,7 +83,7 @@ def restore(
     if ours["optimizer"] != now:
         raise ValueError(
             f"the resumed run was trained with {ours['optimizer']}, not {now}; "
-            f"resume it with the same --training-optimizer"
+            f"resume it with the same `optimizer`"
         )
     weights = {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()}
     check_fits(model, weights, SOURCE)
@@ -105,7 +104,7 @@ def _restore_scaler(scaler: torch.amp.GradScaler, saved: dict[str, Any]) -> None
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(
             f"mase.scaler of the resumed checkpoint does not match the run ({error}); "
-            f"start from its weights with --load and --load-type pl"
+            f"{START_FROM_WEIGHTS}"
         ) from error
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from chop.files import naming, whole_file, write_whole
 
-RESUME = "free some space, then --resume"
+RESUME = "free some space, then `resume`"
 COLUMNS = (
     "epoch",
     "step",
@@ -92,7 +92,7 @@ def read_curves(file: Path) -> list[dict[str, str]]:
             _check_numbers(row)
     except (ValueError, csv.Error) as error:
         raise ValueError(
-            f"{file} does not hold the metrics of a run ({error}); move it away, then use --resume"
+            f"{file} does not hold the metrics of a run ({error}); move it away, then `resume`"
         ) from error
     return rows
 
@@ -171,8 +171,8 @@ class WandbCurves:
             import wandb
         except ImportError:
             raise ValueError(
-                "--report-to wandb needs the package wandb: pip install wandb, "
-                "or use --report-to tensorboard"
+                "`report_to='wandb'` needs the package wandb: pip install wandb, "
+                "or use `report_to='tensorboard'`"
             ) from None
         self._run = wandb.init(project=project, dir=str(folder))
 

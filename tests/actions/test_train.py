@@ -259,9 +259,12 @@ def test_accelerators_that_are_not_here_are_one_sentence(ch):
         (("--accelerator", "mps"), "ch: accelerator 'mps'"),
         (
             ("--gpu", "4"),
-            "this machine has no GPU; for 4 processes on the CPU add --accelerator cpu",
+            "this machine has no GPU; for 4 processes on the CPU, add --accelerator cpu",
         ),
-        (("--nodes", "2"), "start ch on every machine with torchrun or srun"),
+        (
+            ("--nodes", "2"),
+            "--nodes 2 needs a process on every machine; start it there with torchrun or srun",
+        ),
     ):
         done = ch(*RUN, *options, check=1)
         assert sentence in done.stderr

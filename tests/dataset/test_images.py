@@ -156,7 +156,7 @@ def test_a_broken_idx_file_is_refused(tmp_path, mnist_arrays, how, reason):
     with pytest.raises(ValueError, match=reason) as refused:
         get_dataset("mnist", "train", cache=tmp_path / "cache", path=tmp_path)
     assert str(broken) in str(refused.value)
-    assert "put a sound copy there" in str(refused.value)
+    assert "replace it with an intact copy" in str(refused.value)
 
 
 def test_mnist_files_that_do_not_fit_together_are_refused(tmp_path, mnist_arrays):
@@ -178,7 +178,7 @@ def test_a_missing_mnist_file_is_named_with_the_folder(tmp_path, mnist_arrays):
     with pytest.raises(FileNotFoundError, match="has no t10k-labels-idx1-ubyte or") as refused:
         get_dataset("mnist", "train", cache=tmp_path / "cache", path=tmp_path)
     assert str(tmp_path) in str(refused.value)
-    assert "leave --data-path out" in str(refused.value)
+    assert "omit `path`" in str(refused.value)
 
 
 @pytest.mark.parametrize("form", ["archive", "folder of the archive", "folder", "folder of files"])

@@ -146,7 +146,7 @@ class TestRefusals:
         return file
 
     def test_a_missing_file(self, tmp_path, cache):
-        assert "does not exist; --data-path names" in self.refused(tmp_path / "none.h5")
+        assert "does not exist; `path` must be" in self.refused(tmp_path / "none.h5")
 
     def test_a_folder_without_it(self, tmp_path, cache):
         assert f"has no {FILE}" in self.refused(tmp_path)

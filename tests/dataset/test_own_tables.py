@@ -261,7 +261,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     def test_no_path(self, name, cache):
         message = self.refused(name, None)
-        assert f"data set '{name}' needs your file: give --data-path (path=) a ." in message
+        assert f"data set '{name}' needs your file: set `path` to a ." in message
 
     @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     def test_no_such_file(self, name, tmp_path, cache):

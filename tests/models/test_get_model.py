@@ -143,7 +143,8 @@ class TestRefusals:
 
     def test_weights_that_nobody_has(self, jets):
         with pytest.raises(
-            ValueError, match=r"no published weights for model 'jsc-s'.*checkpoint=… .*--load"
+            ValueError,
+            match=r"no published weights for model 'jsc-s'; load your own with `checkpoint`",
         ):
             get_model("jsc-s", dataset_info=jets, pretrained=True)
 

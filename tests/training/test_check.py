@@ -64,7 +64,7 @@ def test_labels_of_any_integer_type_and_samples_of_any_float_will_do(small, dtyp
 
 @pytest.mark.parametrize(("size", "batch", "better"), [(129, 64, 65), (129, 128, 129), (40, 1, 2)])
 def test_a_batch_of_one_sample_is_foreseen_where_batch_norm_would_fail(small, size, batch, better):
-    with pytest.raises(ValueError, match=f"cannot train on; use --batch-size {better}$"):
+    with pytest.raises(ValueError, match=f"cannot train on; use `batch_size={better}`$"):
         small.training(of=small.data(size=size, batch_size=batch))
     small.training(of=small.data(size=size, batch_size=better), max_epochs=1).fit()
     without = nn.Linear(16, 5)
@@ -72,7 +72,7 @@ def test_a_batch_of_one_sample_is_foreseen_where_batch_norm_would_fail(small, si
 
 
 def test_patience_needs_something_to_watch(small):
-    with pytest.raises(ValueError, match="--early-stopping needs a validation split"):
+    with pytest.raises(ValueError, match="`early_stopping` needs a validation split"):
         small.training(of=small.data(val_dataset=None), early_stopping=2)
 
 

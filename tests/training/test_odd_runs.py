@@ -144,9 +144,7 @@ def test_curves_that_are_not_ours_are_refused_and_left_alone(tmp_path, text):
     file = tmp_path / "metrics.csv"
     content = text if isinstance(text, bytes) else text.encode()
     file.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"metrics\.csv.*; move it away, then use --resume"
-    ) as error:
+    with pytest.raises(ValueError, match=r"metrics\.csv.*; move it away, then `resume`") as error:
         CsvCurves(file, resumed_at=ResumedAt(10, validated=True))
     assert "\n" not in str(error.value)
     assert file.read_bytes() == content
