@@ -1,4 +1,4 @@
-"""A data set: what it is about (`MaseDatasetInfo`), and a function that loads one split of it."""
+"""Data sets: each has a description (`MaseDatasetInfo`) and a function that loads one split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
-# passed to every data set that has them, and to no other; what a user does instead of naming them
+# options that we pass to the data sets that have them, and what a user sets instead
 OFFERED = {
     "cache": "$MASE_CACHE names the directory of prepared data",
     "renew": "use `load_from_cache_file=False` to prepare the data again",
@@ -28,7 +28,7 @@ L = TypeVar("L", bound=Load)
 
 @dataclass(frozen=True, kw_only=True)
 class MaseDatasetInfo:
-    """What a model has to know about its data; also readable like a dictionary."""
+    """Facts about a data set that a model is built from; also readable like a dictionary."""
 
     name: str
     dataset_source: str = "manual"
@@ -43,7 +43,7 @@ class MaseDatasetInfo:
     num_features: int | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
-    simulated: bool = False  # made by a simulation: every report says so
+    simulated: bool = False  # shown in every report
     preprocess_one_split_for_all: bool = True
     data_collator_cls: type | None = None
 
@@ -55,7 +55,7 @@ class MaseDatasetInfo:
 
     @property
     def title(self) -> str:
-        """The name as tables and logs show it."""
+        """The name shown in tables and logs."""
         return f"{self.name} (simulated)" if self.simulated else self.name
 
     @property
@@ -77,7 +77,7 @@ class MaseDatasetInfo:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """`load(split, **options)`; its keyword parameters are the options that the set understands.
+    """`load(split, **options)`; its keyword parameters are the options of the data set.
 
     `path` is the user's file or directory, `cache` the directory for downloaded and prepared
     data, `renew` whether to prepare the data again; a data set that does not need one of these
@@ -86,21 +86,21 @@ class DatasetSpec:
 
     info: MaseDatasetInfo
     load: Load
-    describe: Describe | None = None  # for sets whose shape depends on the user's file
+    describe: Describe | None = None  # for data sets with a shape that depends on the user's file
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that `load` has; one that it has not is refused, unless ours to offer."""
+        """Return the checked options of `load`; refuse unknown ones, except those in `OFFERED`."""
         owner, known = f"data set {self.info.name!r}", inspect.signature(self.load).parameters
-        given = {k: v for k, v in options.items() if v is not None}
-        surplus = sorted(given.keys() - known.keys() - OFFERED.keys())
+        values = {k: v for k, v in options.items() if v is not None}
+        surplus = sorted(values.keys() - known.keys() - OFFERED.keys())
         if surplus[:1] == ["path"]:
             raise ValueError(f"{owner} does not read a file; omit `path`")
         if surplus:
             raise no_option(owner, surplus[0], sorted(known.keys() - {"split"} - OFFERED.keys()))
-        return checked(owner, self.load, {k: v for k, v in given.items() if k in known})
+        return checked(owner, self.load, {k: v for k, v in values.items() if k in known})
 
     def refuse_offered(self, options: Mapping[str, Any]) -> None:
-        """Refuse what is ours to offer, and not for a file to set."""
+        """Refuse options that a file cannot set."""
         for name in options:
             if name in OFFERED:
                 raise ValueError(
@@ -108,7 +108,7 @@ class DatasetSpec:
                 )
 
     def info_for(self, options: Mapping[str, Any]) -> MaseDatasetInfo:
-        """What the set is about under `options`; describing never prepares anew."""
+        """Return the description of the data set with `options`, without renewing its data."""
         accepted = self.accepted(options)
         accepted.pop("renew", None)
         return self.describe(**accepted) if self.describe else self.info
@@ -132,16 +132,16 @@ def dataset(
 
 
 def _rerun(name: str, load: Load) -> bool:
-    """Whether a notebook cell that defines `name` runs once more."""
-    there = DATASETS._items.get(name)
-    return there is not None and (there.load.__module__, there.load.__qualname__) == (
+    """Whether `load` redefines the data set `name`, as a notebook cell that is run again does."""
+    spec = DATASETS._items.get(name)
+    return spec is not None and (spec.load.__module__, spec.load.__qualname__) == (
         load.__module__,
         load.__qualname__,
     )
 
 
 def add_dataset_info(name: str, **facts: Any) -> Callable[[type], type]:
-    """Class decorator of scripts that write data sets as classes: attaches `cls.info`."""
+    """Class decorator that sets `cls.info`, for scripts that define data sets as classes."""
 
     def add(cls: type) -> type:
         cls.info = MaseDatasetInfo(name=name, **facts)  # type: ignore[attr-defined]
@@ -151,12 +151,12 @@ def add_dataset_info(name: str, **facts: Any) -> Callable[[type], type]:
 
 
 def get_dataset_info(name: str, **options: Any) -> MaseDatasetInfo:
-    """What the data set `name` is about."""
+    """Return the description of the data set `name`."""
     return DATASETS[name].info_for(options)
 
 
 def get_dataset(name: str, split: Split, *, cache: str | Path | None = None, **options: Any) -> Any:
-    """One split of the data set `name`, ready to index."""
+    """Load one split of the data set `name`."""
     spec = DATASETS[name]
     options["cache"] = Path(cache) if cache else cache_folder()
     info = spec.info_for(options)

@@ -1,4 +1,4 @@
-"""The user's own data by path: tables (csv, parquet) and arrays (npz, tensors)."""
+"""The user's data, read from a path: tables (csv, parquet) and arrays (npz, tensors)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chop.dataset.base import MaseDatasetInfo, Split, dataset
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
 from chop.dataset.store import Prepared, prepared
-from chop.dataset.tabular import Cut, Given, Table, check_classes, check_finite, prepare
+from chop.dataset.tabular import Cut, SplitLengths, Table, check_classes, check_finite, prepare
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
 from chop.files import cache_folder
@@ -28,20 +28,20 @@ KINDS = {
     "tensors": (".pt", ".pth", ".safetensors"),
 }
 
-Read = Callable[[Path], tuple[Table, Given]]
+Read = Callable[[Path], tuple[Table, SplitLengths]]
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What is to be done to a file; data that was prepared otherwise does not serve."""
+class Preparation:
+    """How a file is prepared; cached data that was prepared differently is not reused."""
 
     cut: Cut
-    standardize: bool | None  # None: tables are, pictures are not
+    standardize: bool | None  # None: standardise tables, but not images
     label: str | None = None
 
 
 def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
-    """Register `make(**options)`, which prepares a file of the user, as a data set."""
+    """Register `make(**options)`, which prepares a user's file, as a data set."""
     info = MaseDatasetInfo(name=make.__name__, dataset_source="others")
 
     @functools.wraps(make)
@@ -56,24 +56,24 @@ def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
 
 
 def _described(name: str, data: Prepared) -> MaseDatasetInfo:
-    picture = data.x.ndim == 4
-    there = [split for split, rows in data.rows.items() if rows]
+    is_image = data.x.ndim == 4
+    splits = [split for split, rows in data.rows.items() if rows]
     return MaseDatasetInfo(
         name=name,
         dataset_source="others",
-        available_splits=tuple(there + ["pred"] * ("test" in there)),
-        image_classification=picture,
-        physical_data_point_classification=not picture,
+        available_splits=tuple(splits + ["pred"] * ("test" in splits)),
+        image_classification=is_image,
+        physical_data_point_classification=not is_image,
         num_classes=len(data.classes),
         class_names=data.classes,
-        image_size=tuple(data.x.shape[1:]) if picture else None,
-        num_features=None if picture else data.x.shape[1],
+        image_size=tuple(data.x.shape[1:]) if is_image else None,
+        num_features=None if is_image else data.x.shape[1],
         feature_names=data.features,
     )
 
 
 def _as_floats(x: Tensor) -> Tensor:
-    """Bytes of pictures as numbers from 0 to 1."""
+    """Return the bytes of images as numbers from 0 to 1."""
     return x.float() / 255
 
 
@@ -89,9 +89,9 @@ def csv(
     split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
-    """Your own table as CSV: columns of numbers, and one of labels."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
-    return _prepared("csv", _undivided(read_csv, label), wishes, path, cache, renew)
+    """Your own CSV file: columns of numbers and one column of labels."""
+    preparation = Preparation(Cut(test, validation, split_seed), standardize, label)
+    return _prepared("csv", _undivided(read_csv, label), preparation, path, cache, renew)
 
 
 @own
@@ -106,9 +106,9 @@ def parquet(
     split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
-    """Your own table as Parquet: columns of numbers, and one of labels."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
-    return _prepared("parquet", _undivided(read_parquet, label), wishes, path, cache, renew)
+    """Your own Parquet file: columns of numbers and one column of labels."""
+    preparation = Preparation(Cut(test, validation, split_seed), standardize, label)
+    return _prepared("parquet", _undivided(read_parquet, label), preparation, path, cache, renew)
 
 
 @own
@@ -122,9 +122,9 @@ def npz(
     split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
-    """Your own arrays as numpy.savez writes them: x and y, for each split or for all."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize)
-    return _prepared("npz", read_npz, wishes, path, cache, renew)
+    """Your own arrays from numpy.savez: x and y, either one pair or one pair per split."""
+    preparation = Preparation(Cut(test, validation, split_seed), standardize)
+    return _prepared("npz", read_npz, preparation, path, cache, renew)
 
 
 @own
@@ -138,15 +138,15 @@ def tensors(
     split_seed: int = 42,
     renew: bool = False,
 ) -> Prepared:
-    """Your own tensors (pt, safetensors): x and y, for each split or for all."""
-    wishes = Wishes(Cut(test, validation, split_seed), standardize)
-    return _prepared("tensors", read_tensors, wishes, path, cache, renew)
+    """Your own tensors (pt, safetensors): x and y, either one pair or one pair per split."""
+    preparation = Preparation(Cut(test, validation, split_seed), standardize)
+    return _prepared("tensors", read_tensors, preparation, path, cache, renew)
 
 
 def _undivided(read: Callable[[Path, str | None], Table], label: str | None) -> Read:
-    """A reader of tables, which say nothing about what a row is for."""
+    """Return a reader for tables without splits: all of their rows are training samples."""
 
-    def whole(file: Path) -> tuple[Table, Given]:
+    def whole(file: Path) -> tuple[Table, SplitLengths]:
         table = read(file, label)
         return table, {"train": len(table.y)}
 
@@ -154,31 +154,41 @@ def _undivided(read: Callable[[Path, str | None], Table], label: str | None) -> 
 
 
 def _prepared(
-    name: str, read: Read, wishes: Wishes, path: Path | None, cache: Path | None, renew: bool
+    name: str,
+    read: Read,
+    preparation: Preparation,
+    path: Path | None,
+    cache: Path | None,
+    renew: bool,
 ) -> Prepared:
-    """The user's file as tensors, from the cache if it was prepared with the same options."""
+    """Return the user's file as tensors, from the cache if it was prepared with these options."""
     if path is None:
         kinds = " or ".join(KINDS[name])
         raise ValueError(f"data set {name!r} needs your file: set `path` to a {kinds} file")
     file = own_file(path, KINDS[name])
 
     def build() -> Prepared:
-        table, given = read(file)
+        table, lengths = read(file)
         check_finite(file, table.x, table.features)
         check_classes(file, table.y, table.classes)
-        order, rows = wishes.cut.order(given)
+        order, rows = preparation.cut.order(lengths)
         if not rows["train"]:
-            raise ValueError(f"{file}: no training samples are left of {len(order)}")
-        by = rows["train"] if _standardizes(file, table, wishes.standardize) else None
+            raise ValueError(
+                f"{file}: none of its {len(order)} samples is left for training; "
+                f"lower test or validation"
+            )
+        by = rows["train"] if _standardizes(file, table, preparation.standardize) else None
         return prepare(table, order, rows, standardize_by=by)
 
     folder = (cache or cache_folder()) / name
-    return prepared(folder, file, build, version=VERSION, options=asdict(wishes), renew=renew)
+    return prepared(folder, file, build, version=VERSION, options=asdict(preparation), renew=renew)
 
 
-def _standardizes(file: Path, table: Table, wish: bool | None) -> bool:
-    """Tables are standardised unless the user says no; pictures never are."""
+def _standardizes(file: Path, table: Table, wanted: bool | None) -> bool:
+    """Whether to standardise: tables unless the user declines, images never."""
     is_table = table.x.ndim == 2
-    if wish and not is_table:
-        raise ValueError(f"{file} holds images, but only tables can be standardised; omit it")
-    return is_table if wish is None else wish
+    if wanted and not is_table:
+        raise ValueError(
+            f"{file} holds images, but only tables can be standardised; omit standardize"
+        )
+    return is_table if wanted is None else wanted
