@@ -161,7 +161,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--load", "gone"], "ch: --load: there is no file or folder "),
         ([*TOY, "--config", "run.yaml"], "ch: expected .toml configuration file, got run.yaml"),
         ([*TOY, "--config", "gone.toml"], "ch: --config: there is no file 'gone.toml'"),
-        ([*TOY, "--config", "bad.toml"], "ch: bad.toml: this is not valid TOML: "),
+        ([*TOY, "--config", "bad.toml"], "ch: bad.toml is not valid TOML: "),
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
         ([*TOY, "--resume"], "ch: --resume: no training checkpoint in "),

@@ -83,8 +83,16 @@ class TestRefusals:
         [
             ("cnv", (1, 28, 28), "'p' are 28 x 28 pixels, but this network needs 32 x 32 or more"),
             ("vgg7", (1, 2, 2), "needs 8 x 8 or more"),
-            ("deit_tiny_patch16_224", (3, 28, 28), "28 x 28 pixels, which is not a multiple of the 16 x 16 patches"),
-            ("resnet18", (28, 28), r"image_size must be \(channels, height, width\), but data set 'p' has"),
+            (
+                "deit_tiny_patch16_224",
+                (3, 28, 28),
+                "28 x 28 pixels, which is not a multiple of the 16 x 16 patches",
+            ),
+            (
+                "resnet18",
+                (28, 28),
+                r"image_size must be \(channels, height, width\), but data set 'p' has",
+            ),
             ("toy_convnet", (1, 1, 1), "needs 2 x 2 or more"),
         ],
     )
@@ -149,7 +157,9 @@ class TestRefusals:
             get_model("jsc-s", dataset_info=jets, pretrained=True)
 
     def test_tokenizers_are_for_language_models(self):
-        with pytest.raises(ValueError, match="'vgg7' has no tokenizer, as its data are of type vision"):
+        with pytest.raises(
+            ValueError, match="'vgg7' has no tokenizer, as its data are of type vision"
+        ):
             get_tokenizer("vgg7")
 
     def test_a_tokenizer_names_the_package_that_it_needs(self, monkeypatch):

@@ -83,7 +83,7 @@ def test_a_field_of_another_kind_is_refused_and_named(small, saved, tmp_path, pa
         (("mase", "random", "cpu"), torch.zeros(7, dtype=torch.uint8), "mase.random.cpu"),
         (("mase", "scaler"), 1, "mase.scaler"),
         (("state_dict", "model.2.weight"), torch.zeros(8, 16).to_sparse(), "2.weight is sparse"),
-        (("state_dict", "model.2.weight"), torch.zeros(1, 1), "other shapes 2.weight"),
+        (("state_dict", "model.2.weight"), torch.zeros(1, 1), "wrong shapes 2.weight"),
         (("state_dict", 7), torch.zeros(1), "state_dict"),
         (("hyper_parameters", "batch_size"), torch.zeros(2), "hyper_parameters.batch_size"),
         (("optimizer_states", 0, "state", 0, "exp_avg"), torch.zeros(1, 2), "optimizer_states"),
