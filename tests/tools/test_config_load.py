@@ -75,7 +75,9 @@ def test_a_parser_that_suppresses_defaults_tells_the_helper_what_was_not_given(c
 )
 def test_a_file_nested_without_end_is_refused(tmp_path, text):
     (tmp_path / "deep.toml").write_text(text)
-    with pytest.raises(ValueError, match=r"deep\.toml: .* nested more than 100 levels deep; flatten"):
+    with pytest.raises(
+        ValueError, match=r"deep\.toml: .* nested more than 100 levels deep; flatten"
+    ):
         load_config(tmp_path / "deep.toml")
 
 

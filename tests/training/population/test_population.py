@@ -183,7 +183,7 @@ def test_wrong_numbers_of_options_and_seeds_are_refused(family):
 
 
 def test_a_network_that_does_not_fit_the_data_is_not_hidden_by_padding(family):
-    with pytest.raises(ValueError, match="cannot take a batch"):
+    with pytest.raises(ValueError, match="cannot process a batch"):
         train(family, [linear(), nn.Sequential(nn.Linear(5, 4))])
 
 
