@@ -53,7 +53,9 @@ def test_a_graph_that_fails_is_a_sentence_and_a_model_that_fails_shows_where(sma
     scores = graph.call_module("fc", (graph.placeholder("x"),))
     graph.output(graph.call_function(getattr, (scores, "no_such_thing")))
     model = fx.GraphModule(nn.ModuleDict({"fc": nn.Linear(16, 5)}), graph)
-    with pytest.raises(ValueError, match=r"cannot process a batch of shape \(2, 16\): 'Tensor' object"):
+    with pytest.raises(
+        ValueError, match=r"cannot process a batch of shape \(2, 16\): 'Tensor' object"
+    ):
         small.training(model=model)
     with pytest.raises(AttributeError, match="no_such_thing"):
         small.training(model=Wrong(16, 5))

@@ -1,4 +1,4 @@
-"""Many networks of one family, trained as one batched computation."""
+"""Networks of one family, trained together as one batched computation."""
 
 from chop.training.population.family import Unfit
 from chop.training.population.population import Outcome, Report
