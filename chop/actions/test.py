@@ -1,4 +1,4 @@
-"""`test` and `validate`: score a model on samples that it has not learnt from."""
+"""`test` and `validate`: score a model on samples that it was not trained on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test(
     load_type: str | None = None,
     allow_nonfinite: bool = False,
 ) -> dict[str, float]:
-    """Score `model` on the test split as the labs call it; the metrics are logged and returned."""
+    """Score `model` on the test split, with the labs' arguments; log and return the metrics."""
     only_classification(task)
     return _score(
         "test",
@@ -127,7 +127,7 @@ def _score(
 
 
 def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
-    """The score of `model` on one split of the data module."""
+    """Return the score of `model` on one split of the data module."""
     from chop.training.check import check_fit, float_type
     from chop.training.devices import take_place, together
     from chop.training.evaluate import evaluate
@@ -173,7 +173,7 @@ def _report(
     save_path: str | Path | None,
     load_name: str | None,
 ) -> None:
-    """Log the table, and leave the numbers in `save_path`."""
+    """Log the metrics as a table, and write them to `save_path`."""
     from chop.training.display import metric_table
 
     if not is_first_process():
@@ -202,13 +202,13 @@ def _report(
 
 
 def _unused(folder: Path, stem: str) -> Path:
-    """`test_metrics.json`, or `test_metrics-v1.json` if that is taken, and so on."""
+    """Return `test_metrics.json`, or `test_metrics-v1.json` if it exists, and so on."""
     names = (f"{stem}-v{n}.json" if n else f"{stem}.json" for n in itertools.count())
     return next(folder / name for name in names if not (folder / name).exists())
 
 
 def run_test(config: RunConfig, project: Project) -> None:
-    """`ch test`."""
+    """Run `ch test`."""
     model, model_info, data_module = model_and_data(config)
     data_module.prepare_data()
     data_module.setup("test")

@@ -363,7 +363,7 @@ def test_a_run_with_odd_files_is_resumed_from_none_of_them(here, tmp_path):
     assert code == 1
     sentence = said.splitlines()[-1]
     assert sentence.startswith(f"ch: {last} cannot be resumed: mase.progress.step should be a val")
-    assert sentence.endswith("; remove it to continue from best.ckpt")
+    assert sentence.endswith("; delete it to continue from best.ckpt")
 
 
 def simulated_test_jets():
