@@ -229,7 +229,7 @@ class RunConfig:
     ] = "cosine"
     warmup_steps: Annotated[
         Natural,
-        Trainer("Number of warm-up steps of the learning rate.", row="when set"),
+        Trainer("Number of learning rate warm-up steps.", row="when set"),
     ] = 0
     t_max: Annotated[
         Count | None,

@@ -208,7 +208,7 @@ class Captured(Generic[Result]):
             return self.result
         if self.warm < WARM_UP:
             self.warm += 1
-            with self.aside():
+            with self.on_side_stream():
                 return self.work()
         self.before()
         self.graph = torch.cuda.CUDAGraph()
@@ -218,7 +218,7 @@ class Captured(Generic[Result]):
         return self.result
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def on_side_stream(self) -> Iterator[None]:
         """Context that works on a side stream, as work that will be captured must."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -259,7 +259,7 @@ class CapturedRun:
             yield self.take()
         if len(self.split) % self.batch_size and first <= whole:
             set_rate(self.step.optimizer, self.rate())
-            with self.take.aside():
+            with self.take.on_side_stream():
                 outcome = self._train(self.order[whole * self.batch_size :])
             yield outcome
 

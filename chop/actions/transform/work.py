@@ -79,11 +79,11 @@ def _run_all(steps: list[Step], result: Result, source: Source, folder: Path | N
             with memory_for(f"run the pass {step.label!r}"):
                 result.graph = _run(step, result, source, folder)
         except Exception as error:
-            _give_up(error, step, f"{i} of {len(steps)}", result, folder)
+            _report_failure(error, step, f"{i} of {len(steps)}", result, folder)
         report.write(result, folder)
 
 
-def _give_up(
+def _report_failure(
     error: Exception, step: Step, position: str, result: Result, folder: Path | None
 ) -> NoReturn:
     """Report what was done, and raise the error with the name of the pass."""

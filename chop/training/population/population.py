@@ -172,7 +172,7 @@ class Population:
 
     def take_last(self) -> None:
         """Take one step on the samples that remain after the whole batches of an epoch."""
-        with self._captured.aside() if self._captured else contextlib.nullcontext():
+        with self._captured.on_side_stream() if self._captured else contextlib.nullcontext():
             self._learn(*self.batches.last())
 
     @property
