@@ -14,8 +14,15 @@ from chop.dataset.array_files import read_npz, read_tensors
 from chop.dataset.base import MaseDatasetInfo, Split, dataset
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
-from chop.dataset.store import Prepared, prepared
-from chop.dataset.tabular import Cut, SplitLengths, Table, check_classes, check_finite, prepare
+from chop.dataset.store import PreparedData, prepared
+from chop.dataset.tabular import (
+    Cut,
+    SplitLengths,
+    LabelledTable,
+    check_classes,
+    check_finite,
+    prepare,
+)
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
 from chop.files import cache_folder
@@ -28,7 +35,7 @@ KINDS = {
     "tensors": (".pt", ".pth", ".safetensors"),
 }
 
-Read = Callable[[Path], tuple[Table, SplitLengths]]
+Read = Callable[[Path], tuple[LabelledTable, SplitLengths]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Preparation:
     label: str | None = None
 
 
-def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
+def own(make: Callable[..., PreparedData]) -> Callable[..., TensorSplit]:
     """Register `make(**options)`, which prepares a user's file, as a data set."""
     info = MaseDatasetInfo(name=make.__name__, dataset_source="others")
 
@@ -55,7 +62,7 @@ def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
     return dataset(info, describe=describe)(load)
 
 
-def _described(name: str, data: Prepared) -> MaseDatasetInfo:
+def _described(name: str, data: PreparedData) -> MaseDatasetInfo:
     is_image = data.x.ndim == 4
     splits = [split for split, rows in data.rows.items() if rows]
     return MaseDatasetInfo(
@@ -88,7 +95,7 @@ def csv(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own CSV file: columns of numbers and one column of labels."""
     preparation = Preparation(Cut(test, validation, split_seed), standardize, label)
     return _prepared("csv", _undivided(read_csv, label), preparation, path, cache, renew)
@@ -105,7 +112,7 @@ def parquet(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own Parquet file: columns of numbers and one column of labels."""
     preparation = Preparation(Cut(test, validation, split_seed), standardize, label)
     return _prepared("parquet", _undivided(read_parquet, label), preparation, path, cache, renew)
@@ -121,7 +128,7 @@ def npz(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own arrays from numpy.savez: x and y, either one pair or one pair per split."""
     preparation = Preparation(Cut(test, validation, split_seed), standardize)
     return _prepared("npz", read_npz, preparation, path, cache, renew)
@@ -137,16 +144,16 @@ def tensors(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own tensors (pt, safetensors): x and y, either one pair or one pair per split."""
     preparation = Preparation(Cut(test, validation, split_seed), standardize)
     return _prepared("tensors", read_tensors, preparation, path, cache, renew)
 
 
-def _undivided(read: Callable[[Path, str | None], Table], label: str | None) -> Read:
+def _undivided(read: Callable[[Path, str | None], LabelledTable], label: str | None) -> Read:
     """Return a reader for tables without splits: all of their rows are training samples."""
 
-    def whole(file: Path) -> tuple[Table, SplitLengths]:
+    def whole(file: Path) -> tuple[LabelledTable, SplitLengths]:
         table = read(file, label)
         return table, {"train": len(table.y)}
 
@@ -160,14 +167,14 @@ def _prepared(
     path: Path | None,
     cache: Path | None,
     renew: bool,
-) -> Prepared:
+) -> PreparedData:
     """Return the user's file as tensors, from the cache if it was prepared with these options."""
     if path is None:
         kinds = " or ".join(KINDS[name])
         raise ValueError(f"data set {name!r} needs your file: set `path` to a {kinds} file")
     file = own_file(path, KINDS[name])
 
-    def build() -> Prepared:
+    def build() -> PreparedData:
         table, lengths = read(file)
         check_finite(file, table.x, table.features)
         check_classes(file, table.y, table.classes)
@@ -184,7 +191,7 @@ def _prepared(
     return prepared(folder, file, build, version=VERSION, options=asdict(preparation), renew=renew)
 
 
-def _standardizes(file: Path, table: Table, wanted: bool | None) -> bool:
+def _standardizes(file: Path, table: LabelledTable, wanted: bool | None) -> bool:
     """Whether to standardise: tables unless the user declines, images never."""
     is_table = table.x.ndim == 2
     if wanted and not is_table:

@@ -24,7 +24,7 @@ LAYOUT = 1  # of the cache files; those of an older layout are rebuilt
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """All samples of a data set: those for training first, then validation, then test.
 
     Thus every split, and training and validation together, is a slice.
@@ -67,12 +67,12 @@ class Prepared:
 def prepared(
     folder: Path,
     source: Path | Sequence[Path],
-    build: Callable[[], Prepared],
+    build: Callable[[], PreparedData],
     *,
     version: int,
     options: Mapping[str, Any] | None = None,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Return the result of `build()` for `source` (one file or several), cached in `folder`.
 
     It is rebuilt if `source`, `version` (of the preparation) or `options` have changed, if the
@@ -121,7 +121,7 @@ def _seal(file: Path, recipe: dict[str, str]) -> None:
     os.utime(file, ns=(_seal_time(recipe), _seal_time(recipe)))
 
 
-def _write(file: Path, data: Prepared, recipe: dict[str, str]) -> None:
+def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
     """Write `file` atomically, with the modification time of its source."""
     facts = {name: getattr(data, name) for name in ("rows", "features", "classes")}
     facts["fingerprints"] = data.computed_fingerprints()
@@ -131,7 +131,7 @@ def _write(file: Path, data: Prepared, recipe: dict[str, str]) -> None:
         _seal(part, recipe)
 
 
-def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
+def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
     """Map the data in `file`; return None if it is damaged or has a different recipe."""
     from safetensors import SafetensorError, safe_open
 
@@ -144,7 +144,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
                 logger.info("%s is stale; rebuilding", file)
                 return None
             facts = json.loads(header["facts"])
-            data = Prepared(
+            data = PreparedData(
                 tensors.get_tensor("x"),
                 tensors.get_tensor("y"),
                 facts["rows"],
@@ -158,7 +158,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
     return data if _is_intact(file, data, recipe) else None
 
 
-def _is_intact(file: Path, data: Prepared, recipe: dict[str, str]) -> bool:
+def _is_intact(file: Path, data: PreparedData, recipe: dict[str, str]) -> bool:
     """Whether the content is unchanged; it is read in full only if the file was modified."""
     if file.stat().st_mtime_ns == _seal_time(recipe):
         return True

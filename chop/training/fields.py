@@ -25,7 +25,7 @@ MOMENTS = {
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far a run has come, from which it resumes together with the weights."""
 
     epoch: Natural = 0
@@ -64,7 +64,7 @@ FIELDS: Mapping[str, Any] = {
     "mase.optimizer": str,
     **{
         f"mase.progress.{name}": kind
-        for name, kind in get_type_hints(Progress, include_extras=True).items()
+        for name, kind in get_type_hints(TrainingProgress, include_extras=True).items()
     },
     "mase.random.cpu": Tensor,
     "mase.scaler": dict[str, Any] | None,
@@ -102,7 +102,7 @@ def _problem_of_kind(kind: Any, value: Any, path: str) -> str | None:
 
 
 def _unknown_progress(saved: dict[str, Any]) -> str | None:
-    known = get_type_hints(Progress)
+    known = get_type_hints(TrainingProgress)
     unknown = [name for name in saved["mase"]["progress"] if name not in known]
     return f"mase.progress has the unknown field {unknown[0]!r:.40}" if unknown else None
 

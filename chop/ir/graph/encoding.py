@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from chop.ir.graph.names import ForeignName, Names
+from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.ops import StandIn
 
 # classes that stand in metadata and in annotations
@@ -64,7 +64,9 @@ class Tensors:
 class Encoder:
     """Turns values into what a file can hold; tensors go to `tensors`, under `prefix` names."""
 
-    def __init__(self, names: Names, tensors: Tensors, prefix: str, lenient: bool = False) -> None:
+    def __init__(
+        self, names: SavedNames, tensors: Tensors, prefix: str, lenient: bool = False
+    ) -> None:
         self.names, self.tensors, self.prefix, self.lenient = names, tensors, prefix, lenient
 
     def __call__(self, value: Any) -> Any:
@@ -157,7 +159,7 @@ class Decoder:
 
     def __init__(
         self,
-        names: Names,
+        names: SavedNames,
         tensors: Mapping[str, Tensor],
         nodes: Mapping[str, fx.Node] | None = None,
         kinds: frozenset[str] = VALUES,

@@ -40,7 +40,7 @@ def check_method(name: str) -> str:
     return name
 
 
-class Names:
+class SavedNames:
     """What names mean in one file: torch's, MASE's, those of the user's files, and of `own`."""
 
     def __init__(self, own: Iterable[Any] = ()) -> None:

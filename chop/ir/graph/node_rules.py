@@ -74,7 +74,7 @@ def is_identifier(name: object) -> bool:
 def check_node(node: fx.Node, root: nn.Module) -> None:
     """Refuse a node that a saved graph may not have; `root` is the model that it is a node of.
 
-    That the function is one that the file may name is for `Names` to say.
+    That the function is one that the file may name is for `SavedNames` to say.
     """
     if not is_identifier(node.name) or node.name in RESERVED:
         raise ForeignName(f"a node may not be called {node.name!r:.60}")

@@ -34,7 +34,7 @@ from chop.ir.graph.meta_file import (
     write_node_meta,
     write_tensors,
 )
-from chop.ir.graph.names import ForeignName, Names, own_of
+from chop.ir.graph.names import ForeignName, SavedNames, own_of
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.pure import FUNCTIONS
@@ -49,7 +49,7 @@ FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
 def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
     """Write `graph` to `folder`, which is replaced as a whole or not at all; the graph is read."""
-    names = Names(own_of(graph.custom_ops))
+    names = SavedNames(own_of(graph.custom_ops))
     tensors = Tensors()
     content = _described(graph, names, tensors)
     text = _json(content)
@@ -73,7 +73,7 @@ def _json(content: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _described(graph: MaseGraph, names: Names, tensors: Tensors) -> dict[str, Any]:
+def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[str, Any]:
     model = graph.model
     if type(graph.fx_graph._codegen) is not fx.graph.CodeGen:
         raise ValueError("a graph whose inputs are nested in lists or dicts cannot be saved")
@@ -111,7 +111,7 @@ def made_from(folder: str | Path) -> dict[str, str]:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
 
 
-def _node(node: fx.Node, model: nn.Module, names: Names, encode: Encoder) -> dict[str, Any]:
+def _node(node: fx.Node, model: nn.Module, names: SavedNames, encode: Encoder) -> dict[str, Any]:
     try:
         target: Any = node.target
         if node.op == "call_function":
@@ -165,7 +165,7 @@ def load_graph(
     path = Path(folder).expanduser()
     content = _read_json(path)
     tensors = read_tensors(path / STATE, map_location)
-    names = Names(own_of(custom_ops))
+    names = SavedNames(own_of(custom_ops))
     try:
         graph = _built(content, tensors, names)
     except ForeignName as error:
@@ -219,7 +219,7 @@ PARTS = {
 }
 
 
-def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: Names) -> MaseGraph:
+def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedNames) -> MaseGraph:
     for part, kind in PARTS.items():
         if not isinstance(content[part], kind):
             raise ValueError(f"its {part!r} is a {type(content[part]).__name__}")
@@ -272,7 +272,7 @@ def _checked_metadata(graph: MaseGraph, described: dict[str, Any]) -> MaseGraphM
     return found
 
 
-def _fx_graph(rows: list[dict[str, Any]], root: nn.Module, names: Names) -> fx.Graph:
+def _fx_graph(rows: list[dict[str, Any]], root: nn.Module, names: SavedNames) -> fx.Graph:
     """fx writes Python from a graph, so every name in it has to be just a name."""
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.passes.graph.transforms.pruning.masks import mask_name, masked_names
-from chop.training.population.family import Call, Family
+from chop.training.population.architecture import LayerCall, Family
 
 ALIGNMENT = 4  # numbers, to align parameters for vector instructions
 
@@ -38,7 +38,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StackPlan:
     """The layout of all tensors: trainable parameters in rows, the others in stacks."""
 
     slots: tuple[Slot, ...]
@@ -57,7 +57,7 @@ class Plan:
         return [*sizes, self.length - at], chosen
 
 
-def plan_of(family: Family) -> Plan:
+def plan_of(family: Family) -> StackPlan:
     slots: list[Slot] = []
     buffers: dict[tuple[int, str], tuple[int, ...]] = {}
     at = 0
@@ -72,7 +72,7 @@ def plan_of(family: Family) -> Plan:
                 continue
             slots.append(Slot(number, name, at, shape))
             at += -(-slots[-1].size // ALIGNMENT) * ALIGNMENT
-    return Plan(tuple(slots), at, buffers)
+    return StackPlan(tuple(slots), at, buffers)
 
 
 def _owners(family: Family) -> list[int]:
@@ -90,14 +90,14 @@ def owner_of(family: Family, number: int) -> int:
     return next(i for i, call in enumerate(family.first) if call.module is module)
 
 
-def _tensors(call: Call) -> dict[str, Tensor]:
+def _tensors(call: LayerCall) -> dict[str, Tensor]:
     """Return parameters, statistics and masks, without scalars, which only count steps."""
     module: Any = call.module
     tensors = {**module._parameters, **module._buffers}
     return {name: t for name, t in tensors.items() if t is not None and t.dim() > 0}
 
 
-def _tensor(call: Call, name: str) -> Tensor:
+def _tensor(call: LayerCall, name: str) -> Tensor:
     """Return a tensor of a layer; a missing mask, which other candidates have, is all True."""
     tensors = _tensors(call)
     if name in tensors:
@@ -116,7 +116,7 @@ class State:
     values: Tensor  # [K, length]
     buffers: dict[tuple[int, str], Tensor]  # [K, …]
 
-    def only(self, rows: Sequence[int], old: Plan, new: Plan) -> State:
+    def only(self, rows: Sequence[int], old: StackPlan, new: StackPlan) -> State:
         """Return the state of the candidates at `rows`, moved from plan `old` to plan `new`."""
         kept = torch.tensor(rows, device=self.values.device)
         buffers = {
@@ -143,7 +143,7 @@ class State:
         return State(self.values.to(device), buffers)
 
 
-def chosen_rows(values: Tensor, rows: Sequence[int], old: Plan, new: Plan) -> Tensor:
+def chosen_rows(values: Tensor, rows: Sequence[int], old: StackPlan, new: StackPlan) -> Tensor:
     """Return the rows of some candidates, moved from plan `old` to plan `new`."""
     kept = values.index_select(0, torch.tensor(rows, device=values.device))
     moved = kept.new_zeros(len(rows), new.length)
@@ -163,7 +163,7 @@ def _within(padded: Tensor, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def gather(family: Family, plan: Plan, device: torch.device, dtype: torch.dtype) -> State:
+def gather(family: Family, plan: StackPlan, device: torch.device, dtype: torch.dtype) -> State:
     """Copy the tensors of the candidates' layers into stacks."""
     values = torch.zeros(len(family), plan.length, dtype=dtype)
     for slot in plan.slots:
@@ -183,7 +183,7 @@ def gather(family: Family, plan: Plan, device: torch.device, dtype: torch.dtype)
 
 @torch.no_grad()
 def scatter(
-    family: Family, plan: Plan, state: State, rows: Sequence[int], steps: Sequence[int]
+    family: Family, plan: StackPlan, state: State, rows: Sequence[int], steps: Sequence[int]
 ) -> None:
     """Copy the tensors of the candidates at `rows` back to their layers, and add their `steps`."""
     chosen = list(rows)
@@ -204,6 +204,6 @@ def scatter(
                 tracked.add_(steps[at])
 
 
-def is_masked(calls: Sequence[Call], name: str) -> bool:
+def is_masked(calls: Sequence[LayerCall], name: str) -> bool:
     """Whether any candidate masks a parameter."""
     return any(name in masked_names(type(call.module)) for call in calls)

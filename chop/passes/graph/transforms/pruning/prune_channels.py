@@ -20,7 +20,7 @@ from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for,
 from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
 from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of, with_less
-from chop.passes.options import Choice, Problem
+from chop.passes.options import NodeChoice, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @prune_channels_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     yield from PruneRequest.choices("", _request_options(options))
 
 
