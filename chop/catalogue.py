@@ -1,4 +1,4 @@
-"""What is registered, as rows: the source of `ch list` and of the reference in the docs."""
+"""Rows of everything that is registered, for `ch list` and the reference in the docs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of thing: what it is, and how its registry is read (imported only then)."""
+    """A kind of registered things: a description, and a function that reads its registry."""
 
     about: str
     rows: Callable[[], list[Row]]
@@ -123,11 +123,11 @@ def _runners() -> list[Row]:
 
 
 KINDS: dict[str, Kind] = {
-    "datasets": Kind("data to train and test on", _datasets),
-    "formats": Kind("number formats to quantise into", _formats),
+    "datasets": Kind("data sets to train and test on", _datasets),
+    "formats": Kind("number formats for quantisation", _formats),
     "models": Kind("networks to start from", _models),
-    "ops": Kind("what a node of a graph can be", _ops),
-    "passes": Kind("what can be done to a graph", _passes),
-    "runners": Kind("what a search can measure", _runners),
-    "statistics": Kind("what profile_statistics can measure", _statistics),
+    "ops": Kind("operations of the nodes of a graph", _ops),
+    "passes": Kind("analyses and transforms of a graph", _passes),
+    "runners": Kind("metrics of a search", _runners),
+    "statistics": Kind("statistics for profile_statistics", _statistics),
 }

@@ -1,4 +1,4 @@
-"""Weights from disk into a model: nothing that is read may run code."""
+"""Load the weights of a model from files, without running code from them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WRAPPERS = ("state_dict", "model")  # keys under which people put a state_dict
+WRAPPERS = ("state_dict", "model")  # usual keys of a state_dict in a checkpoint
 State = Mapping[str, Tensor]
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
 def read_torch_file(file: Path) -> Any:
-    """What `torch.save` wrote, on the CPU; a file that would run code is refused."""
+    """Read what `torch.save` wrote, to the CPU; refuse a file that would run code."""
     try:
         return load_plain(file)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{file} is damaged or not a checkpoint, or reading it would run code from it; save a "
-            f"state_dict with torch.save(model.state_dict(), …) and use --load-type pt"
+            f"state_dict with torch.save(model.state_dict(), …) and use `load_type='pt'`"
         ) from error
     except MemoryError:
         raise
-    except Exception as error:  # bytes that are no pickle make torch fail in any way
+    except Exception as error:  # on bytes that are not a pickle, torch can fail in any way
         raise ValueError(
             f"{file} is damaged or not a checkpoint ({why_unreadable(error)}); give a file that "
             f"torch.save wrote, or copy it again"
@@ -47,7 +47,7 @@ def _pt(file: Path) -> State:
         return _safetensors(file)
     content = read_torch_file(file)
     if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
-        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
+        raise ValueError(f"{file} is a Lightning checkpoint; add `load_type='pl'`")
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -55,19 +55,21 @@ def _pt(file: Path) -> State:
 
 
 def _pl(file: Path) -> State:
-    """The weights of a wrapped model; metric states and the like are no part of it."""
+    """Read the weights of the wrapped model, without other states such as metrics."""
     if file.suffix != ".ckpt":
         logger.warning("%s does not end in .ckpt; is it a Lightning checkpoint?", file)
     content = read_torch_file(file)
     state = content.get("state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
-        raise ValueError(f"{file} is not a Lightning checkpoint, as it has no state_dict; try pt")
-    began = content.get("hyper_parameters")
-    began = began if isinstance(began, Mapping) else {}  # other programs may keep anything there
-    if began.get("load_type") == "mz" and began.get("load_name"):
+        raise ValueError(
+            f"{file} is not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`"
+        )
+    options = content.get("hyper_parameters")
+    options = options if isinstance(options, Mapping) else {}  # other programs may store anything
+    if options.get("load_type") == "mz" and options.get("load_name"):
         logger.warning(
             "%s holds the weights of a transformed network without its number formats and masks; "
-            "load the directory transformed_ckpt beside it instead (--load-type mz)",
+            "load the directory transformed_ckpt beside it instead (`load_type='mz'`)",
             file,
         )
     mine = {
@@ -76,13 +78,13 @@ def _pl(file: Path) -> State:
         if isinstance(key, str) and key.startswith("model.")
     }
     if not mine:
-        raise ValueError(f"{file} has no weights that begin with 'model.'; try --load-type pt")
+        raise ValueError(f"{file} has no weights that begin with 'model.'; try `load_type='pt'`")
     return _tensors(mine, file)
 
 
 def _mz(file: Path) -> State:
     if file.suffix == ".ckpt":
-        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
+        raise ValueError(f"{file} is a Lightning checkpoint; add `load_type='pl'`")
     if not file.is_dir():
         return _pt(file)
     if (file / "node_meta_param.toml").exists():
@@ -92,7 +94,7 @@ def _mz(file: Path) -> State:
 
 
 def _hf(folder: Path) -> State:
-    """The weights in a folder of Hugging Face, in one file or in several."""
+    """Read the weights in a Hugging Face directory, from one file or several."""
     if folder.is_file():
         return _pt(folder)
     single, index, binary = (folder / name for name in HF_FILES)
@@ -103,11 +105,11 @@ def _hf(folder: Path) -> State:
         return {k: v for name in names for k, v in _safetensors(folder / name).items()}
     if binary.exists():
         return _pt(binary)
-    raise FileNotFoundError(f"{folder} holds none of {', '.join(HF_FILES)}")
+    raise FileNotFoundError(f"{folder} has none of the files {', '.join(HF_FILES)}")
 
 
 def _files_of(index: Path) -> list[str]:
-    """The files beside an index that hold the weights."""
+    """Return the names of the files with weights that an index lists."""
     import json
 
     try:
@@ -168,27 +170,27 @@ ENDINGS = {
 def load_model(
     load_name: str | Path, load_type: str = "mz", model: nn.Module | None = None
 ) -> nn.Module:
-    """Load the weights at `load_name` into `model`, all of them and no others.
+    """Load the weights at `load_name` into `model`; their names must match exactly.
 
-    `load_type` is pt (a state_dict), pl (a Lightning checkpoint), mz (a saved graph, whose model
-    is returned in the place of `model`, or its weights), hf (a Hugging Face folder), or auto (by
-    the ending of the file).
+    `load_type` is pt (a state_dict), pl (a Lightning checkpoint), mz (a saved graph, which is
+    returned instead of `model`, or its weights), hf (a Hugging Face directory), or auto (by the
+    suffix of the file).
     """
     path = Path(load_name).expanduser()
     if load_type == "auto":
         folder = "mz" if is_saved_graph(path) else "hf"
         load_type = folder if path.is_dir() else ENDINGS.get(path.suffix, "pt")
     if load_type not in READERS:
-        raise ValueError(f"load_type is one of {', '.join(READERS)} or auto, not {load_type!r}")
+        raise ValueError(f"load_type must be {', '.join(READERS)} or auto, not {load_type!r}")
     if load_type == "mz" and is_saved_graph(path):
         return load_graph(path).model
     if model is None:
-        raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
+        raise ValueError(f"a {load_type!r} checkpoint holds only weights; pass the model to load")
     restore_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint {path}; --load needs an existing file")
+        raise FileNotFoundError(f"there is no checkpoint {path}; check `load_name`")
     if path.is_dir() and load_type in ("pt", "pl"):
-        raise ValueError(f"{path} is a directory; give the checkpoint in it")
+        raise ValueError(f"{path} is a directory; give the checkpoint file in it")
     read, message = READERS[load_type]
     fill(model, read(path), path)
     logger.info(message, path)
@@ -196,14 +198,14 @@ def load_model(
 
 
 def is_saved_graph(path: str | Path) -> bool:
-    """Whether this is a folder that `MaseGraph.export` or `ch transform` wrote."""
+    """Whether this is a directory that `MaseGraph.export` or `ch transform` wrote."""
     from chop.ir.graph.saving import is_saved_graph
 
     return is_saved_graph(path)
 
 
 def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> MaseGraph:
-    """The graph in a folder that `MaseGraph.export` or `ch transform` wrote."""
+    """Load the graph in a directory that `MaseGraph.export` or `ch transform` wrote."""
     from chop.ir.graph.mase_graph import MaseGraph
 
     graph = MaseGraph.from_checkpoint(path, map_location)
@@ -212,7 +214,7 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
 
 
 def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
-    """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
+    """Write the weights of `model` to a directory that `load_model` reads as type mz."""
     state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
     with replaced_folder(folder, ["state_dict.safetensors"]) as part:
         write_safetensors(state, part / "state_dict.safetensors")
@@ -220,31 +222,31 @@ def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
 
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:
-    """Put `state` into `model`; what does not fit is named before anything is changed."""
+    """Load `state` into `model`, after checking that it fits."""
     check_fits(model, state, source)
     model.load_state_dict(dict(state))
 
 
 def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
-    """Refuse weights of other names, shapes or kinds than those of `model`."""
-    own = model.state_dict()
+    """Refuse weights with names, shapes or types that differ from those of `model`."""
+    weights = model.state_dict()
     for key, tensor in state.items():
-        if (problem := _problem_of(tensor, own.get(key))) is not None:
+        if (problem := _problem_of(tensor, weights.get(key))) is not None:
             raise ValueError(f"{source}: {key} {problem}; save the weights as plain tensors")
     problems = []
     for title, keys in (
-        ("missing", own.keys() - state.keys()),
-        ("unexpected", state.keys() - own.keys()),
+        ("missing", weights.keys() - state.keys()),
+        ("unexpected", state.keys() - weights.keys()),
     ):
         if keys:
             problems.append(f"{title} {_some(keys)}")
     shapes = {
-        f"{k} {list(state[k].shape)} for {list(own[k].shape)}"
-        for k in own.keys() & state.keys()
-        if own[k].shape != state[k].shape
+        f"{k} {list(state[k].shape)} instead of {list(weights[k].shape)}"
+        for k in weights.keys() & state.keys()
+        if weights[k].shape != state[k].shape
     }
     if shapes:
-        problems.append(f"other shapes {_some(shapes)}")
+        problems.append(f"wrong shapes {_some(shapes)}")
     if problems:
         raise ValueError(
             f"{source} does not fit the model: {'; '.join(problems)}; "
@@ -253,9 +255,9 @@ def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
 
 
 def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
-    """Refuse parameters that are nan or infinite, and buffers that are nan.
+    """Refuse parameters that are NaN or infinite, and buffers that are NaN.
 
-    An infinite buffer may well be meant, as in a mask of attention.
+    Infinite buffers are allowed, as attention masks have them.
     """
     wrong = {name: ~torch.isfinite(p) for name, p in model.named_parameters()}
     wrong |= {name: torch.isnan(buffer) for name, buffer in model.named_buffers()}
@@ -263,23 +265,24 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
         if (count := int(values.sum())) > 0:
             values_are = "value that is" if count == 1 else "values that are"
             raise ValueError(
-                f"{source or 'the model'}: {name} has {count:,} {values_are} nan or infinite; "
-                f"train it again with a lower --learning-rate, or use --allow-nonfinite to continue"
+                f"{source or 'the model'}: {name} has {count:,} {values_are} NaN or infinite; "
+                f"train it again with a lower `learning_rate`, or use `allow_nonfinite=True` to "
+                f"continue"
             )
 
 
-def _problem_of(tensor: Tensor, own: Tensor | None) -> str | None:
-    """Why a tensor cannot become a parameter, whatever its shape; `own` is what is there now."""
+def _problem_of(tensor: Tensor, weight: Tensor | None) -> str | None:
+    """Return why a tensor cannot replace `weight` of the model, whatever their shapes."""
     if (reason := why_not_plain(tensor)) is not None:
         return reason
-    if own is not None and _kind(tensor) != _kind(own):
-        theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, own))
-        return f"is {theirs}, and the model's is {ours}"
+    if weight is not None and _kind(tensor) != _kind(weight):
+        theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, weight))
+        return f"is {theirs}, but the model's is {ours}"
     return None
 
 
 def _kind(tensor: Tensor) -> str:
-    """Kinds of numbers of which one cannot stand for the other."""
+    """Return the kind of numbers: bool, complex or real; they cannot replace each other."""
     if tensor.dtype is torch.bool:
         return "bool"
     return "complex" if tensor.is_complex() else "real"

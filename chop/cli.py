@@ -1,4 +1,4 @@
-"""`ch`: parse, act, exit with 0 (done), 1 (failed) or 2 (wrong usage)."""
+"""The command `ch`, with exit codes 0 (success), 1 (failure) and 2 (wrong usage)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from chop.actions.command import (
     with_info_kinds,
 )
 from chop.actions.config import ConfigError, HelpPanel, default_project_dir
+from chop.actions.flags import with_flags
 from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
@@ -54,8 +55,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"mase {__version__}")
         raise typer.Exit
 
@@ -85,12 +86,12 @@ def common(
     pass
 
 
-def _run(action: Action, given: dict[str, Any]) -> None:
+def _run(action: Action, flags: dict[str, Any]) -> None:
     """Check the options, print them, and run the action."""
-    if "info" in given:
-        import_files([Path(file) for file in given.get("imports", [])])
-        _show_info(given["info"])
-    run = prepare(action, given)
+    if "info" in flags:
+        import_files([Path(file) for file in flags.get("imports", [])])
+        _show_info(flags["info"])
+    run = prepare(action, flags)
     if is_first_process():
         print(f"Seed set to {run.config.seed}")
         print(printable(run.table), flush=True)
@@ -168,10 +169,10 @@ def report_command(
 
 def main(argv: list[str] | None = None) -> None:
     """Run one command; report an expected error as one sentence and an exit code."""
-    words = sys.argv[1:] if argv is None else argv
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        with _terminated_by_exit_code(), memory_for("go on"):
-            app(args=with_info_kinds(words), prog_name="ch", standalone_mode=True)
+        with _terminated_by_exit_code(), memory_for("continue"):
+            app(args=with_info_kinds(arguments), prog_name="ch", standalone_mode=True)
     except (ConfigError, UnknownName) as error:
         _fail(error, 2)
     except (ValueError, OSError, ImportError, ArithmeticError, OutOfMemory) as error:
@@ -182,15 +183,15 @@ def main(argv: list[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _terminated_by_exit_code() -> Iterator[None]:
-    """Turn SIGTERM into an exit meanwhile, so that files are closed."""
+    """Context in which SIGTERM exits, so that files are closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    handler = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
@@ -198,16 +199,17 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 
 def _fail(error: BaseException, code: int) -> NoReturn:
-    """Print each problem on a line of stderr, log the traceback for --debug, and exit."""
+    """Print each problem on a line of stderr with its flags, log the traceback, and exit."""
     logger.debug("the error was raised here", exc_info=error)
-    problems = str(error).split("\n  ") if isinstance(error, ConfigError) else [str(error)]
+    message = with_flags(str(error))
+    problems = message.split("\n  ") if isinstance(error, ConfigError) else [message]
     lines = [" ".join(redacted_text(problem).split("\n")) for problem in problems]
     print("ch:", printable("\n  ".join(lines)), file=sys.stderr)
     sys.exit(code)
 
 
 class ChopCLI:
-    """The command line for scripts: `ChopCLI(["train", "jsc-tiny", "jsc"]).run()`."""
+    """The command line for scripts, as in `ChopCLI(["train", "jsc-tiny", "jsc"]).run()`."""
 
     def __init__(self, argv: Sequence[str] | None = None) -> None:
         self.argv = list(sys.argv[1:] if argv is None else argv)

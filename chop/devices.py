@@ -1,4 +1,4 @@
-"""Which device an accelerator of the command line means."""
+"""The torch device for the name of an accelerator."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class MissingDevice(RuntimeError, ValueError):
 
 
 def parse_accelerator(accelerator: str | torch.device = "auto") -> torch.device:
-    """The device that an accelerator of the command line means, which this machine must have.
+    """Return the device for the name of an accelerator; refuse one that this machine lacks.
 
     >>> parse_accelerator("cpu")
     device(type='cpu')
     """
     device = accelerator if isinstance(accelerator, torch.device) else _device_named(accelerator)
     if device.type == "cuda":
-        _refuse_missing_gpu(device, accelerator)
+        _check_gpu(device, accelerator)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise MissingDevice(
-            f"accelerator {str(accelerator)!r}: this machine has no Apple GPU; use 'cpu'"
+            f"accelerator {str(accelerator)!r}: this machine does not have an Apple GPU; use 'cpu'"
         )
     return device
 
@@ -41,14 +41,14 @@ def _device_named(name: str) -> torch.device:
     raise ValueError(unknown("accelerator", name, ACCELERATORS))
 
 
-def _refuse_missing_gpu(device: torch.device, asked: object) -> None:
+def _check_gpu(device: torch.device, accelerator: object) -> None:
     if not torch.cuda.is_available():
         raise MissingDevice(
-            f"accelerator {str(asked)!r}: torch {torch.__version__} finds no CUDA device; "
+            f"accelerator {str(accelerator)!r}: torch {torch.__version__} finds no CUDA device; "
             f"use 'cpu', or 'auto' to use a GPU if there is one"
         )
-    there = torch.cuda.device_count()
-    if (device.index or 0) >= there:
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
         raise MissingDevice(
-            f"accelerator {str(asked)!r}: this machine has cuda:0 to cuda:{there - 1}"
+            f"accelerator {str(accelerator)!r}: this machine has cuda:0 to cuda:{count - 1}"
         )

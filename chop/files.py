@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, JSON that is read again, and the cache folder."""
+"""Atomic writes of files and directories, reading of JSON files, and the cache directory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-SWAP_SECONDS = 60  # a folder that was moved aside for longer than this will not be moved back
-ABANDONED_SECONDS = 24 * 60 * 60  # no write takes that long, on whatever machine it was begun
-UNTOUCHED = "what was there before is untouched"
-_in_use: set[Path] = set()  # the parts that this process is writing, and what it has moved aside
+SWAP_SECONDS = 60  # swapping two directories never takes this long
+ABANDONED_SECONDS = 24 * 60 * 60  # no write takes this long, on any machine
+UNTOUCHED = "nothing was changed"
+_in_use: set[Path] = set()  # directories that this process is writing or has moved aside
 
 
 def cache_folder() -> Path:
-    """`$MASE_CACHE`, or `mase` in the user's cache: never inside the installed package."""
-    own = os.environ.get("MASE_CACHE")
+    """Return `$MASE_CACHE`, or `mase` in the user's cache directory."""
+    chosen = os.environ.get("MASE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own).expanduser() if own else Path(shared) / "mase"
+    return Path(chosen).expanduser() if chosen else Path(shared) / "mase"
 
 
 # --- files
@@ -38,7 +38,7 @@ def cache_folder() -> Path:
 def write_whole(
     file: str | Path, content: str | bytes | memoryview, *, advice: str = UNTOUCHED
 ) -> Path:
-    """Write a file whole or not at all, and the folders above it."""
+    """Write a file atomically, and create its parent directories."""
     with whole_file(file, advice=advice) as part:
         part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     return Path(file)
@@ -46,10 +46,10 @@ def write_whole(
 
 @contextlib.contextmanager
 def whole_file(file: str | Path, *, advice: str = UNTOUCHED) -> Iterator[Path]:
-    """A path to write at; what is written there takes the place of `file` when all went well.
+    """Yield a temporary path that replaces `file` when the block ends without an error.
 
-    An error or a kill leaves what was there before. A link stays a link to what is replaced; a
-    device or a pipe is written directly.
+    After an error or a kill, `file` is unchanged. A symbolic link is kept and its target replaced;
+    a device or a pipe is written directly.
     """
     target = Path(os.path.realpath(file))
     if target.is_dir():
@@ -67,20 +67,20 @@ def whole_file(file: str | Path, *, advice: str = UNTOUCHED) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(file: str | Path, advice: str = UNTOUCHED) -> Iterator[None]:
-    """Make an error of the operating system one sentence that names the file being written."""
+    """Context in which an OSError becomes one sentence that names the file being written."""
     try:
         yield
     except OSError as error:
         reason = str(error.strerror or error)
         named = OSError(f"cannot write {file}: {reason}; {advice}")
-        named.strerror = reason  # for a folder that this file is a part of
+        named.strerror = reason  # used when this file is part of a directory that is being written
         raise named from error
 
 
 def write_safetensors(
     tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors with the permissions of any other file; a full disk is an OSError."""
+    """Write tensors with the usual permissions of a file; a full disk raises OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -93,11 +93,11 @@ def write_safetensors(
         if number is None:
             raise ValueError(f"{file} cannot hold these tensors: {error}") from error
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
-    file.chmod(mode)  # safetensors lets the owner alone read it
+    file.chmod(mode)  # safetensors makes it readable for the owner only
 
 
 def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
-    """The object in a JSON file; one that is damaged is named, with what to do about it."""
+    """Read the object in a JSON file; the error for a damaged file ends with `advice`."""
     try:
         text = Path(file).read_text(encoding="utf-8")
         content = json.loads(text)
@@ -116,7 +116,7 @@ def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
 
 
 def _where(error: json.JSONDecodeError) -> str:
-    """Where a text stops being JSON, and whether it is because the rest is missing."""
+    """Return where a text stops being JSON, and whether it is cut off there."""
     if not error.doc.strip():
         return "it is empty"
     place = f"line {error.lineno}, column {error.colno}"
@@ -134,15 +134,15 @@ def _sync(file: Path) -> None:
         os.fsync(written.fileno())
 
 
-# --- folders
+# --- directories
 
 
 @contextlib.contextmanager
 def replaced_folder(folder: str | Path, files: Iterable[str]) -> Iterator[Path]:
-    """A folder to write `files` in, which takes the place of `folder` when all went well.
+    """Yield a directory for `files` that replaces `folder` when the block ends without an error.
 
-    An error leaves what was there before, and `restore_folder` brings it back if the process was
-    killed meanwhile. A folder with anything else in it is not replaced.
+    After an error, `folder` is unchanged; after a kill, `restore_folder` restores it. A directory
+    that holds other files is not replaced.
     """
     target = Path(folder).expanduser().absolute()
     restore_folder(target)
@@ -159,7 +159,7 @@ def replaced_folder(folder: str | Path, files: Iterable[str]) -> Iterator[Path]:
 
 
 def restore_folder(folder: str | Path) -> None:
-    """Bring back what was in `folder`, if the process that was replacing it was killed."""
+    """Restore `folder` if a process was killed while replacing it."""
     target = Path(folder).expanduser().absolute()
     if target.exists():
         return
@@ -180,7 +180,7 @@ def _swap(part: Path, target: Path, old: Path) -> None:
         except OSError:
             os.rename(old, target)
             raise
-        os.rename(old, part)  # half of it must not be taken for the whole, should we be killed
+        os.rename(old, part)  # after a kill, a half-deleted directory must not be restored
     finally:
         _in_use.discard(old)
 
@@ -193,19 +193,19 @@ def _check_replaceable(target: Path, files: set[str]) -> None:
     )
     if others:
         raise FileExistsError(
-            f"{target} holds other files ({others[0]!r}), which would be lost; give "
+            f"{target} holds other files ({others[0]!r}), which would be lost; use "
             f"another directory"
         )
 
 
-# --- parts: what is not complete yet lies beside its target, in a folder of its own
+# --- parts: incomplete files are in a temporary directory beside their target
 
 
 @contextlib.contextmanager
 def part_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target` that only this user can enter; it is gone afterwards.
+    """Yield a private temporary directory beside `target`, which is removed afterwards.
 
-    What killed processes have left of the same target is removed.
+    Those that killed processes left for the same target are removed too.
     """
     name = f".{_stem(target)}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part"
     part = target.with_name(name)
@@ -222,60 +222,60 @@ def part_folder(target: Path) -> Iterator[Path]:
 
 
 class _WriterProcess(NamedTuple):
-    """The process that has left something beside a target."""
+    """The process that created a temporary directory."""
 
     machine: str
     process: int
 
     def is_gone(self, age: float, longest: float) -> bool:
-        """Whether it has ended; of one on another machine only the age of its part tells."""
+        """Whether it has ended; for another machine, only the age of the directory can tell."""
         if age > longest:
             return True
         return self.machine == _machine() and not _is_running(self.process)
 
 
 def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
-    """What processes that have ended left beside `target`, the newest last.
+    """Return the directories that ended processes left beside `target`, the newest last.
 
-    `now` is by the clock of the file server, if it is known.
+    `now` is the time of the file server's clock, if known.
     """
     pattern = re.compile(
         rf"\.{re.escape(_stem(target))}\.([0-9a-f]{{8}})\.(\d+)\.[0-9a-f]{{8}}\.{kind}"
     )
     longest = SWAP_SECONDS if kind == "old" else ABANDONED_SECONDS
-    left = {}
+    times = {}
     for name in os.listdir(target.parent) if target.parent.is_dir() else ():
-        found, path = pattern.fullmatch(name), target.with_name(name)
-        if found is None or path in _in_use:
+        match, path = pattern.fullmatch(name), target.with_name(name)
+        if match is None or path in _in_use:
             continue
         changed = _changed_at(path)
         age = (time.time() if now is None else now) - changed
-        if _WriterProcess(found[1], int(found[2])).is_gone(age, longest):
-            left[path] = changed
-    return sorted(left, key=left.__getitem__)
+        if _WriterProcess(match[1], int(match[2])).is_gone(age, longest):
+            times[path] = changed
+    return sorted(times, key=times.__getitem__)
 
 
 def _stem(target: Path) -> str:
-    return target.name[:40]  # names of files have at most 255 bytes
+    return target.name[:40]  # file names have at most 255 bytes
 
 
 @functools.cache
 def _machine() -> str:
-    """A name of what numbers the processes: this machine, or the container on it."""
+    """Return an id of this machine, or of the container, in which process ids are unique."""
     namespace = "/proc/self/ns/pid"
     numbering = os.readlink(namespace) if os.path.lexists(namespace) else ""
     return hashlib.sha256(f"{platform.node()} {numbering}".encode()).hexdigest()[:8]
 
 
 def _changed_at(path: Path) -> float:
-    with contextlib.suppress(FileNotFoundError):  # just now moved back
+    with contextlib.suppress(FileNotFoundError):  # it has just been restored
         return path.stat().st_ctime
     return time.time()
 
 
 def _is_running(process: int) -> bool:
-    """Whether another process has that number; what had ours before us is gone."""
-    if process == os.getpid() or os.name != "posix":  # elsewhere asking would end it
+    """Whether another process has this id; an earlier process with our own id has ended."""
+    if process == os.getpid() or os.name != "posix":  # elsewhere, os.kill would end it
         return False
     try:
         os.kill(process, 0)

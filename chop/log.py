@@ -9,7 +9,7 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from chop.redaction import redacted_text
 
@@ -29,8 +29,13 @@ def printable(text: str) -> str:
 
 
 class _Formatter(logging.Formatter):
+    def __init__(self, rewrite: Callable[[str], str]) -> None:
+        super().__init__()
+        self.rewrite = rewrite
+
     def format(self, record: logging.LogRecord) -> str:
-        level, message = f"{record.levelname:8}", printable(redacted_text(super().format(record)))
+        text = self.rewrite(super().format(record))
+        level, message = f"{record.levelname:8}", printable(redacted_text(text))
         if not sys.stderr.isatty():
             return f"{level} {message}"
         return f"\033[{COLOURS.get(record.levelname, '0')}m{level}\033[0m \033[34m{message}\033[0m"
@@ -44,16 +49,20 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
         super().emit(record)
 
 
-def show_logs(level: str = "info") -> None:
-    """Send messages of `level` and above to stderr; a second call only changes the level."""
+def show_logs(level: str = "info", rewrite: Callable[[str], str] = str) -> None:
+    """Send messages of `level` and above to stderr, each as `rewrite` words it.
+
+    A second call changes the level and the wording.
+    """
     if level not in LEVELS:
         raise ValueError(f"log level is one of {', '.join(LEVELS)}, not {level!r}")
-    if not any(handler.get_name() == HANDLER for handler in root_logger.handlers):
+    handler = next((each for each in root_logger.handlers if each.get_name() == HANDLER), None)
+    if handler is None:
         handler = _Stderr()
         handler.set_name(HANDLER)
-        handler.setFormatter(_Formatter())
         root_logger.addHandler(handler)
         root_logger.propagate = False
+    handler.setFormatter(_Formatter(rewrite))
     root_logger.setLevel(level.upper())
 
 

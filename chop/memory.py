@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SMALLER = "lower --batch-size, or choose a smaller model or smaller model_args"
+SMALLER = "lower `batch_size`, or choose a smaller model or smaller model_args"
 # what torch, CUDA and C++ say in a RuntimeError
 SIGNS = (
     "can't allocate memory",

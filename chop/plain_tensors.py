@@ -1,4 +1,4 @@
-"""Files that `torch.save` wrote: why one cannot be read, and which tensors are plain numbers."""
+"""Safe reading of files that `torch.save` wrote, with reasons for what is refused."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 
 def load_plain(file: Path) -> Any:
-    """What `torch.save` wrote, on the CPU; a file that would run code raises an error of torch."""
+    """Read what `torch.save` wrote, to the CPU; torch raises an error for a file that runs code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about files of other programs; the errors say more
+        warnings.simplefilter("ignore")  # about files of other programs; errors are more specific
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return the first sentence of what torch says; its advice, to run the file's code, is not."""
+    """Return the first sentence of torch's error, without its advice to allow the file's code."""
     sentence = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
     if "weights" in sentence.lower():
         return "reading it would run code from it, or it is in a format of old versions of torch"
-    # other errors are those of torch's own code, tripping over bytes that it did not expect
-    said = isinstance(error, RuntimeError | OSError | ValueError) and " " in sentence
-    return sentence if said else "torch cannot read it"
+    # other errors come from torch's code failing on unexpected bytes
+    explains = isinstance(error, RuntimeError | OSError | ValueError) and " " in sentence
+    return sentence if explains else "torch cannot read it"
 
 
 def why_not_plain(tensor: Tensor) -> str | None:
-    """What a tensor is instead of an array of numbers; None for one that is."""
+    """Return why a tensor is not a plain array of numbers; None if it is."""
     if tensor.is_nested:
         return "is nested"
     if tensor.is_quantized:

@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path):
     text = str(error.value)
     assert "missing 0.bias" in text
     assert "unexpected extra.weight" in text
-    assert "2.weight [9, 9] for [2, 4]" in text
+    assert "2.weight [9, 9] instead of [2, 4]" in text
     assert all(torch.equal(v, before[k]) for k, v in state(model).items())
 
 
@@ -161,16 +161,16 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
     ("name", "load_type", "error", "sentence"),
     [
         ("nowhere.pt", "pt", FileNotFoundError, "there is no checkpoint"),
-        ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add --load-type pl"),
-        ("best.ckpt", "zip", ValueError, "load_type is one of pt, pl, mz, hf or auto, not 'zip'"),
+        ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add `load_type='pl'`"),
+        ("best.ckpt", "zip", ValueError, "load_type must be pt, pl, mz, hf or auto, not 'zip'"),
         ("number.pt", "pt", ValueError, "holds an object of type int, not a state_dict"),
         (
             "list.ckpt",
             "pl",
             ValueError,
-            "not a Lightning checkpoint, as it has no state_dict; try pt",
+            "not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`",
         ),
-        ("", "hf", FileNotFoundError, "holds none of model.safetensors"),
+        ("", "hf", FileNotFoundError, "has none of the files model.safetensors"),
     ],
 )
 def test_wrong_names_and_kinds_are_refused(name, load_type, error, sentence, tmp_path):
@@ -203,7 +203,7 @@ def test_weights_that_say_nothing_of_formats_are_remarked(tmp_path, caplog):
 
 
 def test_a_checkpoint_without_a_model_to_fill_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="pass the model to fill"):
+    with pytest.raises(ValueError, match="pass the model to load"):
         load_model(write_pt(network(), tmp_path), "pt")
 
 

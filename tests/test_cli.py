@@ -161,7 +161,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--load", "gone"], "ch: --load: there is no file or folder "),
         ([*TOY, "--config", "run.yaml"], "ch: expected .toml configuration file, got run.yaml"),
         ([*TOY, "--config", "gone.toml"], "ch: --config: there is no file 'gone.toml'"),
-        ([*TOY, "--config", "bad.toml"], "ch: bad.toml: this is not valid TOML: "),
+        ([*TOY, "--config", "bad.toml"], "ch: bad.toml is not valid TOML: "),
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
         ([*TOY, "--resume"], "ch: --resume: no training checkpoint in "),
@@ -258,7 +258,7 @@ def test_interruptions_have_the_exit_codes_of_shells(here, trained):
     assert here(*TOY)[0] == 130
     trained["error"] = Interrupted(signal.SIGTERM)
     code, _, err = here(*TOY)
-    assert (code, err) == (143, "ch: stopped by SIGTERM; --resume goes on from here\n")
+    assert (code, err) == (143, "ch: stopped by SIGTERM; --resume continues from here\n")
 
 
 def test_the_class_of_scripts_runs_the_command(trained, tmp_path, monkeypatch, capsys):

@@ -129,7 +129,7 @@ def refused(file, kind=ValueError):
 def test_a_header_that_asks_for_more_than_the_file_holds(tmp_path):
     file = npz(tmp_path / "own.npz", header((10**12, 16)) + bytes(640))
     assert refused(file) == (
-        f"{file} is damaged: the header of x.npy asks for 58.2 TiB, but the file holds 768 bytes; "
+        f"{file} is damaged: the header of x.npy says 58.2 TiB, but the file holds 768 bytes; "
         f"write it with numpy.savez(file, x=x, y=y)"
     )
 
@@ -138,7 +138,7 @@ def test_an_archive_that_would_unpack_to_more_than_the_memory(tmp_path):
     start = header((10**12, 16))
     file = npz(tmp_path / "own.npz", start, claimed=len(start) + 64 * 10**12)
     said = refused(file, OutOfMemory)
-    assert said.startswith(f"{file} needs 58.2 TiB of memory, of which ")
+    assert said.startswith(f"{file} needs 58.2 TiB of memory, but ")
     assert said.endswith("are available; use a file with fewer samples")
 
 
@@ -152,7 +152,7 @@ def test_data_that_does_not_fit_is_a_sentence_of_the_command(here, tmp_path):
     file = npz(tmp_path / "own.npz", header((10**12, 16)) + bytes(640))
     code, _, err = here("train", "jsc-tiny", "npz", "--data-path", file)
     assert code == 2
-    assert "asks for 58.2 TiB" in err
+    assert "says 58.2 TiB" in err
     assert "Traceback" not in err
 
 

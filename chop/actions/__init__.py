@@ -1,7 +1,6 @@
-"""What `ch` does: train, test, transform, search; one file each.
+"""The actions of `ch`: train, test, transform, search.
 
-`from chop.actions import train` gives the function; none of these files imports torch before it
-is called.
+`from chop.actions import train` imports the function, without importing torch.
 """
 
 from chop.actions.search.search import search

@@ -1,4 +1,4 @@
-"""The actions of `ch`: a new one is a file beside this one, and a line in `ACTIONS`."""
+"""The actions of `ch`; to add one, write a file in this directory and an entry in `ACTIONS`."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def needs_config(config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class Action:
-    """A command: what it does, the function that does it, and what it cannot do without."""
+    """A command: its description, function and requirements."""
 
     name: str
     about: str
     function: str  # "module:function", imported when the action runs
     requirements: tuple[Requirement, ...] = ()
-    beside_checkpoint: bool = False  # what it makes belongs to the run whose checkpoint it loads
-    keeps: Keeps = "training"  # what --resume goes on with
+    beside_checkpoint: bool = False  # write to the project of the loaded checkpoint
+    keeps: Keeps = "training"  # what --resume continues
     checked_by: str | None = None  # "module:function", called before files of --import are run
 
     def check(self, config: RunConfig, project: Project, from_file: Collection[str]) -> None:
-        """Refuse what is wrong whatever the files of --import may register.
+        """Refuse options that are wrong whatever the files of --import register.
 
-        `from_file` are the options that stand in the TOML file, and not on the command line.
+        `from_file` are the options set in the TOML file and not on the command line.
         """
         if self.checked_by is not None:
             _function(self.checked_by)(config, project, from_file)
 
     def run(self, config: RunConfig, project: Project) -> None:
-        """Do it."""
+        """Run the action."""
         _function(self.function)(config, project)
 
 

@@ -1,4 +1,4 @@
-"""The command line of an action, made from the fields of `RunConfig`."""
+"""The command line of an action, derived from the fields of `RunConfig`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_GIVEN: tuple[Any, ...] = (None, False, [])
 
 
 def info_option(**more: Any) -> Any:
-    """`--info`, for an action and for `ch` itself."""
+    """Return the option `--info`, for an action and for `ch`."""
     return typer.Option(
         "--info",
         metavar=f"[{'|'.join(KINDS)}]",
@@ -34,7 +34,7 @@ def info_option(**more: Any) -> Any:
 
 
 class _HelpLast:
-    """Shows `--help` among the information, where the labs look for it."""
+    """Shows `--help` in the panel "Information", as in the labs."""
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)  # type: ignore[misc]
@@ -56,7 +56,7 @@ class ActionCommand(_HelpLast, TyperCommand):
 
 
 class ActionGroup(_HelpLast, TyperGroup):
-    """Help that continues with the options, which all actions share."""
+    """Help that ends with the options that all actions share."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
@@ -132,12 +132,12 @@ def _help(option: ConfigOption) -> str:
 
 
 def with_info_kinds(argv: list[str]) -> list[str]:
-    """`--info` alone means `--info all`: options of typer always take their value.
+    """Replace `--info` alone by `--info=all`, as options of typer always take a value.
 
     >>> with_info_kinds(["train", "--info", "jsc-tiny", "jsc"])
     ['train', '--info=all', 'jsc-tiny', 'jsc']
     """
     return [
-        "--info=all" if word == "--info" and after not in KINDS else word
-        for word, after in zip_longest(argv, argv[1:])
+        "--info=all" if argument == "--info" and following not in KINDS else argument
+        for argument, following in zip_longest(argv, argv[1:])
     ]

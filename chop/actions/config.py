@@ -1,4 +1,4 @@
-"""Every option of a run, once: `RunConfig`."""
+"""`RunConfig`: all options of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def default_num_workers() -> int:
 
 
 def default_project_dir() -> Path:
-    """`mase_output` in the clone that runs, or in the current directory when MASE is installed."""
+    """Return `mase_output` in the clone, or in the current directory if MASE is installed."""
     clone = Path(chop.__file__).resolve().parents[1]
     return (clone if (clone / "ch").is_file() else Path.cwd()) / "mase_output"
 
@@ -201,8 +201,8 @@ class RunConfig:
     imports: Annotated[
         tuple[Path, ...],
         General(
-            "Python file that registers your own models, data sets, passes, metrics or samplers; "
-            "can be repeated.",
+            "Python file that registers your own models, data sets, passes, metrics or samplers "
+            "(may be repeated).",
             flags=("--import",),
             row="when set",
             exists=True,
@@ -261,7 +261,7 @@ class RunConfig:
     compile: Annotated[
         bool,
         Trainer(
-            "Compile the training step: slower to start, may be faster for large networks.",
+            "Compile the training step: slower to start, but may be faster for large networks.",
             row="when set",
         ),
     ] = False
@@ -349,7 +349,7 @@ class RunConfig:
 
     @property
     def task_in_full(self) -> str:
-        """`classification` for `cls`, and so on."""
+        """The full name of the task: `classification` for `cls`."""
         return TASKS.get(self.task, self.task)
 
 

@@ -1,4 +1,4 @@
-"""The names that can be given to an action, as the labs' tables."""
+"""Tables of the names of models and data sets, as in the labs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KINDS = ("all", "model", "dataset")
 
 
 def info(kind: str = "all") -> str:
-    """The registered models, data sets, or both."""
+    """Return tables of the registered models, data sets, or both."""
     if kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
     parts = {"model": _models, "dataset": _datasets}
@@ -31,7 +31,7 @@ def _datasets() -> str:
 
 
 def _titled(title: str, names: Iterable[str], columns: int) -> str:
-    """A title, and the names below each other, then in the next column."""
+    """Return a title and a table of the names, sorted by column."""
     from tabulate import tabulate
 
     cells = list(names)

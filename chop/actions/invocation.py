@@ -1,4 +1,4 @@
-"""How this command is called, so that what it suggests can be pasted."""
+"""Commands that messages suggest, as the user can paste them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import shlex
 
 from chop.redaction import redacted
 
-CALLED = "MASE_COMMAND"  # set by `./ch` of a clone, which is on nobody's path
+CALLED = "MASE_COMMAND"  # set by `./ch` of a clone, which is not on the PATH
 
 
 def called() -> str:
-    """What the user has typed to get here: `ch`, or `./ch` in a clone."""
+    """Return the command that the user typed: `ch`, or `./ch` in a clone."""
     return os.environ.get(CALLED) or "ch"
 
 
-def command(*words: object) -> str:
-    """A line of a shell that calls us with these words; passwords in URLs are left out."""
-    return shlex.join([called(), *(redacted(str(word)) for word in words)])
+def command(*arguments: object) -> str:
+    """Return a shell command that calls `ch` with these arguments, without passwords in URLs."""
+    return shlex.join([called(), *(redacted(str(argument)) for argument in arguments)])

@@ -1,4 +1,4 @@
-"""What is registered, on the screen."""
+"""Printing of registered things for `ch list`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Row = dict[str, Any]
 
 
 def print_rows(rows: list[Row]) -> None:
-    """A table; things with options take a paragraph each, as options are long."""
+    """Print a table, or a paragraph per row for things with options, which are long."""
     from rich.console import Console
 
     console = Console()

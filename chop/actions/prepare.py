@@ -1,4 +1,4 @@
-"""The model and the data of a run, from its options."""
+"""Build the model and the data of a run from its options."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ logger = logging.getLogger(__name__)
 
 
 def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
-    """What a run works on, announced in the labs' order; the data are not loaded yet."""
-    _warn_of_others(config)
+    """Return the model and the data module of a run; the data are not loaded yet."""
+    _warn_of_other_names(config)
     logger.info("Initialising model '%s'...", config.model)
     logger.info("Initialising dataset '%s'...", config.dataset)
     try:
         data_module = data_module_for(config)
         model, info = model_for(config, data_module.dataset_info)
-    except (ValueError, TypeError) as error:  # names and options that do not go together
+    except (ValueError, TypeError) as error:  # names and options that do not match
         raise ConfigError(str(error)) from error
     return model, info, data_module
 
 
-def _warn_of_others(config: RunConfig) -> None:
-    """Say so if a saved graph was made from another model or data set than the run names."""
+def _warn_of_other_names(config: RunConfig) -> None:
+    """Warn if a saved graph was made from a different model or data set."""
     if config.load_type != "mz" or config.load_name is None:
         return
     from chop.ir.graph.saving import is_saved_graph, made_from
 
     if not is_saved_graph(config.load_name):
         return
-    noted = made_from(config.load_name)
-    asked = {"model": config.model, "dataset": config.dataset}
-    others = {kind: name for kind, name in noted.items() if name != asked.get(kind, name)}
+    names = {"model": config.model, "dataset": config.dataset}
+    saved = made_from(config.load_name)
+    others = {kind: name for kind, name in saved.items() if name != names.get(kind, name)}
     if others:
         logger.warning(
             "%s was made from %s, but this run uses %s; use the same names unless this is intended",
             config.load_name,
             " and ".join(f"{kind} {name!r}" for kind, name in others.items()),
-            " and ".join(f"{kind} {asked[kind]!r}" for kind in others),
+            " and ".join(f"{kind} {names[kind]!r}" for kind in others),
         )
 
 
 def data_module_for(config: RunConfig) -> MaseDataModule:
-    """The data set that the options name, not loaded yet."""
+    """Return the data module that the options name, without loading it."""
     from chop.dataset import MaseDataModule
     from chop.dataset.base import DATASETS
 
@@ -74,7 +74,7 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
 
 
 def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, MaseModelInfo]:
-    """The model that the options name, built for the data set."""
+    """Return the model that the options name, built for the data set."""
     from chop.models import get_model, get_model_info
 
     name = str(config.model)

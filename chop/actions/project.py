@@ -1,4 +1,4 @@
-"""The folder of a run: `<project_dir>/<project>` with `software/` and `hardware/` in it."""
+"""The directory of a run, `<project_dir>/<project>`, with `software/` and `hardware/` in it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Keeps", "Project", "check_study", "find_project_to_resume"]
 logger = logging.getLogger(__name__)
 
 Keeps = Literal["training", "search"]
-LONGEST_NAME = 200  # bytes, to which endings such as .populations are added
+LONGEST_NAME = 200  # bytes, leaving room for suffixes such as .populations
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 @dataclass(frozen=True)
 class Project:
-    """Where a run keeps what it makes; nothing is on disk before `create()`."""
+    """The directory of a run, which `create()` makes."""
 
     folder: Path
 
@@ -35,15 +35,15 @@ class Project:
     def of(
         cls, config: RunConfig, *, beside_checkpoint: bool = False, keeps: Keeps = "training"
     ) -> Project:
-        """The folder that the options name, or derive; with `resume`, one that can be resumed."""
+        """Return the project that the options name or imply; with `resume`, a resumable one."""
         if keeps == "search":
             return cls._of_search(config)
         if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume uses the weights of the run itself; omit --load")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
             return cls._of_checkpoint(config, owner)
-        goes_on = config.resume or (config.is_to_auto_requeue and is_requeued())
-        earlier = find_project_to_resume(config) if goes_on and config.project is None else None
+        resumes = config.resume or (config.is_to_auto_requeue and is_requeued())
+        earlier = find_project_to_resume(config) if resumes and config.project is None else None
         project = earlier or cls._named(config)
         if config.resume and not project.can_be_resumed:
             raise ConfigError(
@@ -54,16 +54,16 @@ class Project:
 
     @classmethod
     def _of_checkpoint(cls, config: RunConfig, owner: Path) -> Project:
-        """The run that has left the checkpoint, unless another --project-dir was given."""
-        given = config.project_dir != default_project_dir()
-        if given and config.project_dir.resolve() not in owner.resolve().parents:
+        """Return the project of the checkpoint, unless another --project-dir is set."""
+        is_set = config.project_dir != default_project_dir()
+        if is_set and config.project_dir.resolve() not in owner.resolve().parents:
             return cls._named(config)
         _check_writable(owner)
         return cls(owner)
 
     @classmethod
     def _named(cls, config: RunConfig) -> Project:
-        """The folder of the name that was given or follows from the options."""
+        """Return the project with the name in the options, or the name derived from them."""
         project = cls(config.project_dir / (config.project or _derived_name(config)))
         if config.project_dir.resolve() not in project.folder.resolve().parents:
             raise ConfigError(
@@ -75,12 +75,12 @@ class Project:
 
     @classmethod
     def _of_search(cls, config: RunConfig) -> Project:
-        goes_on = config.resume or config.apply is not None
+        needs_search = config.resume or config.apply is not None
         earlier = None
-        if goes_on and config.project is None:
+        if needs_search and config.project is None:
             earlier = find_project_to_resume(config, lambda project: project.has_search)
         project = earlier or cls._named(config)
-        if goes_on and not project.has_search and config.storage is None:
+        if needs_search and not project.has_search and config.storage is None:
             flag = "--resume" if config.resume else "--apply"
             raise ConfigError(
                 f"{flag}: there is no search in {project.search_ckpts}; "
@@ -110,35 +110,35 @@ class Project:
 
     @property
     def has_search(self) -> bool:
-        """Whether a search has left something here."""
+        """Whether the project has files of a search."""
         files = (self.search_ckpts / name for name in ("search.json", RUNNING))
         return any(self.search_ckpts.glob("*.journal")) or any(file.is_file() for file in files)
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether training has left a checkpoint here."""
+        """Whether the project has a training checkpoint."""
         return Names.latest(self.training_ckpts) is not None
 
     def create(self) -> Project:
-        """Make the folders, and say where; what is there already stays."""
-        said = "Project is in %s" if self.folder.exists() else "Project will be created at %s"
+        """Create the directories if they do not exist, and log where."""
+        message = "Project is in %s" if self.folder.exists() else "Project will be created at %s"
         for folder in (self.software, self.hardware):
             folder.mkdir(parents=True, exist_ok=True)
-        logger.info(said, self.folder)
+        logger.info(message, self.folder)
         return self
 
 
 def check_study(name: str | None) -> None:
-    """Files are named after a study, as folders are after a project."""
+    """Refuse the name of a study that cannot be a file name."""
     if name is None:
         return
     if not name.isprintable() or name in ("", ".", "..") or set(name) & {"/", "\\"}:
-        raise ConfigError(f"--study: {name!r} is outside the project; give a name without / and \\")
+        raise ConfigError(f"--study: {name!r} is not a file name; give a name without / and \\")
     _check_length("--study", name)
 
 
 def _check_length(flag: str, name: str) -> None:
-    """Refuse at the start what file systems would refuse later."""
+    """Refuse a name that is too long for file systems."""
     if len(os.fsencode(name)) > LONGEST_NAME:
         raise ConfigError(
             f"{flag}: {name[:20]!r}… is longer than {LONGEST_NAME} bytes; shorten the name"
@@ -146,7 +146,7 @@ def _check_length(flag: str, name: str) -> None:
 
 
 def _owner(checkpoint: str | None) -> Path | None:
-    """The project whose training has left `checkpoint`."""
+    """Return the project directory of the training run that saved `checkpoint`."""
     folders = Path(checkpoint).absolute().parents if checkpoint else ()
     if len(folders) > 2 and (folders[0].name, folders[1].name) == ("training_ckpts", "software"):
         return folders[2]
@@ -157,7 +157,7 @@ def find_project_to_resume(
     config: RunConfig,
     fits: Callable[[Project], bool] = lambda project: project.can_be_resumed,
 ) -> Project | None:
-    """The newest folder of the same model, task and data set that `fits`: that can be resumed."""
+    """Return the newest project of the same model, task and data set that `fits`."""
     if not config.project_dir.is_dir():
         return None
     stem = _stem(config)
@@ -168,7 +168,7 @@ def find_project_to_resume(
 
 
 def _stem(config: RunConfig) -> str:
-    """`jsc-tiny_classification_jsc_`, to which the date is added."""
+    """Return the derived name without its date, such as `jsc-tiny_classification_jsc_`."""
     model, dataset = (str(name).replace("/", "-") for name in (config.model, config.dataset))
     return f"{model}_{config.task_in_full}_{dataset}_"
 
@@ -178,8 +178,8 @@ def _derived_name(config: RunConfig) -> str:
 
 
 def _check_writable(folder: Path) -> None:
-    """Refuse at the start what would fail at the end of a long run."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        what = "is not a directory" if not there.is_dir() else "cannot be written to"
-        raise ConfigError(f"--project-dir: {there} {what}; give a directory that you can write to")
+    """Refuse, before a long run, a directory that cannot be written to."""
+    path = next(path for path in (folder, *folder.parents) if path.exists())
+    if not path.is_dir() or not os.access(path, os.W_OK):
+        problem = "is not a directory" if not path.is_dir() else "cannot be written to"
+        raise ConfigError(f"--project-dir: {path} {problem}; use a directory that you can write to")

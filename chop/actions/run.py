@@ -1,4 +1,4 @@
-"""From what was typed to a finished action: check, set up, run."""
+"""Check, set up and run an action."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from chop.actions.base import Action
 from chop.actions.config import ConfigError, RunConfig
+from chop.actions.flags import with_flags
 from chop.actions.project import Project
 from chop.actions.resolve import resolve
 from chop.log import show_logs
@@ -23,14 +24,14 @@ __all__ = ["Run", "import_files", "prepare"]
 
 logger = logging.getLogger(__name__)
 
-# other people's loggers that follow --log-level; at "info" they are told to be quieter
+# loggers of libraries that follow --log-level, except that "info" sets them to "warning"
 LIBRARIES = ("transformers", "datasets", "optuna")
 PROFILE_LINES = 60
 
 
 @dataclass(frozen=True)
 class Run:
-    """An action that is ready to go: everything that can be wrong beforehand has been checked."""
+    """An action that is ready to run: its options are checked."""
 
     action: Action
     config: RunConfig
@@ -38,7 +39,7 @@ class Run:
     table: str
 
     def __call__(self) -> None:
-        """Seed, then act; `profile` and `to_debug` look on."""
+        """Seed and run the action, with the profiler or debugger if requested."""
         config = self.config
         seed_everything(config.seed)
         if config.no_warnings:
@@ -48,7 +49,7 @@ class Run:
 
 
 def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
-    """Resolve the options of `action`, and refuse what cannot work before anything heavy starts."""
+    """Resolve and check the options of `action` before any slow work starts."""
     resolved = resolve(flags)
     config = resolved.config
     set_up_logging(config)
@@ -89,9 +90,9 @@ def _check_names(config: RunConfig) -> None:
 
 
 def set_up_logging(config: RunConfig) -> None:
-    """Show messages of the chosen level; of several processes, only the first is chatty."""
+    """Show messages of the chosen level; processes other than the first only show warnings."""
     level = "debug" if config.to_debug else config.log_level
-    show_logs(level if is_first_process() else "warning")
+    show_logs(level if is_first_process() else "warning", with_flags)
     for library in LIBRARIES:
         quieter = "warning" if level == "info" else level
         logging.getLogger(library).setLevel(quieter.upper())
@@ -100,7 +101,7 @@ def set_up_logging(config: RunConfig) -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Python, NumPy and torch start from `seed`."""
+    """Seed Python, NumPy and torch."""
     import numpy as np
     import torch
 
@@ -110,9 +111,9 @@ def seed_everything(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _profiled(wanted: bool) -> Iterator[None]:
-    """Print afterwards which functions took longest, their callees included."""
-    if not wanted:
+def _profiled(is_enabled: bool) -> Iterator[None]:
+    """Context that prints the functions with the longest cumulative time at its end."""
+    if not is_enabled:
         yield
         return
     import cProfile
@@ -127,14 +128,14 @@ def _profiled(wanted: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _debugged(wanted: bool) -> Iterator[None]:
-    """Open a debugger where it failed, if somebody is there to use it."""
+def _debugged(is_enabled: bool) -> Iterator[None]:
+    """Context that opens a debugger at an error, if stdin is a terminal."""
     try:
         yield
     except FileNotFoundError:
-        raise  # the message says it all
+        raise  # its message is sufficient
     except Exception:
-        if wanted and sys.stdin.isatty():
+        if is_enabled and sys.stdin.isatty():
             import pdb
             import traceback
 

@@ -1,4 +1,4 @@
-"""`test` and `validate`: score a model on samples that it has not learnt from."""
+"""`test` and `validate`: score a model on samples that it was not trained on."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ validate = _scoring(
 
 
 def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
-    """The score of `model` on one split of the data module."""
+    """Return the score of `model` on one split of the data module."""
     from chop.training.check import check_fit, float_type
     from chop.training.devices import take_place, together
     from chop.training.evaluate import evaluate
@@ -132,7 +132,7 @@ def _report(
     save_path: str | Path | None,
     load_name: str | None,
 ) -> None:
-    """Log the table, and leave the numbers in `save_path`."""
+    """Log the metrics as a table, and write them to `save_path`."""
     from chop.training.display import metric_table
 
     if not is_first_process():
@@ -161,13 +161,13 @@ def _report(
 
 
 def _unused(folder: Path, stem: str) -> Path:
-    """`test_metrics.json`, or `test_metrics-v1.json` if that is taken, and so on."""
+    """Return `test_metrics.json`, or `test_metrics-v1.json` if it exists, and so on."""
     names = (f"{stem}-v{n}.json" if n else f"{stem}.json" for n in itertools.count())
     return next(folder / name for name in names if not (folder / name).exists())
 
 
 def run_test(config: RunConfig, project: Project) -> None:
-    """`ch test`."""
+    """Run `ch test`."""
     model, model_info, data_module = model_and_data(config)
     data_module.prepare_data()
     data_module.setup("test")

@@ -1,4 +1,4 @@
-"""`train`: fit a model to a data set, and leave checkpoints, curves and a summary behind."""
+"""`train`: train a model on a data set, and write checkpoints, curves and a summary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chop.memory import memory_for
 from chop.processes import is_first_process
 from chop.redaction import redacted
 
-if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --help` answers at once
+if TYPE_CHECKING:  # `ch train --help` does not import torch
     from torch import nn
 
     from chop.ir.graph.mase_graph import MaseGraph
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch is imported when there is work to do: `ch train --hel
     from chop.training.scalars import Visualizer
 
 logger = logging.getLogger(__name__)
-LOST = "start the run again with --resume, which goes on from its last checkpoint"
+LOST = "start the run again with `resume`, which continues from its last checkpoint"
 
 
 def train(
@@ -48,7 +48,7 @@ def train(
     load_name: str | None = None,
     load_type: str | None = None,
 ) -> Fitted:
-    """Train `model` as the labs call it; checkpoints go to `save_path`, curves to `visualizer`."""
+    """Train `model`, with the labs' arguments; save checkpoints in `save_path`."""
     from chop.log import show_logs_unless_configured
     from chop.training.names import Names
     from chop.training.options import TrainOptions
@@ -78,7 +78,7 @@ def train(
 
 
 def graph_to_train(load_name: str | Path | None, load_type: str) -> MaseGraph | None:
-    """The transformed graph whose model is to be trained, if that is what is loaded."""
+    """Return the graph to train if `load_name` is a saved graph, else None."""
     from chop.checkpoints import is_saved_graph, load_graph
 
     if load_name is None or load_type != "mz" or not is_saved_graph(load_name):
@@ -99,9 +99,9 @@ def fit(
     hyper_parameters: dict[str, Any] | None = None,
     graph: MaseGraph | None = None,
 ) -> Fitted:
-    """One run from its beginning, from loaded weights, or from the checkpoint `resume`.
+    """Train from the initial weights, from loaded ones, or from the checkpoint `resume`.
 
-    With `graph`, whose model this is, the trained graph is saved beside the checkpoints.
+    With `graph`, the graph of the model, the trained graph is saved beside the checkpoints.
     """
     from chop.checkpoints import load_model
     from chop.training.devices import together
@@ -138,19 +138,19 @@ def fit(
 
 
 def _warn_of_lowest_rate(options: TrainOptions) -> None:
-    """A schedule can only fall."""
-    first, lowest = options.learning_rate, options.eta_min
-    if options.schedule != "constant" and lowest > first:
+    """Warn if the minimum of the schedule is above the initial learning rate."""
+    initial, lowest = options.learning_rate, options.eta_min
+    if options.schedule != "constant" and lowest > initial:
         logger.warning(
             "eta_min = %g is above learning_rate = %g, so the learning rate stays at %g; lower "
-            "--eta-min, or use --schedule constant",
-            *(lowest, first, first),
+            "`eta_min`, or use `schedule='constant'`",
+            *(lowest, initial, initial),
         )
 
 
 @contextlib.contextmanager
 def best_weights(model: nn.Module, names: Names) -> Iterator[None]:
-    """Meanwhile the model has the weights of its best epoch, if they were saved."""
+    """Context in which the model has the weights of its best epoch, if they were saved."""
     from chop.checkpoints import fill
     from chop.training.saving import PREFIX, read_run
 
@@ -166,25 +166,25 @@ def best_weights(model: nn.Module, names: Names) -> Iterator[None]:
 
 
 def trained_graph(names: Names) -> Path:
-    """Where a graph is saved that was loaded and has been trained."""
+    """Return the directory in which a trained graph is saved."""
     return names.folder / names("transformed_ckpt", "ckpt").stem
 
 
 def only_classification(task: str) -> None:
-    """The loop learns classes; it would do so whatever the task is called."""
+    """Refuse tasks other than classification."""
     if task not in ("cls", "classification"):
         raise ValueError(
-            f"training and testing support the task classification (cls), not {task!r}"
+            f"training and testing support only the task classification (cls), not {task!r}"
         )
 
 
 def check_train(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
-    """Refuse options that the training loop cannot run with."""
+    """Refuse options that are wrong for the training loop."""
     options_of(config)
 
 
 def run_train(config: RunConfig, project: Project) -> None:
-    """`ch train`."""
+    """Run `ch train`."""
     from chop.training.display import model_summary
     from chop.training.interruption import is_requeued
     from chop.training.names import Names
@@ -230,16 +230,16 @@ def run_train(config: RunConfig, project: Project) -> None:
         files = Names(project.software, names.version)
         report(config, files, model, data_module, fitted)
         logger.info("Curves are in %s", files("curves", "svg"))
-        # of a graph, the model of that name does not have the layers
+        # the layers of a graph differ from those of the named model
         weights, kind = (names.best, "pl") if graph is None else (trained_graph(names), "mz")
-        words = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
-        logger.info("Test it with: %s", command(*words))
+        arguments = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
+        logger.info("Test it with: %s", command(*arguments))
     logger.info("Training is completed")
 
 
 @contextlib.contextmanager
 def _closed_after_errors(curves: Sequence[Any]) -> Iterator[None]:
-    """Close the curves after an error, which counts more than those of closing."""
+    """Close the curves after an error, and ignore errors of closing."""
     try:
         yield
     except BaseException:
@@ -250,14 +250,13 @@ def _closed_after_errors(curves: Sequence[Any]) -> Iterator[None]:
 
 
 def sizes(data_module: Any) -> str:
-    """How many samples there are to learn from, and to validate on."""
-    validation = data_module.val_dataset
-    rest = f"{len(validation):,} to validate on" if validation else "none to validate on"
-    return f"{len(data_module.train_dataset):,} samples to learn from, {rest}"
+    """Return a sentence with the numbers of training and validation samples."""
+    num_validation = len(data_module.val_dataset or ())
+    return f"{len(data_module.train_dataset):,} training and {num_validation:,} validation samples"
 
 
 def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
-    """As `latest_run`, for a run that goes on with it."""
+    """Return the same as `latest_run`, and log that it is resumed."""
     names, saved = latest_run(folder)
     if names is not None and saved is not None:
         say_resumed(names, saved)
@@ -265,7 +264,7 @@ def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
 
 
 def latest_run(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
-    """The latest run in `folder` and its latest state; nothing of both if there is none."""
+    """Return the names and the state of the latest run in `folder`; (None, None) without one."""
     from chop.training.names import Names
     from chop.training.saving import read_run
 
@@ -278,11 +277,11 @@ def latest_run(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
     except ValueError as error:
         if file == names.best or not names.best.exists():
             raise
-        raise ValueError(f"{error}; remove it to continue from {names.best.name}") from error
+        raise ValueError(f"{error}; delete it to continue from {names.best.name}") from error
 
 
 def say_resumed(names: Names, saved: Mapping[str, Any]) -> None:
-    """Where a run goes on from."""
+    """Log from which step a run is resumed."""
     logger.info("Resumed from %s at step %s", names.latest_state, f"{saved['global_step']:,}")
 
 
@@ -306,7 +305,7 @@ def report(
 
 
 def options_of(config: RunConfig) -> TrainOptions:
-    """The part of a run's options that the training loop reads."""
+    """Return the options of a run that the training loop reads."""
     if config.max_steps == 0:
         raise ConfigError("--max-steps must be positive, or -1 for no limit; not 0")
     from chop.training.options import TrainOptions, spellings
@@ -321,7 +320,7 @@ RATE_TAGS = {"adam": "lr-Adam", "adamw": "lr-AdamW", "sgd": "lr-SGD"}  # as Tens
 def open_curves(
     config: RunConfig, project: Project, names: Names, saved: dict[str, Any] | None
 ) -> list[Any]:
-    """Where the numbers of this run go while it lasts; nothing for the trial of one batch."""
+    """Open the loggers of training curves; none with `--debug`, which trains on one batch."""
     from chop.training.names import Names
     from chop.training.scalars import CsvCurves, ResumedAt, TensorBoardCurves, WandbCurves
 
@@ -343,7 +342,7 @@ def open_curves(
 
 
 def plain(config: RunConfig) -> dict[str, Any]:
-    """The options as values that any file can hold, without passwords."""
+    """Return the options as JSON values, without passwords."""
     tables = {"passes", "search", "transform", "cf_args"}
     values = {k: v for k, v in dataclasses.asdict(config).items() if k not in tables}
     return {k: _plain(v) for k, v in values.items()}

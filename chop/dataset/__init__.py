@@ -1,4 +1,4 @@
-"""Data to train and test on: one file a data set."""
+"""Data sets to train and test on, one file per data set."""
 
 from chop.dataset.base import (
     DATASETS,

@@ -1,4 +1,4 @@
-"""Arrays of samples and labels in one file: npz, safetensors, and what `torch.save` writes."""
+"""Arrays of samples and labels in one file: npz, safetensors, or written by `torch.save`."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import torch
 from torch import Tensor
 
 from chop.dataset.npz_sizes import WRITE, check_npz_sizes
-from chop.dataset.tabular import Given, LabelledTable, coded
+from chop.dataset.tabular import LabelledTable, SplitLengths, coded
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 
 PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
-PARTS = {None: "train", "train": "train", "test": "test"}  # anything else is validation
+PARTS = {None: "train", "train": "train", "test": "test"}  # any other suffix is validation
 SAVE = 'write it with torch.save({"x": x, "y": y}, file)'
-FLOATS = (torch.float16, torch.float32, torch.float64)  # those that numpy has
+FLOATS = (torch.float16, torch.float32, torch.float64)  # types that numpy supports
 NAMES = "x and y, or x_train, y_train, x_test, y_test (and x_val, y_val)"
 
 
-def read_npz(file: Path) -> tuple[LabelledTable, Given]:
-    """Arrays that `numpy.savez` wrote; pickled objects among them are refused."""
+def read_npz(file: Path) -> tuple[LabelledTable, SplitLengths]:
+    """Read the arrays that `numpy.savez` wrote; refuse pickled objects."""
     check_npz_sizes(file)
     try:
-        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
+            members = {name: archive[name] for name in archive.files}
     except MemoryError:
         raise
-    except ValueError as error:  # what numpy says about pickles is no advice of ours
+    except ValueError as error:  # numpy would advise to allow pickles
         raise ValueError(f"{file} is not an npz file of plain arrays; {WRITE}") from error
     except Exception as error:  # a damaged header makes numpy and zipfile fail in any way
         raise ValueError(f"{file} cannot be read as npz ({_reason(error)}); {WRITE}") from error
-    # other members of the archive come as bytes
-    return _table(file, {n: array for n, array in found.items() if isinstance(array, np.ndarray)})
+    # numpy returns files in the archive that are not arrays as bytes
+    return _table(file, {n: array for n, array in members.items() if isinstance(array, np.ndarray)})
 
 
 def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def read_tensors(file: Path) -> tuple[LabelledTable, Given]:
-    """Tensors in a safetensors file, or a dictionary of tensors in a pt file."""
-    found = _safetensors(file) if file.suffix.lower() == ".safetensors" else _pt(file)
-    return _table(file, found)
+def read_tensors(file: Path) -> tuple[LabelledTable, SplitLengths]:
+    """Read the tensors of a safetensors file, or a dictionary of tensors from a pt file."""
+    is_safetensors = file.suffix.lower() == ".safetensors"
+    return _table(file, _safetensors(file) if is_safetensors else _pt(file))
 
 
 def _safetensors(file: Path) -> dict[str, np.ndarray]:
@@ -62,21 +62,21 @@ def _safetensors(file: Path) -> dict[str, np.ndarray]:
 
 def _pt(file: Path) -> dict[str, np.ndarray]:
     try:
-        found = load_plain(file)
+        content = load_plain(file)
     except MemoryError:
         raise
-    except Exception as error:  # bytes that are no pickle make torch fail in any way
+    except Exception as error:  # on bytes that are not a pickle, torch can fail in any way
         reason = why_unreadable(error)
         raise ValueError(f"{file} cannot be read as tensors ({reason}); {SAVE}") from error
-    if isinstance(found, (tuple, list)) and len(found) == 2:
-        found = dict(zip("xy", found, strict=True))
-    if not isinstance(found, Mapping) or not all(torch.is_tensor(t) for t in found.values()):
+    if isinstance(content, (tuple, list)) and len(content) == 2:
+        content = dict(zip("xy", content, strict=True))
+    if not isinstance(content, Mapping) or not all(torch.is_tensor(t) for t in content.values()):
         raise ValueError(f"{file} does not hold a dictionary of tensors; it should have {NAMES}")
-    return {str(name): _array(file, str(name), tensor) for name, tensor in found.items()}
+    return {str(name): _array(file, str(name), tensor) for name, tensor in content.items()}
 
 
 def _array(file: Path, name: str, tensor: Tensor) -> np.ndarray:
-    """The values of a tensor; those of a type that numpy has not, as single precision."""
+    """Return the values of a tensor, as float32 if numpy does not support its type."""
     if (reason := why_not_plain(tensor)) is not None:
         raise ValueError(f"{file}: {name} {reason}; save it as a plain tensor")
     if tensor.is_floating_point() and tensor.dtype not in FLOATS:
@@ -84,8 +84,8 @@ def _array(file: Path, name: str, tensor: Tensor) -> np.ndarray:
     return tensor.detach().resolve_conj().resolve_neg().numpy()
 
 
-def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[LabelledTable, Given]:
-    """Samples and labels of all parts, one part after the other."""
+def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[LabelledTable, SplitLengths]:
+    """Concatenate the samples and labels of all splits, and return the length of each."""
     parts = _by_part(file, arrays)
     pairs = {part: parts[part] for part in ("train", "validation", "test") if part in parts}
     if "train" not in pairs or any(pair.keys() != {"x", "y"} for pair in pairs.values()):
@@ -100,7 +100,7 @@ def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[LabelledTable,
 
 
 def _by_part(file: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """What the file has of each split: x and y; other arrays in it are left alone."""
+    """Return the arrays x and y of each split in the file; ignore other arrays."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     names: dict[tuple[str, str], str] = {}
     for name, array in arrays.items():
@@ -118,7 +118,7 @@ def _samples(file: Path, parts: list[np.ndarray]) -> np.ndarray:
         if x.ndim not in (2, 4) or 0 in x.shape[1:]:
             raise ValueError(
                 f"{file}: samples of shape {x.shape} are neither a table (N, features) nor "
-                f"pictures (N, channels, height, width); reshape them"
+                f"images (N, channels, height, width); reshape them"
             )
         if x.dtype.kind not in "fiub":
             raise ValueError(f"{file}: samples of type {x.dtype} are not numbers; convert them")

@@ -1,4 +1,4 @@
-"""A data set: what it is about (`MaseDatasetInfo`), and a function that loads one split of it."""
+"""Data sets: each has a description (`MaseDatasetInfo`) and a function that loads one split."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from chop.registry import Registry
 
 Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
-# passed to every data set that has them, and to no other; what a user does instead of naming them
+# options that we pass to the data sets that have them, and what a user sets instead
 OFFERED = {
-    "cache": "$MASE_CACHE names the folder of prepared data",
-    "renew": "use --disable-dataset-cache to prepare the data again",
+    "cache": "$MASE_CACHE names the directory of prepared data",
+    "renew": "use `load_from_cache_file=False` to prepare the data again",
 }
 Load = Callable[..., "Dataset[Any]"]
 Describe = Callable[..., "MaseDatasetInfo"]
@@ -31,7 +31,7 @@ def _has_split(split: Split) -> property:
 
 @dataclass(frozen=True, kw_only=True)
 class MaseDatasetInfo:
-    """What a model has to know about its data; also readable like a dictionary."""
+    """Facts about a data set that a model is built from; also readable like a dictionary."""
 
     name: str
     dataset_source: str = "manual"
@@ -46,7 +46,7 @@ class MaseDatasetInfo:
     num_features: int | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
-    simulated: bool = False  # made by a simulation: every report says so
+    simulated: bool = False  # shown in every report
     preprocess_one_split_for_all: bool = True
     data_collator_cls: type | None = None
 
@@ -58,7 +58,7 @@ class MaseDatasetInfo:
 
     @property
     def title(self) -> str:
-        """The name as tables and logs show it."""
+        """The name shown in tables and logs."""
         return f"{self.name} (simulated)" if self.simulated else self.name
 
     train_split_available = _has_split("train")
@@ -69,31 +69,31 @@ class MaseDatasetInfo:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """`load(split, **options)`; its keyword parameters are the options that the set understands.
+    """`load(split, **options)`; its keyword parameters are the options of the data set.
 
-    `path` is the user's own file or folder (`--data-path`), `cache` the folder for what is
-    downloaded or prepared, `renew` whether to prepare it anew; sets that need none of them leave
-    them out of the signature.
+    `path` is the user's file or directory, `cache` the directory for downloaded and prepared
+    data, `renew` whether to prepare the data again; a data set that does not need one of these
+    omits it from its signature.
     """
 
     info: MaseDatasetInfo
     load: Load
-    describe: Describe | None = None  # for sets whose shape depends on the user's file
+    describe: Describe | None = None  # for data sets with a shape that depends on the user's file
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that `load` has; one that it has not is refused, unless ours to offer."""
+        """Return the checked options of `load`; refuse unknown ones, except those in `OFFERED`."""
         owner, known = f"data set {self.info.name!r}", options_of(self.load)
-        given = {
+        values = {
             k: v for k, v in options.items() if v is not None and (k in known or k not in OFFERED)
         }
-        if "path" in given and "path" not in known:
-            raise ValueError(f"{owner} does not read a file; omit --data-path")
-        offered = {k: given.pop(k) for k in OFFERED if k in given}
+        if "path" in values and "path" not in known:
+            raise ValueError(f"{owner} does not read a file; omit `path`")
+        offered = {k: values.pop(k) for k in OFFERED if k in values}
         mine = {k: v for k, v in known.items() if k not in ("split", *OFFERED)}
-        return Options(owner, mine).check(given) | offered
+        return Options(owner, mine).check(values) | offered
 
     def refuse_offered(self, options: Mapping[str, Any]) -> None:
-        """Refuse what is ours to offer, and not for a file to set."""
+        """Refuse options that a file cannot set."""
         for name in options:
             if name in OFFERED:
                 raise ValueError(
@@ -101,7 +101,7 @@ class DatasetSpec:
                 )
 
     def info_for(self, options: Mapping[str, Any]) -> MaseDatasetInfo:
-        """What the set is about under `options`; describing never prepares anew."""
+        """Return the description of the data set with `options`, without renewing its data."""
         accepted = self.accepted(options)
         accepted.pop("renew", None)
         return self.describe(**accepted) if self.describe else self.info
@@ -125,16 +125,16 @@ def dataset(
 
 
 def _rerun(name: str, load: Load) -> bool:
-    """Whether a notebook cell that defines `name` runs once more."""
-    there = DATASETS._items.get(name)
-    return there is not None and (there.load.__module__, there.load.__qualname__) == (
+    """Whether `load` redefines the data set `name`, as a notebook cell that is run again does."""
+    spec = DATASETS._items.get(name)
+    return spec is not None and (spec.load.__module__, spec.load.__qualname__) == (
         load.__module__,
         load.__qualname__,
     )
 
 
 def add_dataset_info(name: str, **facts: Any) -> Callable[[type], type]:
-    """Class decorator of scripts that write data sets as classes: attaches `cls.info`."""
+    """Class decorator that sets `cls.info`, for scripts that define data sets as classes."""
 
     def add(cls: type) -> type:
         cls.info = MaseDatasetInfo(name=name, **facts)  # type: ignore[attr-defined]
@@ -144,12 +144,12 @@ def add_dataset_info(name: str, **facts: Any) -> Callable[[type], type]:
 
 
 def get_dataset_info(name: str, **options: Any) -> MaseDatasetInfo:
-    """What the data set `name` is about."""
+    """Return the description of the data set `name`."""
     return DATASETS[name].info_for(options)
 
 
 def get_dataset(name: str, split: Split, *, cache: str | Path | None = None, **options: Any) -> Any:
-    """One split of the data set `name`, ready to index."""
+    """Load one split of the data set `name`."""
     spec = DATASETS[name]
     options["cache"] = Path(cache) if cache else cache_folder()
     info = spec.info_for(options)

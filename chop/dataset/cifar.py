@@ -1,4 +1,4 @@
-"""Small photographs of 10 or 100 classes, read from the official binary files (no pickle)."""
+"""CIFAR-10 and CIFAR-100, read from the official binary files (no pickle)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = (3, 32, 32)
 
 @dataclass(frozen=True)
 class Files:
-    """What the archive of a data set has inside, and how an image looks there."""
+    """The files in the archive of a data set, and the layout of an image record."""
 
     archive: str
     checksum: str
@@ -31,7 +31,7 @@ class Files:
     test: str
     num_classes: int
     num_labels: int  # bytes before the pixels; the last one is the class
-    prepare: Normalize  # by the training images
+    prepare: Normalize  # statistics of the training images
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class Files:
 
     @property
     def record(self) -> int:
-        """Bytes of an image with its labels."""
+        """Number of bytes of an image with its labels."""
         return self.num_labels + int(np.prod(SIZE))
 
 
@@ -82,9 +82,9 @@ CIFAR100_INFO = MaseDatasetInfo(
 
 @downloaded(CIFAR10_INFO)
 def cifar10(split: Split, source: DataSource) -> TensorSplit:
-    """50,000 photographs of 10 classes, a tenth of which validates, and 10,000 to test.
+    """CIFAR-10: 45,000 training, 5,000 validation and 10,000 test photographs in 10 classes.
 
-    `path` is the binary archive, or a folder with it or its files; `legacy_val` trains on all
+    `path` is the binary archive, or a directory with it or its files; `legacy_val` trains on all
     50,000 and validates on the test images, as the labs do.
     """
     return _split(CIFAR10, CIFAR10_INFO, split, source)
@@ -92,7 +92,7 @@ def cifar10(split: Split, source: DataSource) -> TensorSplit:
 
 @downloaded(CIFAR100_INFO)
 def cifar100(split: Split, source: DataSource) -> TensorSplit:
-    """50,000 photographs of 100 classes, a tenth of which validates, and 10,000 to test.
+    """CIFAR-100: 45,000 training, 5,000 validation and 10,000 test photographs in 100 classes.
 
     `path` and `legacy_val` are those of `cifar10`.
     """
@@ -118,18 +118,18 @@ def _split(files: Files, info: MaseDatasetInfo, split: Split, source: DataSource
 
 
 def _found(files: Files, path: Path) -> list[Path]:
-    """The archive, or the files of its folder, under the path that the user gave."""
+    """Return the archive at the user's path, or its unpacked files."""
     if path.is_file():
         return [path]
     for folder in (path, path / files.folder):
-        found = [folder / name for name in files.names]
-        if all(file.is_file() for file in found):
-            return found
+        unpacked_files = [folder / name for name in files.names]
+        if all(file.is_file() for file in unpacked_files):
+            return unpacked_files
     if (path / files.archive).is_file():
         return [path / files.archive]
     raise FileNotFoundError(
         f"{path} has neither {files.archive} nor its files {', '.join(files.names)}; "
-        f"put them there, or leave --data-path out to download them"
+        f"put them there, or omit `path` to download them"
     )
 
 
@@ -146,20 +146,20 @@ def _read(files: Files, sources: list[Path]) -> tuple[Images, Images]:
 
 
 def read_members(archive: Path, names: Collection[str]) -> dict[str, bytes]:
-    """The files of these names in an archive, wherever they lie in it; nothing is put on disk."""
-    found: dict[str, bytes] = {}
+    """Return the content of the files `names` in an archive, without unpacking it to disk."""
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(unpacked(archive))) as tar:
             for member in tar:
                 name = member.name.rpartition("/")[2]
                 if name in names and member.isreg() and (data := tar.extractfile(member)):
-                    found[name] = data.read()
+                    contents[name] = data.read()
     except tarfile.TarError as error:
         raise corrupt(archive, f"cannot be unpacked ({error})") from error
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in contents]
     if missing:
-        raise corrupt(archive, f"has no {', '.join(missing)}; the binary version has")
-    return found
+        raise corrupt(archive, f"lacks {', '.join(missing)}, which the binary version has")
+    return contents
 
 
 def _images(file: Path, data: bytes, files: Files) -> Images:

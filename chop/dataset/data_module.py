@@ -1,4 +1,4 @@
-"""`MaseDataModule`: the splits of one data set, and loaders over them."""
+"""`MaseDataModule`: the splits of one data set, and their data loaders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chop.dataset.base import DATASETS, SPLITS, MaseDatasetInfo, Split, get_data
 from chop.dataset.tensors import TensorLoader, TensorSplit
 from chop.memory import memory_for
 
-# what each stage of a run reads
+# the splits that each stage of a run reads
 STAGES: dict[str | None, tuple[Split, ...]] = {
     "fit": ("train", "validation"),
     "validate": ("validation",),
@@ -27,7 +27,7 @@ STAGES: dict[str | None, tuple[Split, ...]] = {
 class MaseDataModule:
     """Loads the splits of the data set `name` and serves them in batches.
 
-    `custom_path` is the user's own file or folder; further keywords are options of the data set,
+    `custom_path` is the user's file or directory; further keywords are options of the data set,
     e.g. `legacy_val=True` for the labs' train = validation.
     """
 
@@ -74,19 +74,19 @@ class MaseDataModule:
 
     @property
     def collate_fn(self) -> Any:
-        """How samples become a batch, where the data set has a way of its own."""
+        """The function that makes a batch of samples, if the data set defines one."""
         collator = self.dataset_info.data_collator_cls
         return collator(tokenizer=self.tokenizer) if collator else None
 
     def prepare_data(self) -> None:
-        """Download and preprocess, once; later calls find the result."""
+        """Download and prepare the data once; later calls reuse the result."""
         first: Any = self.dataset_info.available_splits[0]
         self._load(first)
 
     def setup(self, stage: str | None = None) -> None:
         """Load the splits that `stage` reads: fit, validate, test, predict, or all."""
         if stage not in STAGES:
-            raise ValueError(f"stage is one of fit, validate, test, predict, not {stage!r}")
+            raise ValueError(f"stage must be fit, validate, test or predict, not {stage!r}")
         for split in STAGES[stage]:
             if split in self.dataset_info.available_splits and split not in self._splits:
                 self._splits[split] = self._load(split)
@@ -98,8 +98,8 @@ class MaseDataModule:
         return data
 
     def _memory(self) -> AbstractContextManager[None]:
-        given = self.options.get("path")
-        return memory_for(f"load the data set {given or self.name}", "use one with fewer samples")
+        source = self.options.get("path") or self.name
+        return memory_for(f"load the data set {source}", "use one with fewer samples")
 
     def train_dataloader(self) -> Any:
         return self._loader("train", shuffle=True)

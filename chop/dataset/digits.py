@@ -13,7 +13,7 @@ from chop.dataset.tensors import TensorSplit
 
 FILE = Path(__file__).parent / "data" / "digits.npz"
 PREPARE = Normalize(mean=(0.3053,), std=(0.3760,), peak=16)
-ENDS = (1258, 1438)  # 70 % to train, 10 % to validate, 20 % to test
+ENDS = (1258, 1438)  # 70 % training, 10 % validation, 20 % test
 
 INFO = MaseDatasetInfo(
     name="digits",
@@ -26,7 +26,7 @@ INFO = MaseDatasetInfo(
 
 @dataset(INFO)
 def digits(split: Split) -> TensorSplit:
-    """The optical digits of UCI as scikit-learn has them, shuffled once and cut in three."""
+    """1,797 handwritten digits of 8 × 8 pixels (UCI, as in scikit-learn), split 70:10:20."""
     with np.load(FILE) as file:
         x, y = file["x"], file["y"]
     train, validation, test = np.split(np.random.RandomState(SPLIT_SEED).permutation(len(y)), ENDS)

@@ -1,4 +1,4 @@
-"""Files fetched once over HTTP: resumed after a cut, verified, and in place only when whole."""
+"""HTTP downloads that resume after an interruption, are verified, and appear only when complete."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from chop.dataset.store import locked, writable
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
-BACK_OFF = 1.0  # seconds before the second attempt; twice as many before each further one
+BACK_OFF = 1.0  # seconds before the second attempt; doubles with each further one
 BLOCK = 1 << 18
-BUSY = {408, 425, 429, 500, 502, 503, 504}  # answers that may be better a moment later
+BUSY = {408, 425, 429, 500, 502, 503, 504}  # HTTP codes that are worth another attempt
 CUT = (TimeoutError, ConnectionError, http.client.HTTPException, urllib.error.URLError)
 
 
 class _Changed(Exception):
-    """What was fetched so far does not belong to the file that is there now."""
+    """The remote file has changed since the first part of it was downloaded."""
 
 
 @contextmanager
 def instead(advice: str) -> Iterator[None]:
-    """Meanwhile a download that fails ends with `advice`."""
+    """Context in which the error of a failed download ends with `advice`."""
     try:
         yield
     except OSError as error:
@@ -48,10 +48,10 @@ def download(
     size: int | None = None,
     timeout: float = 30.0,
 ) -> Path:
-    """`target`, fetched from `url` unless it is there; `checksum` is `sha256:…` or `md5:…`.
+    """Download `url` to `target` unless it exists; `checksum` is `sha256:…` or `md5:…`.
 
-    `timeout` is how long the server may be silent. What came before a cut stays in `target.part`,
-    and the next attempt, or the next call, goes on from there.
+    `timeout` is how long the server may be silent, in seconds. After an interruption, the bytes
+    received so far stay in `target.part`, from which the next attempt or call continues.
     """
     if target.exists():
         return target
@@ -67,10 +67,10 @@ def download(
 def _fetch_whole(
     url: str, part: _PartialFile, *, checksum: str | None, size: int | None, timeout: float
 ) -> None:
-    """Attempts until the file is there and right; those that bring it forward are not counted."""
+    """Try until the file is complete and correct; attempts that made progress do not count."""
     failures = 0
     while failures < ATTEMPTS:
-        before = part.size
+        size_before = part.size
         try:
             _fetch(url, part, size=size, timeout=timeout)
             _verify(url, part, checksum=checksum, size=size)
@@ -80,8 +80,8 @@ def _fetch_whole(
             part.drop()
             failures += 1
         except CUT as error:
-            failures = 1 if part.size > before else failures + 1
-            if not _passing(error) or failures == ATTEMPTS:
+            failures = 1 if part.size > size_before else failures + 1
+            if not _is_transient(error) or failures == ATTEMPTS:
                 raise ConnectionError(_failed(url, part.target, error)) from error
             wait = BACK_OFF * 2 ** (failures - 1)
             logger.warning("%s: %s; trying again in %g s", url, _reason(error), wait)
@@ -90,7 +90,7 @@ def _fetch_whole(
 
 
 class _PartialFile:
-    """What has arrived so far, and which version of the remote file it belongs to."""
+    """The bytes received so far, and the version of the remote file that they belong to."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -107,7 +107,7 @@ class _PartialFile:
         return self._validator.read_text() if self.size and self._validator.exists() else None
 
     def begin(self, version: str | None) -> None:
-        """Forget what is there; from now on bytes of `version` arrive."""
+        """Discard the bytes received so far and start with `version`."""
         self.drop()
         if version:
             self._validator.write_text(version)
@@ -118,15 +118,15 @@ class _PartialFile:
         self.resumed = False
 
     def finish(self) -> None:
-        """The whole file is here: put it in place."""
+        """Move the complete file to its target."""
         self.file.replace(self.target)
         self._validator.unlink(missing_ok=True)
 
 
 def _fetch(url: str, part: _PartialFile, *, size: int | None, timeout: float) -> None:
-    """One attempt: ask for what is missing, and append it."""
+    """Make one attempt: request the missing bytes and append them."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "mase"}
-    if part.version:  # without a version, new bytes might be glued to those of another file
+    if part.version:  # without a version, the bytes might belong to different files
         headers |= {"Range": f"bytes={part.size}-", "If-Range": part.version}
     request = urllib.request.Request(url, headers=headers)
     try:
@@ -165,7 +165,7 @@ def _store(
     with _progress(part.target.name, part.size, whole) as advance:
         _append(answer, part, advance)
     if whole is not None and part.size < whole:
-        raise ConnectionError(f"cut after {part.size} of {whole} bytes")
+        raise ConnectionError(f"the connection closed after {part.size} of {whole} bytes")
 
 
 def _append(
@@ -178,7 +178,7 @@ def _append(
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
-    """The next bytes; whatever goes wrong here is the network's fault, not the disk's."""
+    """Read the next bytes; report any error as one of the network, not of the disk."""
     try:
         return answer.read1(BLOCK)
     except OSError as error:
@@ -186,7 +186,7 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _version(answer: http.client.HTTPResponse) -> str | None:
-    """What identifies this version of the file well enough to append to it."""
+    """Return the tag that identifies this version of the remote file."""
     tag = answer.headers.get("ETag")
     if tag and not tag.startswith("W/"):
         return tag
@@ -204,16 +204,16 @@ def _check_room(url: str, part: _PartialFile, whole: int | None) -> None:
 
 
 def _verify(url: str, part: _PartialFile, *, checksum: str | None, size: int | None) -> None:
-    """Refuse a file that is not the expected one; one glued from pieces is fetched once more."""
+    """Refuse an unexpected file; one that was resumed is downloaded again from the start."""
     wrong = None
     if size is not None and part.size != size:
         wrong = f"{part.size} bytes instead of {size}"
     elif checksum is not None:
         method, _, wanted = checksum.partition(":")
         with part.file.open("rb") as file:
-            found = hashlib.file_digest(file, method).hexdigest()
-        if found != wanted.lower():
-            wrong = f"{method} {found} instead of {wanted}"
+            digest = hashlib.file_digest(file, method).hexdigest()
+        if digest != wanted.lower():
+            wrong = f"{method} {digest} instead of {wanted}"
     if wrong is None:
         return
     if part.resumed:
@@ -225,32 +225,32 @@ def _verify(url: str, part: _PartialFile, *, checksum: str | None, size: int | N
     )
 
 
-def _passing(error: Exception) -> bool:
-    """Whether trying again may help."""
+def _is_transient(error: Exception) -> bool:
+    """Whether another attempt may succeed."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code in BUSY
-    lasting = (socket.gaierror, ssl.SSLCertVerificationError)  # no such host, no such trust
-    return not isinstance(getattr(error, "reason", error), lasting)
+    permanent = (socket.gaierror, ssl.SSLCertVerificationError)  # unknown host, bad certificate
+    return not isinstance(getattr(error, "reason", error), permanent)
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, urllib.error.URLError) and isinstance(error.reason, BaseException):
         return _reason(error.reason)
     if isinstance(error, TimeoutError):
-        return "the server is silent"
+        return "the server does not respond"
     return str(error) or type(error).__name__
 
 
 def _failed(url: str, target: Path, error: Exception) -> str:
     return (
         f"could not download {url}: {_reason(error)}; check the address and the connection and "
-        f"run again, or download it elsewhere and save it as {target}"
+        f"try again, or download it elsewhere and save it as {target}"
     )
 
 
 @contextmanager
 def _progress(name: str, done: int, whole: int | None) -> Iterator[Callable[[int], object]]:
-    """A bar with speed and remaining time on a terminal; one line in a log."""
+    """Show a bar with speed and remaining time on a terminal, elsewhere one line in the log."""
     if not sys.stderr.isatty():
         size = f"{whole / 1e6:.1f} MB" if whole else "unknown size"
         logger.info(

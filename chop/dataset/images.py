@@ -1,4 +1,4 @@
-"""What image data sets share: bytes on disk, arithmetic on the device, a whole batch at a time."""
+"""Code that image data sets share: stored as bytes, normalised batch by batch on the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALIDATION_SHARE = 0.1  # of the training images
 
 @dataclass(frozen=True)
 class Normalize:
-    """Pixels 0 … `peak` as standardised floats; `mean` and `std` are those of pixels 0 … 1."""
+    """Standardise pixels 0 … `peak`; `mean` and `std` are statistics of pixels scaled to 0 … 1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -37,9 +37,9 @@ class Normalize:
 
 
 @functools.cache
-@torch.inference_mode(False)  # what is kept must serve training too
+@torch.inference_mode(False)  # the cached tensors are used in training too
 def _affine(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`scale` and `shift` with (x / peak - mean) / std = x · scale + shift."""
+    """Return `scale` and `shift` with (x / peak - mean) / std = x · scale + shift."""
     mean = torch.tensor(normalize.mean, dtype=torch.float64)
     std = torch.tensor(normalize.std, dtype=torch.float64)
     scale, shift = 1 / (normalize.peak * std), -mean / std
@@ -48,7 +48,7 @@ def _affine(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """Each image moved by up to `padding` pixels, black beyond its edge, and mirrored or not."""
+    """Shift each image by up to `padding` pixels, filling with black, and mirror half of them."""
 
     padding: int = 4
 
@@ -68,7 +68,7 @@ class CropAndFlip:
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures (N, C, H, W) and labels (N,) as bytes."""
+    """Images (N, C, H, W) and labels (N,) as bytes."""
 
     x: np.ndarray
     y: np.ndarray
@@ -84,10 +84,10 @@ def image_split(
     prepare: Normalize,
     augment: CropAndFlip | None = None,
 ) -> TensorSplit:
-    """A split of what `read` makes of `files`, images to train with and images to test.
+    """Return one split of the (training, test) images that `read` decodes from `files`.
 
-    They are kept unpacked in `folder`; later starts map them into memory. With `legacy_val`, all
-    training images train and the test images validate.
+    They are cached unpacked in `folder`; later runs map them into memory. With `legacy_val`, all
+    training images are used to train and the test images to validate.
     """
     data = prepared(
         folder,
@@ -104,12 +104,12 @@ def image_split(
 
 
 def _state(file: Path) -> tuple[int, int]:
-    """What changes when somebody changes a file."""
+    """Return the size and modification time of a file, which change when it is edited."""
     return file.stat().st_size, file.stat().st_mtime_ns
 
 
 def _arranged(train: Images, test: Images) -> PreparedData:
-    """Training images in a fixed random order, the last tenth to validate; then the test images."""
+    """Shuffle the training images, hold out the last tenth to validate, append the test images."""
     order = np.random.RandomState(SPLIT_SEED).permutation(len(train.y))
     num_validation = round(len(order) * VALIDATION_SHARE)
     x = torch.from_numpy(np.concatenate([train.x[order], test.x]))
@@ -119,7 +119,7 @@ def _arranged(train: Images, test: Images) -> PreparedData:
 
 
 def unpacked(file: Path) -> bytes:
-    """The content of a file, which gzip may have packed; its checksum is verified."""
+    """Return the content of a file, decompressed and verified if it is a gzip file."""
     data = file.read_bytes()
     if not data.startswith(b"\x1f\x8b"):
         return data
@@ -130,8 +130,8 @@ def unpacked(file: Path) -> bytes:
 
 
 def corrupt(file: Path, reason: str) -> ValueError:
-    """What is wrong with a file, and what to do."""
+    """Return the error for a damaged file: what is wrong, and what to do."""
     return ValueError(
-        f"{file} {reason}; put a sound copy there, or delete it and leave --data-path out to "
+        f"{file} {reason}; replace it with an intact copy, or delete it and omit `path` to "
         f"download it"
     )

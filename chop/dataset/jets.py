@@ -1,4 +1,4 @@
-"""What the jet data sets have in common: features, how rows are divided, standardisation."""
+"""Code that the jet data sets share: features, splits, standardisation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FEATURES = (
 
 
 def jet_info(name: str, classes: str, features: tuple[str, ...] = FEATURES) -> MaseDatasetInfo:
-    """A data set of jets: sixteen numbers about each, five kinds of particle that made it."""
+    """Return the description of a jet data set: 16 features, 5 classes of original particle."""
     return MaseDatasetInfo(
         name=name,
         physical_data_point_classification=True,
@@ -58,7 +58,7 @@ def prepared_jets(
     drop_duplicates: bool = False,
     renew: bool = False,
 ) -> PreparedData:
-    """The jets of the file `source`, checked, divided and standardised, from the cache if there."""
+    """Return the jets in `source`, checked, split and standardised, from the cache if possible."""
 
     def build() -> PreparedData:
         table = read(source)
@@ -67,7 +67,7 @@ def prepared_jets(
         if drop_duplicates:
             table = table.rows(first_of_each(table.x, table.y))
         order, rows = CUT.order({"train": len(table.y)})
-        # both of them, as the labs do: the scaler knows the validation samples, not the test ones
+        # as in the labs, the scaler is fitted to training and validation samples, not test samples
         fit = rows["train"] + rows["validation"]
         return prepare(table, order, rows, standardize_by=fit)
 

@@ -1,4 +1,4 @@
-"""Jet substructure classification as the labs do it: the HDF5 file on CERNBox."""
+"""Jet substructure classification as in the labs: the HDF5 file on CERNBox."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ LABELS = tuple(f"j_{name}" for name in CLASSES)
 def jsc(split: Split, source: DataSource) -> TensorSplit:
     """About a million jets in five classes (CERNBox), downloaded once or read from `path`.
 
-    `legacy_val` gives the labs' training and validation data: both are all that is not test.
+    With `legacy_val`, training and validation both use all samples that are not test samples, as
+    in the labs.
     """
     folder = source.cache / "jsc"
     if source.path:
@@ -40,7 +41,7 @@ def jsc(split: Split, source: DataSource) -> TensorSplit:
 
 
 def read_cernbox(file: Path) -> LabelledTable:
-    """Features and labels of all jets in the HDF5 file."""
+    """Read the features and labels of all jets in the HDF5 file."""
     import h5py  # type: ignore[import-untyped]
 
     try:
@@ -49,7 +50,7 @@ def read_cernbox(file: Path) -> LabelledTable:
             x, one_hot = _columns(file, table, COLUMNS), _columns(file, table, LABELS)
     except (OSError, RuntimeError) as error:
         raise ValueError(
-            f"{file} cannot be read as HDF5 ({error}); it is damaged or not an HDF5 file; "
+            f"{file} is damaged or not an HDF5 file ({error}); "
             f"download it again (delete it if it is in the cache), or give the right file"
         ) from error
     unclear = np.flatnonzero(((one_hot != 0).sum(1) != 1) | (one_hot.max(1) != 1))
@@ -62,12 +63,12 @@ def read_cernbox(file: Path) -> LabelledTable:
 
 
 def _table(file: Path, h5: Any) -> Any:
-    """The table of jets: a dataset of records, or a group that PyTables keeps it in."""
+    """Return the table of jets: an HDF5 dataset of records, which PyTables puts in a group."""
     node = h5.get(TABLE)
     if node is None:
         near = nearest(TABLE, h5)
-        there = f"the nearest is {near!r}" if near else f"it has {', '.join(h5) or 'nothing'}"
-        raise ValueError(f"{file} has no table {TABLE!r}; {there}; use the file of the labs")
+        content = f"the nearest is {near!r}" if near else f"it has {', '.join(h5) or 'nothing'}"
+        raise ValueError(f"{file} has no table {TABLE!r}; {content}; use the file of the labs")
     table = node.get("table") if hasattr(node, "keys") else node
     names = getattr(getattr(table, "dtype", None), "names", None) or ()
     missing = [name for name in (*COLUMNS, *LABELS) if name not in names]
@@ -83,7 +84,7 @@ def _table(file: Path, h5: Any) -> Any:
 
 
 def _columns(file: Path, table: Any, names: tuple[str, ...]) -> np.ndarray:
-    """Some columns side by side, read in blocks of rows: the table is far wider than they are."""
+    """Read the columns `names` of the table, in blocks of rows, as it has many more columns."""
     kinds = [table.dtype[name] for name in names]
     if any(kind.kind not in "fiub" or kind.shape for kind in kinds):
         raise ValueError(f"{file}: the columns {', '.join(names)} of {TABLE!r} are not all numbers")

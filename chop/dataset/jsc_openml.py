@@ -26,8 +26,8 @@ READERS = {".arff": read_arff, ".csv": read_csv, ".parquet": read_parquet, ".pq"
 def jsc_openml(split: Split, source: DataSource) -> TensorSplit:
     """830,000 jets in five classes (OpenML 42468), downloaded once or read from `path`.
 
-    Mind the order of the classes, which is not that of `jsc`. `legacy_val` gives the labs'
-    training and validation data: both are all that is not test.
+    The order of the classes differs from `jsc`. With `legacy_val`, training and validation both
+    use all samples that are not test samples, as in the labs.
     """
     folder, path = source.cache / "jsc-openml", source.path
     file = own_file(path, tuple(READERS), name=FILE) if path else _downloaded(folder)
@@ -36,7 +36,7 @@ def jsc_openml(split: Split, source: DataSource) -> TensorSplit:
 
 
 def _downloaded(folder: Path) -> Path:
-    """The ARFF file; OpenML is asked where it lies and for its checksum."""
+    """Download the ARFF file from the address that OpenML gives, with its checksum."""
     target = folder / FILE
     if target.exists():
         return target
@@ -56,7 +56,7 @@ def _downloaded(folder: Path) -> Path:
 
 
 def read_openml(file: Path) -> LabelledTable:
-    """Features and classes of all jets, whatever the order of the columns."""
+    """Read the features and classes of all jets; the columns may be in any order."""
     read = READERS.get(file.suffix.lower())
     if read is None:
         raise ValueError(f"{file} is not a supported file; use one of {', '.join(READERS)}")
@@ -65,7 +65,7 @@ def read_openml(file: Path) -> LabelledTable:
     if missing:
         raise ValueError(
             f"{file} lacks the columns {', '.join(missing[:6])}; it has "
-            f"{', '.join(table.features[:6])}: fetch OpenML's data set 42468"
+            f"{', '.join(table.features[:6])}; download OpenML's data set 42468"
         )
     odd = [name for name in table.classes if name not in CLASSES]
     if odd:

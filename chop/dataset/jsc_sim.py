@@ -1,6 +1,6 @@
 """Simulated jets in the sixteen observables of the JSC data set, shipped with the package.
 
-They come from `scripts/simulate_jets.py`, not from CERN: what a model scores here is no JSC result.
+They come from `scripts/simulate_jets.py`, not from CERN: scores on them are not JSC results.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ INFO = replace(jet_info("jsc-sim", CLASSES), simulated=True)
 
 @dataset(INFO)
 def jsc_sim(split: Split, *, legacy_val: bool = False) -> TensorSplit:
-    """83,168 simulated jets in five classes: 72 % to train, 8 % to validate, 20 % to test.
+    """83,168 simulated jets in five classes: 72 % training, 8 % validation, 20 % test.
 
-    They are divided and standardised as `jsc` is. `legacy_val` gives the labs' training and
-    validation data: both are all that is not test.
+    They are split and standardised like `jsc`. With `legacy_val`, training and validation both use
+    all samples that are not test samples, as in the labs.
     """
     data = _prepared()
     start, stop = data.span(split, legacy_val=legacy_val)
@@ -38,7 +38,7 @@ def jsc_sim(split: Split, *, legacy_val: bool = False) -> TensorSplit:
 
 
 def scaler() -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation, by which raw jets from elsewhere come into the units of these."""
+    """Return the mean and standard deviation with which to standardise other jets like these."""
     x = _jets().x
     order, rows = CUT.order({"train": len(x)})
     return moments(x[order[: _num_fit(rows)]])
@@ -52,14 +52,14 @@ def _prepared() -> PreparedData:
 
 
 def _num_fit(rows: dict[str, int]) -> int:
-    """How many jets the scaler knows: all but those of the test, as in `jsc`."""
+    """Return how many jets the scaler is fitted to: all but the test samples, as in `jsc`."""
     return rows["train"] + rows["validation"]
 
 
 @functools.cache
 def _jets() -> LabelledTable:
-    """Features in raw units and classes, as the file has them."""
+    """Read the features, in raw units, and the classes."""
     with np.load(FILE) as file:
         x, y = file["X"], file["y"]
-    logger.info("%s: %s simulated jets (Pythia 8), not the data of CERN", INFO.title, f"{len(y):,}")
+    logger.info("%s: %s simulated jets (Pythia 8), not CERN data", INFO.title, f"{len(y):,}")
     return LabelledTable(x, y, tuple(CLASSES), FEATURES)

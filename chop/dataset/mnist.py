@@ -21,7 +21,7 @@ CHECKSUMS = {
     "t10k-labels-idx1-ubyte": "md5:ec29112dd5afa0611ce80d1b7f02629c",
 }
 PREPARE = Normalize(mean=(0.1307,), std=(0.3081,))  # of the 60,000 training images
-UNSIGNED_BYTES = b"\0\0\x08"  # how an idx file of them begins; the number of axes follows
+UNSIGNED_BYTES = b"\0\0\x08"  # first bytes of an idx file; the number of axes follows
 
 INFO = MaseDatasetInfo(
     name="mnist",
@@ -34,10 +34,10 @@ INFO = MaseDatasetInfo(
 
 @downloaded(INFO)
 def mnist(split: Split, source: DataSource) -> TensorSplit:
-    """60,000 digits, a tenth of which validates, and 10,000 to test.
+    """MNIST: 54,000 training, 6,000 validation and 10,000 test digits of 28 × 28 pixels.
 
-    `path` is a folder with the four official files, packed (.gz) or not; `legacy_val` trains on
-    all 60,000 and validates on the test images, as the labs do.
+    `path` is a directory with the four official files, compressed (.gz) or not; `legacy_val`
+    trains on all 60,000 and validates on the test images, as the labs do.
     """
     folder, path = source.cache / INFO.name, source.path
     files = [
@@ -54,14 +54,14 @@ def _fetched(folder: Path, name: str) -> Path:
 
 
 def _found(folder: Path, name: str) -> Path:
-    """The file `name` in the user's folder, or where torchvision has put it there."""
+    """Return the file `name` in the user's directory, or where torchvision stores it there."""
     for place in (folder, folder / "raw", folder / "MNIST" / "raw"):
         for file in (place / name, place / f"{name}.gz"):
             if file.is_file():
                 return file
     raise FileNotFoundError(
-        f"{folder} has no {name} or {name}.gz; put the four files of MNIST there, "
-        f"or leave --data-path out to download them"
+        f"{folder} has no {name} or {name}.gz; put the four MNIST files there, "
+        f"or omit `path` to download them"
     )
 
 
@@ -82,14 +82,14 @@ def _labelled(images: Path, labels: Path) -> Images:
 
 
 def read_idx(file: Path) -> np.ndarray:
-    """The array of bytes in an idx file, packed or not."""
+    """Read the array of bytes in an idx file, compressed or not."""
     data = unpacked(file)
     if data[:3] != UNSIGNED_BYTES or len(data) < 4 + 4 * data[3]:
         raise corrupt(
-            file, f"begins with {data[:4].hex() or 'nothing'}, not like an idx file of bytes"
+            file, f"begins with {data[:4].hex() or 'nothing'}, so it is not an idx file of bytes"
         )
     start = 4 + 4 * data[3]
     shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist())
     if len(data) - start != np.prod(shape, dtype=np.int64):
-        raise corrupt(file, f"has {len(data) - start} bytes of data where its header says {shape}")
+        raise corrupt(file, f"has {len(data) - start} bytes of data, but its header says {shape}")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

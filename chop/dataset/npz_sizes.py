@@ -1,4 +1,4 @@
-"""How large the arrays in an npz file say they are, before memory is asked for."""
+"""Check the sizes of the arrays in an npz file before memory is allocated for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chop.memory import OutOfMemory, available_memory, size
 
 WRITE = "write it with numpy.savez(file, x=x, y=y)"
 
-# what reading the file itself refuses, in words of its own
+# the caller reports these errors when it reads the file
 UNREADABLE = (
     OSError,
     EOFError,
@@ -30,7 +30,7 @@ UNREADABLE = (
 
 
 def check_npz_sizes(file: Path) -> None:
-    """Refuse arrays that the file does not hold, and those that are too large for the memory."""
+    """Refuse arrays that are larger than the file or than the available memory."""
     with file.open("rb") as content:
         start = content.read(len(np.lib.format.MAGIC_PREFIX))
     if start == np.lib.format.MAGIC_PREFIX:
@@ -40,22 +40,22 @@ def check_npz_sizes(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         for member in members:
-            asked = _size_in_header(archive, member)
-            if asked > member.file_size:
+            declared = _size_in_header(archive, member)
+            if declared > member.file_size:
                 raise ValueError(
-                    f"{file} is damaged: the header of {member.filename} asks for {size(asked)}, "
+                    f"{file} is damaged: the header of {member.filename} says {size(declared)}, "
                     f"but the file holds {size(member.file_size)}; {WRITE}"
                 )
     needed, available = sum(member.file_size for member in members), available_memory()
     if available is not None and needed > available:
         raise OutOfMemory(
-            f"{file} needs {size(needed)} of memory, of which {size(available)} are available; "
+            f"{file} needs {size(needed)} of memory, but {size(available)} are available; "
             f"use a file with fewer samples"
         )
 
 
 def _size_in_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """Bytes of an array and its header; 0 for what is not a plain array."""
+    """Return the number of bytes of an array and its header; 0 if it is not a plain array."""
     try:
         with archive.open(member) as content:
             shape, dtype = _header(content)

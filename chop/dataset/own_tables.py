@@ -1,4 +1,4 @@
-"""The user's own data by path: tables (csv, parquet) and arrays (npz, tensors)."""
+"""The user's data, read from a path: tables (csv, parquet) and arrays (npz, tensors)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from chop.dataset.base import MaseDatasetInfo, Split, dataset
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
 from chop.dataset.store import PreparedData, prepared
-from chop.dataset.tabular import Cut, Given, LabelledTable, check_classes, check_finite, prepare
+from chop.dataset.tabular import (
+    Cut,
+    LabelledTable,
+    SplitLengths,
+    check_classes,
+    check_finite,
+    prepare,
+)
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
 from chop.files import cache_folder
@@ -28,20 +35,20 @@ KINDS = {
     "tensors": (".pt", ".pth", ".safetensors"),
 }
 
-Read = Callable[[Path], tuple[LabelledTable, Given]]
+Read = Callable[[Path], tuple[LabelledTable, SplitLengths]]
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What is to be done to a file; data that was prepared otherwise does not serve."""
+class Preparation:
+    """How a file is prepared; cached data that was prepared differently is not reused."""
 
     cut: Cut
-    standardize: bool | None  # None: tables are, pictures are not
+    standardize: bool | None  # None: standardise tables, but not images
     label: str | None = None
 
 
 def own(name: str, doc: str, make: Callable[..., PreparedData]) -> Callable[..., TensorSplit]:
-    """Register `make(**options)`, which prepares a file of the user, as the data set `name`."""
+    """Register `make(**options)`, which prepares a user's file, as the data set `name`."""
 
     @functools.wraps(make)
     def load(split: Split, **options: Any) -> TensorSplit:
@@ -57,24 +64,24 @@ def own(name: str, doc: str, make: Callable[..., PreparedData]) -> Callable[...,
 
 
 def _described(name: str, data: PreparedData) -> MaseDatasetInfo:
-    picture = data.x.ndim == 4
-    there = [split for split, rows in data.rows.items() if rows]
+    is_image = data.x.ndim == 4
+    splits = [split for split, rows in data.rows.items() if rows]
     return MaseDatasetInfo(
         name=name,
         dataset_source="others",
-        available_splits=tuple(there + ["pred"] * ("test" in there)),
-        image_classification=picture,
-        physical_data_point_classification=not picture,
+        available_splits=tuple(splits + ["pred"] * ("test" in splits)),
+        image_classification=is_image,
+        physical_data_point_classification=not is_image,
         num_classes=len(data.classes),
         class_names=data.classes,
-        image_size=tuple(data.x.shape[1:]) if picture else None,
-        num_features=None if picture else data.x.shape[1],
+        image_size=tuple(data.x.shape[1:]) if is_image else None,
+        num_features=None if is_image else data.x.shape[1],
         feature_names=data.features,
     )
 
 
 def _as_floats(x: Tensor) -> Tensor:
-    """Bytes of pictures as numbers from 0 to 1."""
+    """Return the bytes of images as numbers from 0 to 1."""
     return x.float() / 255
 
 
@@ -92,8 +99,8 @@ def _own_table(
         split_seed: int = 42,
         renew: bool = False,
     ) -> PreparedData:
-        wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
-        return _prepared(name, _undivided(read, label), wishes, path, cache, renew)
+        preparation = Preparation(Cut(test, validation, split_seed), standardize, label)
+        return _prepared(name, _undivided(read, label), preparation, path, cache, renew)
 
     return own(name, doc, make)
 
@@ -109,24 +116,24 @@ def _own_arrays(name: str, doc: str, read: Read) -> Callable[..., TensorSplit]:
         split_seed: int = 42,
         renew: bool = False,
     ) -> PreparedData:
-        wishes = Wishes(Cut(test, validation, split_seed), standardize)
-        return _prepared(name, read, wishes, path, cache, renew)
+        preparation = Preparation(Cut(test, validation, split_seed), standardize)
+        return _prepared(name, read, preparation, path, cache, renew)
 
     return own(name, doc, make)
 
 
-_TABLE = "Your own table as {}: columns of numbers, and one of labels."
-_ARRAYS = "Your own {}: x and y, for each split or for all."
+_TABLE = "Your own {} file: columns of numbers and one column of labels."
+_ARRAYS = "Your own {}: x and y, either one pair or one pair per split."
 csv = _own_table("csv", _TABLE.format("CSV"), read_csv)
 parquet = _own_table("parquet", _TABLE.format("Parquet"), read_parquet)
-npz = _own_arrays("npz", _ARRAYS.format("arrays as numpy.savez writes them"), read_npz)
+npz = _own_arrays("npz", _ARRAYS.format("arrays from numpy.savez"), read_npz)
 tensors = _own_arrays("tensors", _ARRAYS.format("tensors (pt, safetensors)"), read_tensors)
 
 
 def _undivided(read: Callable[[Path, str | None], LabelledTable], label: str | None) -> Read:
-    """A reader of tables, which say nothing about what a row is for."""
+    """Return a reader for tables without splits: all of their rows are training samples."""
 
-    def whole(file: Path) -> tuple[LabelledTable, Given]:
+    def whole(file: Path) -> tuple[LabelledTable, SplitLengths]:
         table = read(file, label)
         return table, {"train": len(table.y)}
 
@@ -134,31 +141,41 @@ def _undivided(read: Callable[[Path, str | None], LabelledTable], label: str | N
 
 
 def _prepared(
-    name: str, read: Read, wishes: Wishes, path: Path | None, cache: Path | None, renew: bool
+    name: str,
+    read: Read,
+    preparation: Preparation,
+    path: Path | None,
+    cache: Path | None,
+    renew: bool,
 ) -> PreparedData:
-    """The user's file as tensors, from the cache if it was prepared with the same options."""
+    """Return the user's file as tensors, from the cache if it was prepared with these options."""
     if path is None:
         kinds = " or ".join(KINDS[name])
-        raise ValueError(f"data set {name!r} needs your file: give --data-path (path=) a {kinds}")
+        raise ValueError(f"data set {name!r} needs your file: set `path` to a {kinds} file")
     file = own_file(path, KINDS[name])
 
     def build() -> PreparedData:
-        table, given = read(file)
+        table, lengths = read(file)
         check_finite(file, table.x, table.features)
         check_classes(file, table.y, table.classes)
-        order, rows = wishes.cut.order(given)
+        order, rows = preparation.cut.order(lengths)
         if not rows["train"]:
-            raise ValueError(f"{file}: no training samples are left of {len(order)}")
-        by = rows["train"] if _standardizes(file, table, wishes.standardize) else None
+            raise ValueError(
+                f"{file}: none of its {len(order)} samples is left for training; "
+                f"lower test or validation"
+            )
+        by = rows["train"] if _standardizes(file, table, preparation.standardize) else None
         return prepare(table, order, rows, standardize_by=by)
 
     folder = (cache or cache_folder()) / name
-    return prepared(folder, file, build, version=VERSION, options=asdict(wishes), renew=renew)
+    return prepared(folder, file, build, version=VERSION, options=asdict(preparation), renew=renew)
 
 
-def _standardizes(file: Path, table: LabelledTable, wish: bool | None) -> bool:
-    """Tables are standardised unless the user says no; pictures never are."""
+def _standardizes(file: Path, table: LabelledTable, wanted: bool | None) -> bool:
+    """Whether to standardise: tables unless the user declines, images never."""
     is_table = table.x.ndim == 2
-    if wish and not is_table:
-        raise ValueError(f"{file} holds images, but only tables can be standardised; omit it")
-    return is_table if wish is None else wish
+    if wanted and not is_table:
+        raise ValueError(
+            f"{file} holds images, but only tables can be standardised; omit standardize"
+        )
+    return is_table if wanted is None else wanted

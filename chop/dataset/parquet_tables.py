@@ -1,4 +1,4 @@
-"""Tables written as Parquet, by way of pyarrow."""
+"""Tables in Parquet files, read with pyarrow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chop.dataset.text_tables import label_column
 
 
 def read_parquet(file: Path, label: str | None = None) -> LabelledTable:
-    """A Parquet file: columns of numbers, and one column of labels."""
+    """Read a Parquet file of numbers and one column of labels."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -25,11 +25,11 @@ def read_parquet(file: Path, label: str | None = None) -> LabelledTable:
         table = parquet.read_table(file)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
-            f"{file} cannot be read as Parquet ({error}); fetch or write it again"
+            f"{file} cannot be read as Parquet ({error}); download or write it again"
         ) from error
     label = label_column(file, table.column_names, label)
     if not table.num_rows:
-        raise ValueError(f"{file} has no rows; fetch or write it again")
+        raise ValueError(f"{file} has no rows; download or write it again")
     features = tuple(name for name in table.column_names if name != label)
     x = np.column_stack([_numbers(file, name, table[name]) for name in features])
     codes, classes = coded(_labels(file, label, table[label]), file)

@@ -1,4 +1,4 @@
-"""The file that a data set is read from: the user's own, or the one in the cache."""
+"""The user's file that a data set is read from."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ def downloaded(
 
 
 def own_file(path: Path | str, kinds: Sequence[str], *, name: str | None = None) -> Path:
-    """The file that the user means by `path`: itself, or the one of these `kinds` in a folder.
+    """Return the file at `path`; in a directory, the file with one of the suffixes `kinds`.
 
-    In a folder with several, the one with the official `name` is meant.
+    If there are several, the one with the official `name` is returned.
     """
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; --data-path names a {' or '.join(kinds)} file, or its folder"
+            f"{path} does not exist; `path` must be a {' or '.join(kinds)} file, or its directory"
         )
     file = _in_folder(path, kinds, name) if path.is_dir() else path
     if file.stat().st_size == 0:
-        raise ValueError(f"{file} is empty; fetch or write it again")
+        raise ValueError(f"{file} is empty; download or write it again")
     return file
 
 
 def _in_folder(folder: Path, kinds: Sequence[str], name: str | None) -> Path:
     if name is not None and (folder / name).is_file():
         return folder / name
-    found = sorted(file for file in folder.iterdir() if file.suffix.lower() in kinds)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(file.name for file in found[:5])
-        raise ValueError(f"{folder} has {len(found)} such files ({names}); name one of them")
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in kinds)
+    if len(files) == 1:
+        return files[0]
+    if files:
+        names = ", ".join(file.name for file in files[:5])
+        raise ValueError(f"{folder} has {len(files)} such files ({names}); name one of them")
     wanted = f"{name} or another {' or '.join(kinds)}" if name else " or ".join(kinds)
     raise FileNotFoundError(f"{folder} has no {wanted} file; name the file itself")

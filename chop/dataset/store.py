@@ -1,4 +1,4 @@
-"""Prepared data on disk: made once, mapped into memory from then on."""
+"""Cache of prepared data on disk: written once, then mapped into memory."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from chop.files import whole_file, write_safetensors
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = 1  # of the files written here; an older one is made anew
+LAYOUT = 1  # of the cache files; those of an older layout are rebuilt
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """All samples of a data set, those for training first, then validation, then test.
+    """All samples of a data set: those for training first, then validation, then test.
 
-    One block in one order makes every split, and training with validation together, a slice.
+    Thus every split, and training and validation together, is a slice.
     """
 
     x: Tensor
     y: Tensor
-    rows: Mapping[str, int]  # how many samples train, validation and test have
+    rows: Mapping[str, int]  # number of samples for train, validation and test
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     def span(self, split: Split, *, legacy_val: bool = False) -> tuple[int, int]:
-        """Where `split` lies; with `legacy_val`, training and validation are both of the two."""
+        """Return start and stop of `split`; `legacy_val` joins training and validation."""
         train, held = self.rows["train"], self.rows["train"] + self.rows["validation"]
         if split in ("test", "pred"):
             return held, held + self.rows["test"]
@@ -47,14 +47,14 @@ class PreparedData:
         return (0, train) if split == "train" else (train, held)
 
     def spans(self) -> set[tuple[int, int]]:
-        """Every slice that somebody may ask for."""
+        """Return all slices that `span` can return."""
         splits: tuple[Split, ...] = ("train", "validation", "test")
         return {self.span(s) for s in splits} | {self.span("train", legacy_val=True)}
 
     def split(
         self, split: Split, *, legacy_val: bool = False, prepare: Prepare | None = None
     ) -> TensorSplit:
-        """The samples of `split`: a view, not a copy."""
+        """Return the samples of `split` as a view, not a copy."""
         start, stop = self.span(split, legacy_val=legacy_val)
         known = self.fingerprints.get(f"{start}:{stop}")
         x, y = self.x[start:stop], self.y[start:stop]
@@ -73,30 +73,30 @@ def prepared(
     options: Mapping[str, Any] | None = None,
     renew: bool = False,
 ) -> PreparedData:
-    """What `build()` makes of `source`, one file or several, from `folder` if it was made before.
+    """Return the result of `build()` for `source` (one file or several), cached in `folder`.
 
-    It is made anew if `source`, `version` (of the preparation) or `options` are not those it was
-    made with, if it is damaged, or if the caller says `renew`.
+    It is rebuilt if `source`, `version` (of the preparation) or `options` have changed, if the
+    cache is damaged, or with `renew`.
     """
     sources = [source] if isinstance(source, Path) else list(source)
     recipe = _recipe(sources, version, options or {})
     file = folder / f"prepared-{_key(sources, recipe['options'])}.safetensors"
-    there = None if renew else _opened(file, recipe)
-    if there is not None:
-        return there
+    cached = None if renew else _opened(file, recipe)
+    if cached is not None:
+        return cached
     with locked(file):
-        there = None if renew else _opened(file, recipe)  # another process was faster
-        if there is not None:
-            return there
+        cached = None if renew else _opened(file, recipe)  # another process was faster
+        if cached is not None:
+            return cached
         logger.info("preparing %s (once)", sources[0])
         _write(file, build(), recipe)
-        made = _opened(file, recipe)
-    assert made is not None, "what was just written can be read"
-    return made
+        cached = _opened(file, recipe)
+    assert cached is not None, "the file just written can be read"
+    return cached
 
 
 def _recipe(sources: Sequence[Path], version: int, options: Mapping[str, Any]) -> dict[str, str]:
-    """All that a prepared file depends on."""
+    """Return everything that the content of a cache file depends on."""
     stats = [source.stat() for source in sources]
     return {
         "layout": str(LAYOUT),
@@ -107,13 +107,13 @@ def _recipe(sources: Sequence[Path], version: int, options: Mapping[str, Any]) -
 
 
 def _key(sources: Sequence[Path], options: str) -> str:
-    """What tells prepared files of one folder apart."""
+    """Return a hash that distinguishes the cache files in one directory."""
     names = [str(source.resolve()) for source in sources]
     return hashlib.sha256(json.dumps([*names, options]).encode()).hexdigest()[:12]
 
 
 def _seal_time(recipe: dict[str, str]) -> int:
-    """The time that a prepared file bears: that of its source, until somebody touches it."""
+    """Return the modification time of an untouched cache file, which is that of its source."""
     return int(json.loads(recipe["sources"])[0][1])
 
 
@@ -122,7 +122,7 @@ def _seal(file: Path, recipe: dict[str, str]) -> None:
 
 
 def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
-    """Write `file` whole or not at all, and seal it."""
+    """Write `file` atomically, with the modification time of its source."""
     facts = {name: getattr(data, name) for name in ("rows", "features", "classes")}
     facts["fingerprints"] = data.computed_fingerprints()
     header = recipe | {"facts": json.dumps(facts)}
@@ -132,7 +132,7 @@ def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
 
 
 def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
-    """The data in `file`, mapped; nothing if it is damaged or made by another recipe."""
+    """Map the data in `file`; return None if it is damaged or has a different recipe."""
     from safetensors import SafetensorError, safe_open
 
     if not file.exists():
@@ -155,24 +155,24 @@ def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         logger.warning("%s is damaged (%s); rebuilding", file, error)
         return None
-    return data if _sound(file, data, recipe) else None
+    return data if _is_intact(file, data, recipe) else None
 
 
-def _sound(file: Path, data: PreparedData, recipe: dict[str, str]) -> bool:
-    """Whether the content is what was written: read in full only if somebody touched the file."""
+def _is_intact(file: Path, data: PreparedData, recipe: dict[str, str]) -> bool:
+    """Whether the content is unchanged; it is read in full only if the file was modified."""
     if file.stat().st_mtime_ns == _seal_time(recipe):
         return True
     if data.computed_fingerprints() != data.fingerprints:
         logger.warning("%s is damaged; rebuilding", file)
         return False
-    with suppress(OSError):  # somebody else's file is read in full every time
+    with suppress(OSError):  # a file of another user is read in full every time
         _seal(file, recipe)
     return True
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Only one process at a time makes `file`; the lock dies with the process that holds it."""
+    """Lock `file` against other processes; the lock ends with the process that holds it."""
     with writable(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = (file.parent / f".{file.name}.lock").open("a")
@@ -184,7 +184,7 @@ def locked(file: Path) -> Iterator[None]:
 def _lock(descriptor: int, file: Path) -> None:
     try:
         import fcntl
-    except ImportError:  # no such locks on Windows: work may be done twice, files stay whole
+    except ImportError:  # Windows has no such locks: work may be repeated, but files stay intact
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,11 +195,11 @@ def _lock(descriptor: int, file: Path) -> None:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Say which folder it was, and what to do, if something cannot be written."""
+    """Context in which an error of writing names the directory and what to do."""
     try:
         yield
     except ConnectionError:
-        raise  # what is being written comes over the network
+        raise  # an error of the download that is being written
     except OSError as error:
         raise OSError(
             f"cannot write to {folder}: {error.strerror or error}; free some space or make "

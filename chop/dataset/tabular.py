@@ -1,4 +1,4 @@
-"""Tables of samples: refuse what cannot be learned from, divide, standardise."""
+"""Tables of samples: check, split, standardise."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 from chop.dataset.store import PreparedData
 
-Given = dict[str, int]  # how many samples a file has for train, validation and test
-BLOCK = 1 << 16  # rows at a time: what is computed in double precision stays small
+SplitLengths = dict[str, int]  # number of samples that a file has for train, validation and test
+BLOCK = 1 << 16  # rows at a time, which limits the memory for double precision
 
 
 @dataclass(frozen=True)
 class LabelledTable:
-    """Samples `x` (N, …) and the codes `y` (N,) of their classes, as the file has them."""
+    """Samples `x` (N, …) and class codes `y` (N,), in the order of the file."""
 
     x: np.ndarray
     y: np.ndarray
@@ -30,7 +30,7 @@ class LabelledTable:
 
 @dataclass(frozen=True)
 class Cut:
-    """How samples are divided: `test` of them, then `validation` of the rest, drawn by `seed`."""
+    """How to split samples: hold out a share for `test`, then one of the rest for `validation`."""
 
     test: float = 0.2
     validation: float = 0.1
@@ -39,20 +39,20 @@ class Cut:
     def __post_init__(self) -> None:
         for name in ("test", "validation"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is a share from 0 to below 1, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be from 0 to below 1, not {getattr(self, name)}")
 
-    def order(self, given: Given) -> tuple[np.ndarray, dict[str, int]]:
-        """The rows in the order train, validation, test, and how many each has.
+    def order(self, lengths: SplitLengths) -> tuple[np.ndarray, dict[str, int]]:
+        """Return the rows in the order train, validation, test, and the number of each.
 
-        `given` are the lengths of what the file has of the three, one after the other; what it
-        has not is taken from the training samples.
+        `lengths` holds the lengths of the splits in the file; a missing split is held out from the
+        training samples.
         """
         start, parts = 0, {}
         for name in ("train", "validation", "test"):
-            parts[name] = np.arange(start, start + given.get(name, 0))
-            start += given.get(name, 0)
+            parts[name] = np.arange(start, start + lengths.get(name, 0))
+            start += lengths.get(name, 0)
         for name in ("test", "validation"):
-            if name not in given:
+            if name not in lengths:
                 kept, held = held_out(len(parts["train"]), getattr(self, name), self.seed)
                 parts[name], parts["train"] = parts["train"][held], parts["train"][kept]
         order = np.concatenate([parts[name] for name in ("train", "validation", "test")])
@@ -60,18 +60,18 @@ class Cut:
 
 
 def held_out(size: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that stay and those that are held out, as scikit-learn's `train_test_split`."""
+    """Return the rows to keep and those to hold out, as scikit-learn's `train_test_split` does."""
     held = int(np.ceil(share * size))
     order = np.random.RandomState(seed).permutation(size)
     return order[held:], order[:held]
 
 
 def first_of_each(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The rows that no earlier row equals, in their order: `drop_duplicates` of pandas."""
+    """Return the rows without later duplicates, as pandas' `drop_duplicates` does."""
     suspects = np.flatnonzero(_repeated(_row_hash(x, y)))
     if not len(suspects):
         return np.arange(len(x))
-    rows = np.column_stack([x[suspects] + 0.0, y[suspects]])  # -0.0 + 0.0 is 0.0: they are equal
+    rows = np.column_stack([x[suspects] + 0.0, y[suspects]])  # -0.0 becomes 0.0
     _, first = np.unique(rows, axis=0, return_index=True)
     keep = np.ones(len(x), dtype=bool)
     keep[np.delete(suspects, first)] = False
@@ -79,7 +79,7 @@ def first_of_each(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _row_hash(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A number per row; equal rows have equal ones."""
+    """Return a hash for each row."""
     code = y.astype(np.uint64)
     for column in x.T:
         bits = (column.astype(np.float64) + 0.0).view(np.uint64)
@@ -97,7 +97,7 @@ def _repeated(codes: np.ndarray) -> np.ndarray:
 
 
 def standardize(x: np.ndarray, fit: int) -> np.ndarray:
-    """`x` as float32 with the mean and spread of its first `fit` rows taken out, by column.
+    """Standardise the columns of `x` by the statistics of its first `fit` rows, as float32.
 
     Computed in double precision, as scikit-learn's `StandardScaler` does.
     """
@@ -110,7 +110,7 @@ def standardize(x: np.ndarray, fit: int) -> np.ndarray:
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation by column; a constant column has the deviation 1."""
+    """Return the mean and standard deviation of each column; for a constant column, 1."""
     blocks = [x[start : start + BLOCK] for start in range(0, len(x), BLOCK)]
     mean = np.sum([block.sum(0, dtype=np.float64) for block in blocks], axis=0) / len(x)
     rest, square = np.zeros_like(mean), np.zeros_like(mean)
@@ -125,7 +125,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Codes 0, 1, … and names of classes: the distinct labels in their order."""
+    """Return the class codes 0, 1, … of the labels, and the sorted names of the classes."""
     _check_labelled(labels, file)
     names, codes = np.unique(_as_numbers(labels), return_inverse=True)
     if names.dtype.kind == "f" and (odd := names[(names != names.round()) | np.isinf(names)]).size:
@@ -147,7 +147,7 @@ def _check_labelled(labels: np.ndarray, file: Path) -> None:
 
 
 def _as_numbers(labels: np.ndarray) -> np.ndarray:
-    """Words that are all numbers are sorted as numbers: 2 before 10."""
+    """Return labels that are all numbers as numbers, to sort 2 before 10."""
     if labels.dtype.kind not in "US":
         return labels
     try:
@@ -176,7 +176,7 @@ def check_finite(file: Path, x: np.ndarray, features: Sequence[str] = ()) -> Non
 
 
 def check_classes(file: Path, y: np.ndarray, classes: Sequence[str]) -> None:
-    """Refuse a table in which a class has no sample, or that has but one class."""
+    """Refuse a table with only one class, or with a class without samples."""
     if len(classes) < 2:
         raise ValueError(
             f"{file}: all labels are {', '.join(classes)}; at least two classes are needed"
@@ -184,19 +184,19 @@ def check_classes(file: Path, y: np.ndarray, classes: Sequence[str]) -> None:
     missing = np.flatnonzero(np.bincount(y, minlength=len(classes)) == 0).tolist()
     if missing:
         raise ValueError(
-            f"{file}: no sample of class {', '.join(classes[i] for i in missing)} among {len(y)}; "
-            f"the file is incomplete; download it again"
+            f"{file}: none of the {len(y)} samples is of class "
+            f"{', '.join(classes[i] for i in missing)}; the file is incomplete: download it again"
         )
 
 
 def prepare(
     table: LabelledTable, order: np.ndarray, rows: Mapping[str, int], *, standardize_by: int | None
 ) -> PreparedData:
-    """The samples in `order`, standardised by the first `standardize_by` of them, as tensors."""
+    """Return the samples in `order`, standardised by the first `standardize_by`, as tensors."""
     x = table.x[order]
     if standardize_by is not None:
         x = standardize(x, standardize_by)
-    elif x.dtype != np.uint8 or x.ndim == 2:  # bytes of pictures stay bytes
+    elif x.dtype != np.uint8 or x.ndim == 2:  # bytes of images stay bytes
         x = x.astype(np.float32)
     return PreparedData(
         torch.from_numpy(x),

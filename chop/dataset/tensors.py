@@ -1,4 +1,4 @@
-"""Splits that lie in memory as tensors, and a loader that slices them instead of collating."""
+"""Splits stored as tensors in memory, and a loader that slices batches instead of collating."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import Dataset
 
-Prepare = Callable[[Tensor], Tensor]  # a batch as stored -> a batch as the model takes it
-Augment = Callable[[Tensor, Generator], Tensor]  # a stored batch -> a varied one, on its device
+Prepare = Callable[[Tensor], Tensor]  # stored batch -> input of the model
+Augment = Callable[[Tensor, Generator], Tensor]  # stored batch -> augmented batch, on its device
 
-CHUNK_BYTES = 1 << 20  # samples are gathered in pieces that stay in the cache of a core
+CHUNK_BYTES = 1 << 20  # samples are gathered in chunks that fit in a core's cache
 
 
 class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
-    """One split: samples `x` (N, …) and labels `y` (N,), as stored; whole batches are prepared.
+    """One split: stored samples `x` (N, …) and labels `y` (N,).
 
-    Images may be stored as bytes: `prepare` turns a batch into normalised floats on its device.
-    `augment` varies a stored batch before that; only loaders that shuffle (training) apply it.
+    `prepare` turns a stored batch into inputs of the model, for instance bytes of images into
+    normalised floats. Before that, loaders that shuffle (for training) apply `augment`.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def fingerprint(self) -> str:
-        """What tells these samples from any others: a hash of them as stored."""
+        """Hash of the stored samples and labels."""
         if self._fingerprint is None:
             self._fingerprint = fingerprint(self.x, self.y)
         return self._fingerprint
 
     def to(self, device: torch.device | str) -> TensorSplit:
-        """The same split on `device`; itself if it is there already."""
+        """Return the split on `device`, or itself if it is on that device."""
         x, y = self.x.to(device), self.y.to(device)
         if x is self.x and y is self.y:
             return self
@@ -69,7 +69,7 @@ class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
 
 
 def fingerprint(*tensors: Tensor) -> str:
-    """`sha256:…` of the types, shapes and values of `tensors`."""
+    """Return the hash `sha256:…` of the types, shapes and values of `tensors`."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
@@ -78,12 +78,12 @@ def fingerprint(*tensors: Tensor) -> str:
 
 
 def epoch_order(size: int, *, seed: int, epoch: int) -> Tensor:
-    """The order of the samples in one epoch: a function of `seed` and `epoch` alone."""
+    """Return the order of the samples in one epoch, which depends only on `seed` and `epoch`."""
     return torch.randperm(size, generator=Generator().manual_seed(_mixed(seed, epoch)))
 
 
 def _mixed(*numbers: int) -> int:
-    """One 63-bit seed from several numbers: neighbours give unrelated streams."""
+    """Hash several numbers to one 63-bit seed, so that similar numbers give unrelated streams."""
     mixed = 0x9E3779B97F4A7C15
     for number in numbers:
         mixed = (mixed ^ (number & 0xFFFFFFFFFFFFFFFF)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
@@ -93,10 +93,10 @@ def _mixed(*numbers: int) -> int:
 
 @dataclass(frozen=True)
 class EpochPass:
-    """One pass over the samples in an order of its own, shared by `world` processes.
+    """One shuffled pass over the samples, divided among `world` processes.
 
-    Nothing has to be remembered to return to any batch of it: order and augmentation follow from
-    `seed`, `epoch` and the number of the batch.
+    Order and augmentation depend only on `seed`, `epoch` and the number of the batch, so a run can
+    resume at any batch.
     """
 
     seed: int
@@ -105,7 +105,7 @@ class EpochPass:
     world: int = 1
 
     def order(self, size: int) -> Tensor:
-        """The indices of this process; the shares are equally long, so some samples come twice."""
+        """Return the indices of this process; some samples repeat so that all shares are equal."""
         order = epoch_order(size, seed=self.seed, epoch=self.epoch)
         if self.world == 1:
             return order
@@ -113,7 +113,7 @@ class EpochPass:
         return order.repeat(-(-full // size))[:full][self.rank :: self.world]
 
     def reseed(self, generator: Generator, batch: int) -> None:
-        """Bring `generator` where it stands at the beginning of `batch`."""
+        """Set `generator` to its state at the start of `batch`."""
         generator.manual_seed(_mixed(self.seed, self.epoch, batch, self.rank + 1))
 
 
@@ -125,7 +125,7 @@ def batches(
     first: int = 0,
     device: torch.device | str | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of the split on `device` from `first` on; an `EpochPass` shuffles and augments."""
+    """Yield batches on `device`, starting with batch `first`; `shuffled` orders and augments."""
     device = torch.device(device) if device else split.x.device
     order = shuffled.order(len(split)) if shuffled else None
     if order is not None and order.device != split.x.device:
@@ -149,23 +149,23 @@ def _gathered(
     split: TensorSplit, order: Tensor | None, start: int, end: int
 ) -> tuple[Tensor, Tensor]:
     if order is None:
-        x = split.x[start:end]  # a model may work in place: what it gets is a copy
+        x = split.x[start:end]  # copied below, as a model may work in place
         return (x.clone() if split.prepare is None else x), split.y[start:end]
     index = order[start:end]
     return split.x.index_select(0, index), split.y.index_select(0, index)
 
 
 class TensorLoader:
-    """What a `DataLoader` is to its user, without a call per sample; `shuffle` is seeded.
+    """A `DataLoader` that slices whole batches instead of loading each sample.
 
-    Every pass over it is the next epoch; `epoch` may be set to return to an earlier one.
+    Each iteration is the next epoch of the seeded shuffle; set `epoch` to repeat an earlier one.
     """
 
     def __init__(
         self, dataset: TensorSplit, batch_size: int, *, shuffle: bool = False, seed: int = 0
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"batch_size is at least 1, not {batch_size}")
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
         self.seed, self.epoch = seed, 0
 

@@ -1,4 +1,4 @@
-"""Tables written as text: CSV and ARFF."""
+"""Tables in text files: CSV and ARFF."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from chop.options import did_you_mean
 
 BLOCK = 1 << 15  # lines at a time
 LONGEST_LABEL = 40
-LABELS = ("label", "class", "target")  # what a column of labels is usually called
+LABELS = ("label", "class", "target")  # usual names of the column of labels
 ATTRIBUTE = re.compile(r"@attribute\s+('[^']*'|\"[^\"]*\"|\S+)\s", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class _Text:
-    """The part of a file that holds the rows, and what is known about it before reading them."""
+    """The rows of a file, and what its header says about them."""
 
     file: Path
     names: Sequence[str]
     label: str
-    line: int  # where the rows begin, counted from 1
+    line: int  # number of the first row's line, from 1
     delimiter: str = ","
     comment: str | None = None
 
 
 def read_csv(file: Path, label: str | None = None) -> LabelledTable:
-    """A CSV file: a line of names (or none), numbers, and one column of labels."""
+    """Read a CSV file of numbers and one column of labels, with or without a header."""
     with _opened(file) as lines:
         first = lines.readline()
         delimiter = max(",;\t", key=first.count)
         names = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
-        named = _are_names(names)
-        if not named:  # the first line is a row already
+        has_header = _are_names(names)
+        if not has_header:
             names = [f"column {i + 1}" for i in range(len(names))]
             lines.seek(0)
         label = label_column(file, names, label)
-        return _read(_Text(file, names, label, 2 if named else 1, delimiter), lines)
+        return _read(_Text(file, names, label, 2 if has_header else 1, delimiter), lines)
 
 
 def read_arff(file: Path, label: str | None = None) -> LabelledTable:
-    """An ARFF file, as OpenML has them: attributes, then rows separated by commas."""
+    """Read an ARFF file, as OpenML publishes them: attributes, then rows separated by commas."""
     names: list[str] = []
     with _opened(file) as lines:
         for number, line in enumerate(lines, 1):
@@ -64,7 +64,7 @@ def read_arff(file: Path, label: str | None = None) -> LabelledTable:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[TextIO]:
-    """The file as text; one that is no text is refused."""
+    """Open the file as text; refuse a binary file."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             yield lines
@@ -73,7 +73,7 @@ def _opened(file: Path) -> Iterator[TextIO]:
 
 
 def _are_names(cells: Sequence[str]) -> bool:
-    """Whether the first line of a file names columns; a row has one word at most, its label."""
+    """Whether the first line is a header; a row has at most one word, its label."""
     words = [cell for cell in cells if not _is_number(cell)]
     counted = [cell for cell in cells if _is_number(cell)] == [
         str(i) for i in range(len(cells) - 1)
@@ -82,7 +82,7 @@ def _are_names(cells: Sequence[str]) -> bool:
 
 
 def label_column(file: Path, names: Sequence[str], label: str | None) -> str:
-    """The column of labels: the one asked for, one with a usual name, or the last."""
+    """Return the name of the column of labels: `label`, one with a usual name, or the last."""
     if label is not None:
         if label in names:
             return label
@@ -97,7 +97,7 @@ def label_column(file: Path, names: Sequence[str], label: str | None) -> str:
 
 
 def _read(text: _Text, lines: TextIO) -> LabelledTable:
-    """All rows of `text`: numbers, except for the labels."""
+    """Read all rows of `text`: numbers, except for the labels."""
     label = text.names.index(text.label)
     features = [i for i in range(len(text.names)) if i != label]
     kinds = [(f"f{i}", f"U{LONGEST_LABEL}" if i == label else "f8") for i in range(len(text.names))]
@@ -107,25 +107,25 @@ def _read(text: _Text, lines: TextIO) -> LabelledTable:
         xs.append(np.column_stack([records[f"f{i}"] for i in features]))
         labels = np.strings.strip(records[f"f{label}"], " '\"")
         if (labels == "").any():
-            raise ValueError(_blame(text, block, text.line + start))
+            raise ValueError(_problem(text, block, text.line + start))
         codes.append(_numbered(text, labels, words))
     if not words:
-        raise ValueError(f"{text.file} has no rows; fetch or write it again")
+        raise ValueError(f"{text.file} has no rows; download or write it again")
     ranks, classes = coded(np.array(list(words)), text.file)
     names = tuple(text.names[i] for i in features)
     return LabelledTable(np.concatenate(xs), ranks[np.concatenate(codes)], classes, names)
 
 
 def _numbered(text: _Text, labels: np.ndarray, words: dict[str, int]) -> np.ndarray:
-    """Numbers for labels: those that `words` has, and new ones for new words."""
+    """Return the numbers of the labels in `words`, to which new labels are added."""
     longest = np.strings.str_len(labels).max(initial=1)
     if longest == LONGEST_LABEL:
         raise ValueError(
             f"{text.file}: labels in column {text.label!r} are longer than {LONGEST_LABEL - 1} "
-            f"characters; give the name of the column of classes, or shorten them"
+            f"characters; set label to the column of classes, or shorten them"
         )
-    found, places = np.unique(labels.astype(f"U{longest}"), return_inverse=True)
-    numbers = [words.setdefault(word, len(words)) for word in found.tolist()]
+    distinct, places = np.unique(labels.astype(f"U{longest}"), return_inverse=True)
+    numbers = [words.setdefault(word, len(words)) for word in distinct.tolist()]
     return np.array(numbers, dtype=np.int64)[places]
 
 
@@ -139,7 +139,7 @@ def _blocks(lines: TextIO) -> Iterator[tuple[int, list[str]]]:
 
 def _parsed(text: _Text, block: list[str], line: int, kind: np.dtype) -> np.ndarray:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a block of blank lines is no news
+        warnings.simplefilter("ignore", UserWarning)  # about blocks of blank lines
         try:
             return np.loadtxt(
                 block,
@@ -150,11 +150,11 @@ def _parsed(text: _Text, block: list[str], line: int, kind: np.dtype) -> np.ndar
                 ndmin=1,
             )
         except ValueError as error:
-            raise ValueError(_blame(text, block, line) or f"{text.file}: {error}") from error
+            raise ValueError(_problem(text, block, line) or f"{text.file}: {error}") from error
 
 
-def _blame(text: _Text, block: list[str], line: int) -> str | None:
-    """The first line that is no row of the table, and why."""
+def _problem(text: _Text, block: list[str], line: int) -> str | None:
+    """Return what is wrong with the first line that is not a row of the table."""
     for number, cells in enumerate(csv.reader(block, delimiter=text.delimiter), line):
         if not cells or (text.comment and cells[0].startswith(text.comment)):
             continue
@@ -162,15 +162,15 @@ def _blame(text: _Text, block: list[str], line: int) -> str | None:
         if len(cells) != len(text.names):
             return (
                 f"{where}: {len(cells)} cells instead of {len(text.names)}; the file is damaged "
-                f"or was cut: fetch or write it again"
+                f"or truncated: download or write it again"
             )
         for name, cell in zip(text.names, cells, strict=True):
             if name == text.label and not cell.strip(" '\""):
                 return f"{where}: no label in column {name!r}; fill it in, or remove the row"
             if name != text.label and not _is_number(cell):
                 return (
-                    f"{where}: {cell!r} in column {name!r} is not a number; fill in, "
-                    f"encode or remove it (the column of labels is {text.label!r})"
+                    f"{where}: {cell!r} in column {name!r} is not a number; fill it in, "
+                    f"encode it or remove it (the column of labels is {text.label!r})"
                 )
     return None
 

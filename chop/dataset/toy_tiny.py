@@ -1,4 +1,4 @@
-"""Ten thousand random 2 × 2 pictures whose class is the sign of their sum."""
+"""Ten thousand random 2 × 2 images, classified by the sign of their sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INFO = MaseDatasetInfo(
 
 @dataset(INFO, "toy-tiny")
 def toy_tiny(split: Split) -> TensorSplit:
-    """Random 2 × 2 pictures; the class is whether their pixels sum to more than zero."""
+    """10,240 random 2 × 2 images per split; the class is whether the sum of pixels is positive."""
     random = np.random.RandomState(SPLITS.index(split))
     x = torch.from_numpy(random.uniform(-1, 1, (SIZE, 1, 2, 2)).astype(np.float32))
     return TensorSplit(x, (x.sum((1, 2, 3)) > 0).long())

@@ -1,4 +1,4 @@
-"""Networks to start from: one file a family."""
+"""Networks to start from, one file per family."""
 
 from chop.models.base import (
     MODELS,

@@ -1,4 +1,4 @@
-"""A model: what it is about (`MaseModelInfo`), and a function that builds it for a data set."""
+"""Models: each has a description (`MaseModelInfo`) and a function that builds it for a data set."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 Build = Callable[..., nn.Module]
 B = TypeVar("B", bound=Build)
 
-INFO_NAMES = ("info", "dataset_info")  # how builders name the data set that they build for
-# flag of a model -> the fact of a data set that makes the two fit, and how we call such data
+INFO_NAMES = ("info", "dataset_info")  # names of the builder's parameter for the data set
+# flag of a model -> the attribute that a matching data set has, and a description of such data
 INPUTS = {
     "physical_data_point_classification": ("num_features", "rows of features"),
     "image_classification": ("image_size", "images"),
@@ -55,12 +55,12 @@ INPUTS = {
 
 
 class UnknownModel(UnknownName, ValueError):
-    """No model of that name; scripts that catch either kind of error go on working."""
+    """An unknown model name; scripts may catch it as either of its base classes."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """`build(info, *, …)`; its keyword parameters are the options that the model understands."""
+    """`build(info, *, …)`; its keyword parameters are the options of the model."""
 
     info: MaseModelInfo
     build: Build
@@ -68,7 +68,7 @@ class ModelSpec:
     def make(
         self, data: MaseDatasetInfo | None, *, pretrained: bool, options: Mapping[str, Any]
     ) -> nn.Module:
-        """Build the model for `data`; what does not fit is refused before."""
+        """Build the model for `data`, after checking that they match."""
         parameters = inspect.signature(self.build).parameters
         takes_more = takes_any(self.build)
         owner = f"model {self.info.name!r}"
@@ -78,7 +78,7 @@ class ModelSpec:
         elif pretrained:
             raise ValueError(
                 f"MASE has no published weights for model {self.info.name!r}; "
-                f"give a checkpoint: checkpoint=… or, on the command line, --load"
+                f"load your own with `checkpoint`"
             )
         info_name = next((name for name in INFO_NAMES if name in parameters), None)
         if info_name or takes_more:
@@ -93,17 +93,19 @@ class ModelSpec:
         return {k: v for k, v in parameters if k not in (*INFO_NAMES, "pretrained")}
 
     def _check_data(self, data: MaseDatasetInfo | None) -> None:
-        me = f"model {self.info.name!r}"
+        owner = f"model {self.info.name!r}"
         if not isinstance(data, MaseDatasetInfo):
             raise TypeError(
-                f"{me} needs dataset_info, such as get_dataset_info('jsc'); got {data!r}"
+                f"{owner} needs dataset_info, such as get_dataset_info('jsc'); got {data!r}"
             )
-        inputs = [given for flag, given in INPUTS.items() if getattr(self.info, flag)]
-        if inputs and not any(getattr(data, fact) for fact, _ in inputs):
-            wanted = " or ".join(f"{words} ({fact})" for fact, words in inputs)
-            raise ValueError(f"{me} takes {wanted}, but data set {data.name!r} has {_input(data)}")
+        inputs = [needed for flag, needed in INPUTS.items() if getattr(self.info, flag)]
+        if inputs and not any(getattr(data, attribute) for attribute, _ in inputs):
+            wanted = " or ".join(f"{words} ({attribute})" for attribute, words in inputs)
+            raise ValueError(
+                f"{owner} takes {wanted}, but data set {data.name!r} has {_input(data)}"
+            )
         if "cls" in self.info.tasks and not data.num_classes:
-            raise ValueError(f"{me} needs num_classes, but data set {data.name!r} has none")
+            raise ValueError(f"{owner} needs num_classes, but data set {data.name!r} has none")
 
 
 def _input(data: MaseDatasetInfo) -> str:
@@ -116,11 +118,11 @@ MODELS: Registry[ModelSpec] = Registry("model", package="chop.models")
 
 
 def _file(spec: ModelSpec, *aliases: str, again: bool = False) -> None:
-    """Register `spec`; the same builder once more, as in a notebook cell, replaces itself."""
+    """Register `spec`; a builder that is defined again, as in a notebook cell, replaces itself."""
     for name in (spec.info.name, *aliases):
-        # `in` loads the package's own models first: a clash is told to the one who causes it
-        there = MODELS[name].build if name in MODELS else None
-        same = _home(there) == _home(spec.build)
+        # `in` loads the package's models first, so that a clash is reported here
+        registered = MODELS[name].build if name in MODELS else None
+        same = _home(registered) == _home(spec.build)
         MODELS.register(name, replace=again or same)(spec)
 
 
@@ -138,7 +140,7 @@ def model(
 ) -> Callable[[B], B]:
     """Register `build(info, *, …) -> nn.Module` as the model `name`.
 
-    `flags` are those of `MaseModelInfo`; without any, the model classifies what its type works on.
+    `flags` are those of `MaseModelInfo`; by default, the model classifies data of its task type.
     """
     classifies = ABILITIES.get(task_type, ())[:1]
     flags = flags or dict.fromkeys(classifies, True)
@@ -170,7 +172,7 @@ def register_mase_model(
 
 
 def register_mase_checkpoint(checkpoint: str) -> Callable[[B], B]:
-    """Let a function build `checkpoint`, one of those that a registered model has named."""
+    """Register the builder of `checkpoint`, which a registered model has listed."""
 
     def add(build: B) -> B:
         info = get_model_info(checkpoint)
@@ -181,7 +183,7 @@ def register_mase_checkpoint(checkpoint: str) -> Callable[[B], B]:
 
 
 class ModelFamily(MutableMapping[str, dict[str, Any]]):
-    """The models of one kind, as the labs extend them: `{name: {"model": build, "info": info}}`."""
+    """The models of one kind as the dict that the labs use: {name: {"model": …, "info": …}}."""
 
     def __init__(self, title: str, has: Callable[[MaseModelInfo], bool]) -> None:
         self._title, self._has = title, has
@@ -202,8 +204,8 @@ class ModelFamily(MutableMapping[str, dict[str, Any]]):
                 f"MaseModelInfo(…)}}; got {entry!r}"
             )
         if not isinstance(entry["info"], MaseModelInfo):
-            raise TypeError(f"the info of {name!r} is MaseModelInfo(…), not {entry['info']!r}")
-        # labs copy the info of another model and leave its name in it: ours is the key
+            raise TypeError(f"the info of {name!r} must be MaseModelInfo(…), not {entry['info']!r}")
+        # the labs copy the info of another model with its name; the key is the right name
         info = replace(entry["info"], name=name)
         if not self._has(info):
             raise ValueError(
@@ -233,7 +235,7 @@ def _find(name: str | None) -> ModelSpec:
 
 
 def get_model_info(name: str) -> MaseModelInfo:
-    """What the model `name` is about."""
+    """Return the description of the model `name`."""
     return _find(name).info
 
 
@@ -248,8 +250,7 @@ def get_model(
 ) -> nn.Module:
     """Build the model `name` for a data set, with random weights or those in `checkpoint`.
 
-    `options` are the builder's own. Scripts that call the name of the model `checkpoint` and give
-    nothing else first work too.
+    `options` are those of the model. Older scripts may pass the name of the model as `checkpoint`.
     """
     if name is None and checkpoint is not None:
         name, checkpoint = str(checkpoint), None
@@ -264,7 +265,7 @@ def get_model(
     if not isinstance(built, nn.Module):
         raise ValueError(
             f"the builder of model {spec.info.name!r} returned {built!r}, not a module; "
-            f"is a return missing in it?"
+            f"add a return statement"
         )
     if checkpoint is not None:
         load_model(checkpoint, "auto", built)
@@ -282,14 +283,16 @@ def _check_task(info: MaseModelInfo, task: str) -> None:
 
 
 def get_tokenizer(name: str, checkpoint: str | Path | None = None) -> Any:
-    """The tokenizer of a language model."""
+    """Return the tokenizer of a language model."""
     info = get_model_info(name)
     if not info.is_nlp_model:
-        raise ValueError(f"model {name!r} works on {info.task_type!s} data: it has no tokenizer")
+        raise ValueError(
+            f"model {name!r} has no tokenizer, as its data are of type {info.task_type!s}"
+        )
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
         raise ImportError(
-            'tokenizers need another package: .venv/bin/pip install -c constraints.txt -e ".[hf]"'
+            'tokenizers need transformers: .venv/bin/pip install -c constraints.txt -e ".[hf]"'
         ) from error
     return transformers.AutoTokenizer.from_pretrained(str(checkpoint or name))

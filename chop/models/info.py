@@ -1,4 +1,4 @@
-"""What a model is about: where it is from, what it works on, what it can do."""
+"""Descriptions of models: source, type of data, tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ModelSource(StrEnum):
 
 
 class ModelTaskType(StrEnum):
-    """What kind of data a model works on."""
+    """The type of data that a model works on."""
 
     NLP = "nlp"
     VISION = "vision"
@@ -34,7 +34,7 @@ class ModelTaskType(StrEnum):
     SPEECH = "speech"
 
 
-# what a model of a type must be able to do: at least one of these flags is set
+# a model of each type must have at least one of these flags
 ABILITIES: dict[str, tuple[str, ...]] = {
     ModelTaskType.NLP: ("sequence_classification", "seq2seqLM", "causal_LM"),
     ModelTaskType.VISION: (
@@ -45,7 +45,7 @@ ABILITIES: dict[str, tuple[str, ...]] = {
     ),
     ModelTaskType.PHYSICAL: ("physical_data_point_classification",),
 }
-# `--task` in its two spellings, and the flags of models that can do it
+# short names of the tasks, and the flags of the models that support each
 TASKS: dict[str, tuple[str, ...]] = {
     "cls": (
         "image_classification",
@@ -64,7 +64,7 @@ def _is_of(task_type: ModelTaskType) -> property:
 
 @dataclass(frozen=True)
 class MaseModelInfo:
-    """What a model is about; source and task type may be given as their names."""
+    """Description of a model; source and task type may be given by name."""
 
     name: str
     model_source: ModelSource | str
@@ -91,27 +91,27 @@ class MaseModelInfo:
                 f"model {self.name!r} is of type {task_type.value!r}, "
                 f"so it needs {' or '.join(f'{flag}=True' for flag in needed)}"
             )
-        changed = [f for f in ("is_quantized", "is_lora", "is_sparse") if getattr(self, f)]
-        if len(changed) > 1:
-            raise ValueError(f"model {self.name!r} can be only one of {', '.join(changed)}")
-        if changed and source is not ModelSource.MANUAL:
+        variants = [f for f in ("is_quantized", "is_lora", "is_sparse") if getattr(self, f)]
+        if len(variants) > 1:
+            raise ValueError(f"model {self.name!r} can be only one of {', '.join(variants)}")
+        if variants and source is not ModelSource.MANUAL:
             raise ValueError(
-                f"model {self.name!r} has {changed[0]}=True, which only models of "
-                f"model_source='manual' may have, not {source.value!r}"
+                f"model {self.name!r} has {variants[0]}=True, which needs "
+                f"model_source='manual', not {source.value!r}"
             )
 
     def _member(self, field: str, members: type[E]) -> E:
-        given = getattr(self, field)
-        if given not in list(members):
-            problem = unknown(field, given, [member.value for member in members])
+        name = getattr(self, field)
+        if name not in list(members):
+            problem = unknown(field, name, [member.value for member in members])
             raise ValueError(f"model {self.name!r}: {problem}")
-        member = members(given)
+        member = members(name)
         object.__setattr__(self, field, member)
         return member
 
     @property
     def tasks(self) -> list[str]:
-        """The values of `--task` that the model can be trained for."""
+        """Short names of the tasks that the model can be trained for."""
         return [task for task, flags in TASKS.items() if any(getattr(self, f) for f in flags)]
 
     is_nlp_model = _is_of(ModelTaskType.NLP)

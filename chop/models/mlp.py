@@ -1,4 +1,4 @@
-"""A multi-layer perceptron by its widths."""
+"""Multi-layer perceptrons of any widths."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from chop.models.physical import SeqBlocks, relu
 
 
 class MLP(SeqBlocks):
-    """Linear layers of `widths` from input to output, with a ReLU after each but the last."""
+    """Linear layers of `widths`, from input to output, with a ReLU after all but the last."""
 
     def __init__(
         self, *widths: int, flatten: bool = False, batch_norm: bool = False, dropout: float = 0.0
     ) -> None:
         layers: list[nn.Module] = [nn.Flatten()] if flatten else []
         *hidden, last = pairwise(widths)
-        for before, after in hidden:
-            layers.append(nn.Linear(before, after))
+        for num_inputs, num_outputs in hidden:
+            layers.append(nn.Linear(num_inputs, num_outputs))
             if batch_norm:
-                layers.append(nn.BatchNorm1d(after))
+                layers.append(nn.BatchNorm1d(num_outputs))
             layers.append(relu())
             if dropout:
                 layers.append(nn.Dropout(dropout))
@@ -39,9 +39,9 @@ def mlp(
     batch_norm: bool = False,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Layers of the widths `hidden` with ReLUs between; images are flattened."""
+    """Multi-layer perceptron with hidden layers of widths `hidden`; images are flattened."""
     if any(width < 1 for width in hidden):
-        raise ValueError(f"hidden is a list of widths such as [64, 32], not {hidden!r}")
+        raise ValueError(f"hidden must be a list of positive widths, not {hidden!r}")
     inputs = info.num_features or math.prod(info.image_size or ())
     return MLP(
         inputs,

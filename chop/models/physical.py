@@ -1,6 +1,6 @@
-"""The labs' networks for jets (JSC): a few layers from a row of features to classes.
+"""The labs' networks for jet substructure classification (JSC): small perceptrons.
 
-All end in a ReLU, so that their outputs are never negative, and work in place, as in the labs.
+As in the labs, all end in a ReLU, so their outputs are never negative, and work in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def relu() -> nn.ReLU:
 
 
 class SeqBlocks(nn.Module):
-    """Layers in a row, in the attribute by which the labs know them."""
+    """A sequence of layers, in the attribute that the labs use."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class SeqBlocks(nn.Module):
 
 
 class JSC_Toy(SeqBlocks):
-    """Two hidden layers of eight, normalised before every activation."""
+    """Two hidden layers of 8, with batch normalisation before every activation."""
 
     def __init__(self, info: MaseDatasetInfo) -> None:
         features, classes = info["num_features"], info["num_classes"]
@@ -84,7 +84,7 @@ class JSC_S(nn.Module):
 
 
 class JSC_Three_Linear_Layers(SeqBlocks):
-    """Two hidden layers of sixteen, which lab 4 widens; with activations between, or without."""
+    """Two hidden layers of 16, which lab 4 widens, with or without ReLUs between them."""
 
     def __init__(self, info: MaseDatasetInfo, *, relu_between: bool = True) -> None:
         features, classes = info["num_features"], info["num_classes"]
@@ -98,23 +98,23 @@ class JSC_Three_Linear_Layers(SeqBlocks):
 
 @physical_model("jsc-toy")
 def get_jsc_toy(info: MaseDatasetInfo) -> nn.Module:
-    """Two hidden layers of 8, with batch normalisation: 327 parameters on JSC."""
+    """Two hidden layers of 8 with batch normalisation: 327 parameters on JSC."""
     return JSC_Toy(info)
 
 
 @physical_model("jsc-tiny")
 def get_jsc_tiny(info: MaseDatasetInfo) -> nn.Module:
-    """One linear layer after a batch normalisation: 117 parameters on JSC."""
+    """One linear layer with batch normalisation: 117 parameters on JSC."""
     return JSC_Tiny(info)
 
 
 @physical_model("jsc-s")
 def get_jsc_s(info: MaseDatasetInfo) -> nn.Module:
-    """Hidden layers of 64, 32, 32, 32."""
+    """Hidden layers of 64, 32, 32 and 32 with batch normalisation."""
     return JSC_S(info)
 
 
 @physical_model("jsc-three-linear", "jsc-d")
 def get_jsc_three_linear(info: MaseDatasetInfo, *, relu_between: bool = True) -> nn.Module:
-    """Hidden layers of 16, 16, which lab 4 widens; `relu_between=False` leaves them linear."""
+    """Two hidden layers of 16, which lab 4 widens; `relu_between=False` omits their ReLUs."""
     return JSC_Three_Linear_Layers(info, relu_between=relu_between)

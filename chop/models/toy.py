@@ -1,4 +1,4 @@
-"""Toys: networks small enough to look at every number in them."""
+"""Toy networks, small enough to inspect every number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ toy_model = partial(model, task_type=ModelTaskType.VISION, model_source=ModelSou
 
 
 class ToyNet(nn.Module):
-    """Two hidden layers of eight on the flattened picture."""
+    """Two hidden layers of 8 on the flattened image."""
 
     def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class ToyNet(nn.Module):
 
 
 class ToyTiny(nn.Module):
-    """One linear layer and a ReLU; a second pair is there and never used."""
+    """One linear layer and a ReLU; a second pair is never used."""
 
     def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class ToyTiny(nn.Module):
 
 
 class ToyConvNet(nn.Module):
-    """Convolutions over the picture, then over the row of its pixels."""
+    """2D convolutions over the image, then 1D convolutions over its flattened pixels."""
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
@@ -73,12 +73,12 @@ class ToyConvNet(nn.Module):
 
 @torch.fx.wrap
 def smooth_step(x: Tensor) -> Tensor:
-    """A function that no table of ops knows, and that stays one node of the graph."""
+    """A function that is not in the table of ops; it stays one node of the graph."""
     return x * torch.sigmoid(2 * x)
 
 
 class ToyCustomFnNet(nn.Module):
-    """A hidden layer whose activation is a function of our own."""
+    """A hidden layer with a user-defined activation function."""
 
     def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -92,23 +92,23 @@ class ToyCustomFnNet(nn.Module):
 
 @toy_model("toy")
 def get_toynet(info: MaseDatasetInfo) -> nn.Module:
-    """Two hidden layers of 8 on flattened pictures: 130 parameters on toy_tiny."""
+    """Two hidden layers of 8 on flattened images: 130 parameters on toy_tiny."""
     return ToyNet(info["image_size"], info["num_classes"])
 
 
 @toy_model("toy_tiny")
 def get_toy_tiny(info: MaseDatasetInfo) -> nn.Module:
-    """One linear layer that is used and one that is not: 16 parameters on toy_tiny."""
+    """One linear layer, and one that is never used: 16 parameters on toy_tiny."""
     return ToyTiny(info["image_size"], info["num_classes"])
 
 
 @toy_model("toy_convnet")
 def get_toy_convnet(info: MaseDatasetInfo) -> nn.Module:
-    """Two- and one-dimensional convolutions."""
+    """Two 2D and two 1D convolutions, and a linear layer."""
     return ToyConvNet(image_shape(info, at_least=2)[0], info["num_classes"])
 
 
 @toy_model("toy_custom_fn")
 def get_toy_custom_fn(info: MaseDatasetInfo) -> nn.Module:
-    """A hidden layer whose activation is a user-defined function."""
+    """A hidden layer of 8 with a user-defined activation function."""
     return ToyCustomFnNet(info["image_size"], info["num_classes"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# name -> file; imported when asked for, since some of them bring torch
+# name -> file; imported on first use, as some of them import torch
 HOMES = {
     "InputGenerator": "get_input",
     "deepgetattr": "utils",

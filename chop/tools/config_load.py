@@ -1,4 +1,4 @@
-"""TOML files that say "NA" for None, and the table that shows where each option came from."""
+"""TOML files, in which "NA" stands for None, and the table of options and their sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 NA = "NA"
 HEADERS = ("Name", "Default", "Config. File", "Manual Override", "Effective")
 MAX_WIDTH = 24
-DEEPEST = 100  # tables and lists inside each other
+DEEPEST = 100  # levels of nested tables and lists
 GRAY = "\033[38;5;8m{}\033[0m"
 
 
@@ -35,20 +35,20 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         _check_limits(table)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: this is not valid TOML: {error}") from error
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
     except RecursionError as error:
         raise ValueError(
-            f"{path}: tables and lists are nested more than {DEEPEST} deep; flatten them"
+            f"{path}: tables and lists are nested more than {DEEPEST} levels deep; flatten them"
         ) from error
-    except (OverflowError, ValueError) as error:  # Python reads no thousands of digits
+    except (OverflowError, ValueError) as error:  # Python refuses thousands of digits
         raise ValueError(
-            f"{path}: a whole number is beyond 64 bits; write a smaller one, or 1e30 for 10**30"
+            f"{path}: an integer exceeds 64 bits; write a smaller one, or a float such as 1e30"
         ) from error
     return {key: convert_str_na_to_none(value) for key, value in table.items()}
 
 
 def _check_limits(value: Any, depth: int = 0) -> None:
-    """Refuse depths that later readers could not follow, and numbers that TOML does not have."""
+    """Refuse nesting that would exhaust the stack, and integers beyond the range of TOML."""
     if depth > DEEPEST:
         raise RecursionError
     if isinstance(value, dict | list):
@@ -59,14 +59,14 @@ def _check_limits(value: Any, depth: int = 0) -> None:
 
 
 def save_config(config: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a TOML file, and the folders above it; None is written as "NA"."""
+    """Write a TOML file and its parent directories; None is written as "NA"."""
     import tomlkit
 
     write_whole(Path(path), tomlkit.dumps(convert_none_to_str_na(config)))
 
 
 def convert_str_na_to_none(value: Any) -> Any:
-    """A copy in which every "NA" is None.
+    """Return a copy in which every "NA" is None.
 
     >>> convert_str_na_to_none({"name": "NA", "widths": [8, "NA"]})
     {'name': None, 'widths': [8, None]}
@@ -75,7 +75,7 @@ def convert_str_na_to_none(value: Any) -> Any:
 
 
 def convert_none_to_str_na(value: Any) -> Any:
-    """A copy in which every None is "NA", as TOML has no null.
+    """Return a copy in which every None is "NA", as TOML has no null.
 
     >>> convert_none_to_str_na({"name": None, "size": (1, None)})
     {'name': 'NA', 'size': (1, 'NA')}
@@ -94,17 +94,17 @@ def _replaced(value: Any, old: object, new: object) -> Any:
 def post_parse_load_config(
     args: argparse.Namespace, defaults: Mapping[str, Any]
 ) -> argparse.Namespace:
-    """Merge defaults, the file `args.config` and what was parsed; print the table of it.
+    """Merge defaults, the file `args.config` and the parsed arguments, and print their table.
 
-    An attribute counts as given when it differs from its default. A parser with
-    `argument_default=argparse.SUPPRESS` tells more: what it left out was not given.
+    An argument overrides the file if it differs from its default. With a parser that has
+    `argument_default=argparse.SUPPRESS`, it also does if it equals its default.
     """
-    given = vars(args)
-    file = load_config(given["config"]) if given.get("config") else None
-    manual = {key: value for key, value in given.items() if value != defaults.get(key)}
+    parsed = vars(args)
+    file = load_config(parsed["config"]) if parsed.get("config") else None
+    manual = {key: value for key, value in parsed.items() if value != defaults.get(key)}
     names = [name for name in defaults if name != "config"]
     known = {key: value for key, value in (file or {}).items() if key in names}
-    effective = {**defaults, **given, **known, **manual}
+    effective = {**defaults, **parsed, **known, **manual}
     print(option_table(names, defaults, file, manual, effective))  # noqa: T201 -- the labs' helper
     return argparse.Namespace(**effective)
 
@@ -116,12 +116,12 @@ def option_table(
     manual: Mapping[str, Any],
     effective: Mapping[str, Any],
 ) -> str:
-    """A row per option: default < file < manual override; what lost is gray on a terminal."""
+    """Return a table with a row per option; overridden values are gray on a terminal."""
     from tabulate import tabulate
 
-    lost = GRAY if _in_colour() else "{}"
+    overridden = GRAY if _in_colour() else "{}"
     sources = (defaults, file or {}, manual, effective)
-    rows = [_cells(name, *sources, lost=lost) for name in names]
+    rows = [_cells(name, *sources, overridden) for name in names]
     headers = list(HEADERS)
     if file is None:
         column = headers.index("Config. File")
@@ -142,26 +142,26 @@ def _cells(
     file: Mapping[str, Any],
     manual: Mapping[str, Any],
     effective: Mapping[str, Any],
-    lost: str,
+    overridden: str,
 ) -> list[str]:
-    in_file, overridden = name in file, name in manual
+    in_file, is_manual = name in file, name in manual
     return [
         _cell(name),
-        _cell(defaults[name], lost if in_file or overridden else "{}"),
-        _cell(file[name], lost if overridden else "{}") if in_file else "",
-        _cell(manual[name]) if overridden else "",
+        _cell(defaults[name], overridden if in_file or is_manual else "{}"),
+        _cell(file[name], overridden if is_manual else "{}") if in_file else "",
+        _cell(manual[name]) if is_manual else "",
         _cell(effective[name]),
     ]
 
 
 def _cell(value: Any, style: str = "{}") -> str:
-    """At most so wide; tabulate's own wrapping would turn the text False into True."""
+    """Wrap a value to `MAX_WIDTH`; tabulate's wrapping would turn the text False into True."""
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return "\n".join(style.format(line) for line in textwrap.wrap(text, MAX_WIDTH))
 
 
 def _in_colour() -> bool:
-    """On a terminal, or where the user asks for colours; never where the user asks for none."""
+    """Whether to print colours: on a terminal, unless NO_COLOR or FORCE_COLOR decides."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()

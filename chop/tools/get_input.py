@@ -16,7 +16,7 @@ __all__ = ["InputGenerator", "get_cf_args", "get_dummy_input"]
 
 LOADERS = ("train", "val", "test")
 TEXT = ("input_ids", "attention_mask", "token_type_ids", "labels")
-# what a language model of each task is given; what a sample has not is left out
+# inputs of a language model for each task; those that a sample lacks are omitted
 TEXT_INPUTS = {
     "cls": TEXT,
     "lm": TEXT,
@@ -25,9 +25,9 @@ TEXT_INPUTS = {
 
 
 class InputGenerator:
-    """Yields `{"x": batch}`, or the named inputs of a language model; every `iter` starts anew.
+    """Yields `{"x": batch}`, or the named inputs of a language model; `iter` starts again.
 
-    With `model`, the batch has the name of the first argument of its `forward`.
+    With `model`, the key is the name of the first argument of its `forward`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class InputGenerator:
         if which_dataloader not in LOADERS:
             raise ValueError(unknown("dataloader", which_dataloader, LOADERS))
         if max_batches is not None and max_batches < 1:
-            raise ValueError(f"max_batches is at least 1, or None for all, not {max_batches}")
+            raise ValueError(f"max_batches must be at least 1, or None for all, not {max_batches}")
         self.model_info, self.task = model_info, _checked(task, model_info)
         self.max_batches, self.input_name = max_batches, _input_name(model)
         self.batch_size = data_module.batch_size
@@ -74,10 +74,10 @@ def get_dummy_input(
     *,
     model: nn.Module | None = None,
 ) -> dict[str, Tensor]:
-    """The first training batch (of text: one sample) on `device`, as arguments of the model.
+    """Return the first training batch (for text, one sample) on `device`, as model arguments.
 
-    The input has the name that the `forward` of `model` gives it, `x` without a model. On the
-    default device, `meta`, tensors have shapes but no values; `"cpu"` gives the values.
+    The key is the name of the first argument of the `forward` of `model`, or `x` without a model.
+    On the default device, `meta`, tensors have no values; use `"cpu"` to get them.
     """
     assert data_module.train_dataset is not None, "call data_module.setup() first"
     task, name = _checked(task, model_info), _input_name(model)
@@ -90,27 +90,27 @@ def get_dummy_input(
 
 
 def get_cf_args(model_info: MaseModelInfo | None, task: str, model: nn.Module) -> dict[str, Any]:
-    """The arguments of `forward` that tracing fixes to constants, as it cannot branch on them."""
+    """Return the arguments of `forward` that tracing fixes, as it cannot branch on them."""
     patched = getattr(model, "patched_nodes", None)
     if patched:
         return dict(patched["concrete_forward_args"])
     if not _is_text(model_info):
         return {}
-    given = TEXT_INPUTS[_checked(task, model_info)]
+    inputs = TEXT_INPUTS[_checked(task, model_info)]
     return {
         name: parameter.default
         for name, parameter in inspect.signature(model.forward).parameters.items()
-        if name not in given and parameter.default is not inspect.Parameter.empty
+        if name not in inputs and parameter.default is not inspect.Parameter.empty
     }
 
 
 def _is_text(model_info: MaseModelInfo | None) -> bool:
-    """Whether the model reads text; a model nobody described takes pictures or features."""
+    """Whether the model reads text; one without a description takes images or features."""
     return model_info is not None and model_info.is_nlp_model
 
 
 def _checked(task: str, model_info: MaseModelInfo | None) -> str:
-    """The short name of a task that such a model can have."""
+    """Return the short name of a task that the model supports."""
     known = [*TEXT_INPUTS] if _is_text(model_info) else ["cls"]
     short = TASK_NAMES.get(task, task)
     if short not in known:
@@ -119,7 +119,7 @@ def _checked(task: str, model_info: MaseModelInfo | None) -> str:
 
 
 def _input_name(model: nn.Module | None) -> str:
-    """What the first argument of `forward` is called; `x` if it has no name."""
+    """Return the name of the first argument of `forward`; `x` if it has no name."""
     if model is None:
         return "x"
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

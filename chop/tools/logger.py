@@ -16,5 +16,5 @@ def set_logging_verbosity(level: str = "info") -> None:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger `chop.<name>`, which shows with the others."""
+    """Return the logger `chop.<name>`."""
     return root_logger.getChild(name)

@@ -34,7 +34,7 @@ def is_tensor(x: object) -> bool:
 
 
 def to_numpy(x: Tensor) -> np.ndarray:
-    """The values of a tensor of any device, without its gradient."""
+    """Return the values of a tensor on any device, without its gradient."""
     return x.detach().cpu().numpy()
 
 
@@ -43,7 +43,7 @@ def to_numpy_if_tensor(x: Any) -> Any:
 
 
 def to_tensor(x: Any) -> Tensor:
-    """The tensor that shares the memory of an array."""
+    """Return a tensor that shares the memory of an array."""
     return torch.from_numpy(x)
 
 
@@ -52,7 +52,7 @@ def to_tensor_if_numpy(x: Any) -> Any:
 
 
 def copy_weights(src_weight: Tensor, tgt_weight: Tensor) -> None:
-    """Write the values of one parameter into another, unseen by autograd."""
+    """Copy the values of one parameter to another, without autograd."""
     with torch.no_grad():
         tgt_weight.copy_(src_weight)
 
@@ -60,7 +60,7 @@ def copy_weights(src_weight: Tensor, tgt_weight: Tensor) -> None:
 def nested_dict_replacer(
     compound_dict: Mapping[str, Any], fn: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """The same nesting with `fn` of every value that is no dictionary.
+    """Return a copy with `fn` applied to every value that is not a dictionary.
 
     >>> nested_dict_replacer({"a": 1, "b": {"c": 2}}, str)
     {'a': '1', 'b': {'c': '2'}}
@@ -72,7 +72,7 @@ def nested_dict_replacer(
 
 
 def get_factors(n: int) -> set[int]:
-    """All the whole numbers that divide `n`.
+    """Return all divisors of `n`.
 
     >>> sorted(get_factors(12))
     [1, 2, 3, 4, 6, 12]
@@ -82,11 +82,13 @@ def get_factors(n: int) -> set[int]:
 
 
 def get_checkpoint_file(checkpoint_dir: str | Path) -> str:
-    """The best checkpoint of a training, or the newest if none is called best."""
+    """Return the path of best.ckpt in a directory, or of the newest checkpoint if it is missing."""
     folder = Path(checkpoint_dir)
     if (folder / "best.ckpt").exists():
         return str(folder / "best.ckpt")
     files = sorted(folder.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
     if not files:
-        raise FileNotFoundError(f"no .ckpt file in {str(folder)!r}; name the folder of a training")
+        raise FileNotFoundError(
+            f"no .ckpt file in {str(folder)!r}; give the directory of a training run"
+        )
     return str(files[-1])

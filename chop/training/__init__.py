@@ -1,1 +1,1 @@
-"""Training and testing: one short loop, and what stands around it."""
+"""Training and testing: one short loop and its helpers."""

@@ -1,4 +1,4 @@
-"""Whether a model and its data can be trained together, found out before the first step."""
+"""Checks, before the first step, that a model can be trained on its data."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from chop.training.feed import Feed
 
 
 def float_type(model: nn.Module) -> torch.dtype:
-    """The kind of floating-point number that the model computes in."""
-    kinds = (p.dtype for p in model.parameters() if p.is_floating_point())
-    return next(kinds, torch.float32)
+    """Return the floating-point type of the model's parameters."""
+    types = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(types, torch.float32)
 
 
 def check_fit(model: nn.Module, feed: Feed, *, learning: bool = True) -> None:
-    """Refuse samples that the model cannot take, and labels that it cannot give."""
+    """Refuse samples that the model does not accept, and labels that it cannot predict."""
     x, y = feed.few()
     if y.is_floating_point() or y.dim() != 1:
         raise ValueError(
-            f"labels must be class numbers, one per sample, not "
+            f"labels must be class indices, one per sample, not "
             f"{str(y.dtype).removeprefix('torch.')} "
             f"of shape {tuple(y.shape[1:])}"
         )
@@ -44,31 +44,33 @@ def _scores(model: nn.Module, x: Tensor) -> Tensor:
         with torch.no_grad(), memory_for(f"compute a batch of {len(x)}"):
             scores = model(x)
     except Exception as error:
-        # in the code of a graph there is nothing to debug, unlike in that of a model
+        # unlike the code of a model, generated code of a graph has nothing to debug
         known = isinstance(error, RuntimeError | TypeError | ValueError)
         if not known and not isinstance(model, fx.GraphModule):
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"the model cannot take a batch of {tuple(x.shape)}: {reason}") from error
+        raise ValueError(
+            f"the model cannot process a batch of shape {tuple(x.shape)}: {reason}"
+        ) from error
     finally:
         model.train(was_training)
     if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(x):
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ValueError(
             f"for {len(x)} samples the model must return scores of shape ({len(x)}, classes), "
-            f"not {got}; return the scores alone from forward"
+            f"not {got}; return only the scores from forward"
         )
     return scores
 
 
 def _check_last_batch(model: nn.Module, feed: Feed) -> None:
-    """Batch norm cannot learn from one sample, and an epoch may end with one."""
+    """Refuse a last batch of one sample, on which batch norm cannot be trained."""
     size, share = feed.batch_size, feed.share
     if not any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
         return
     if size == 1 or share % size == 1:
         better = next((n for n in range(size + 1, share + 1) if share % n != 1), size + 1)
         raise ValueError(
-            f"--batch-size {size} makes a batch of a single sample out of {share:,}, "
-            f"which batch norm cannot train on; use --batch-size {better}"
+            f"`batch_size={size}` leaves a batch with a single one of {share:,} samples, "
+            f"which batch norm cannot train on; use `batch_size={better}`"
         )

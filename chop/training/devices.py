@@ -1,4 +1,4 @@
-"""Where training runs: one device, several, or several machines, through lightning-fabric."""
+"""Devices that training runs on: one, or several on one or more machines (lightning-fabric)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MEETING_POINTS = (
     "MASTER_ADDR",
     "SLURM_JOB_ID",
     "SLURM_JOBID",
-)  # by which processes find each other
+)  # environment variables through which processes find each other
 
-# texts in errors of communication, which may be plain RuntimeErrors
+# texts that identify communication errors, which may be plain RuntimeErrors
 TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
-SMALL = 2_000_000  # products of batch and parameters that one thread computes faster than several
+SMALL = 2_000_000  # batch size times parameters below which one thread is faster than several
 
 
 @dataclass(frozen=True)
 class Place:
-    """One process of a run: its device, its number among `world`, and how they add up."""
+    """One process of a run: its device, its rank among `world` processes, and their reductions."""
 
     device: torch.device
     rank: int = 0
@@ -39,18 +39,18 @@ class Place:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the files and speaks for all."""
+        """Whether this process writes the files and logs for all."""
         return self.rank == 0
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        """The model whose gradients are averaged over all processes; alone, the model itself."""
+        """Return a model that averages gradients over all processes; the model itself if alone."""
         if self.world == 1:
             return model
         wrapped: nn.Module = self.fabric.strategy.setup_module(model)
         return wrapped
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sums over all processes, some of which may have had nothing to add."""
+        """Return the sums over all processes, padding those that are shorter."""
         if self.world == 1:
             return sums
         missing = self.largest(len(sums)) - len(sums)
@@ -59,7 +59,7 @@ class Place:
         return total
 
     def largest(self, number: int) -> int:
-        """The largest number that any process has; all of them must ask."""
+        """Return the largest number of any process; all processes must call this."""
         if self.world == 1:
             return number
         largest = torch.tensor(number, device=self.device)
@@ -67,13 +67,13 @@ class Place:
         return int(largest.item())
 
     def same_buffers(self, model: nn.Module) -> None:
-        """Give all processes the running statistics of the first: those are saved."""
+        """Copy the running statistics of the first process, which are saved, to all others."""
         if self.world > 1:
             for buffer in model.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
     def leave(self) -> None:
-        """Wait for the others, and let them go."""
+        """Wait for the other processes and leave the group."""
         if self.world > 1:
             self.fabric.barrier()
             torch.distributed.destroy_process_group()
@@ -81,7 +81,7 @@ class Place:
 
 @contextlib.contextmanager
 def together(advice: str) -> Iterator[None]:
-    """Meanwhile, the loss of another process of the run is one sentence that ends in `advice`."""
+    """Context in which losing another process raises one sentence that ends with `advice`."""
     try:
         yield
     except RuntimeError as error:
@@ -99,13 +99,13 @@ def _is_lost_process(error: RuntimeError) -> bool:
 
 @contextlib.contextmanager
 def fixed_threads(number: int) -> Iterator[None]:
-    """Compute with so many threads, on which the order of sums and so the last bits depend."""
-    before = torch.get_num_threads()
+    """Compute with `number` threads, which decides the order of sums and so the last bits."""
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
 
 
 def threads_for(work: int, device: torch.device) -> contextlib.AbstractContextManager[None]:
@@ -119,24 +119,27 @@ def threads_for(work: int, device: torch.device) -> contextlib.AbstractContextMa
 
 
 def take_place(options: TrainOptions) -> Place:
-    """Start the processes that `options` ask for, and find this one's device."""
+    """Start the processes that `options` ask for, and return the place of this one."""
     alone = options.devices == 1 and options.num_nodes == 1
     _check_launcher(options)
     device = parse_accelerator(options.accelerator)
     if options.accelerator == "auto" and device.type == "cpu" and options.devices > 1:
         raise ValueError(
-            f"--gpu {options.devices}: this machine has no GPU; for {options.devices} processes on "
-            f"the CPU add --accelerator cpu"
+            f"`devices={options.devices}`: this machine has no GPU; for {options.devices} "
+            f"processes on the CPU, add `accelerator='cpu'`"
         )
-    found = torch.cuda.device_count()
-    if device.type == "cuda" and options.devices > found:
-        raise ValueError(f"--gpu {options.devices}: this machine has {found}")
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and options.devices > num_gpus:
+        raise ValueError(
+            f"`devices={options.devices}` is too many for this machine; "
+            f"use at most `devices={num_gpus}`"
+        )
     if alone and options.strategy == "auto":
         return Place(device)
     from lightning_fabric import Fabric
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice about machines that nobody asked about
+        warnings.simplefilter("ignore")  # advice about SLURM and unused GPUs
         fabric = Fabric(
             accelerator=device.type,
             devices=options.devices,
@@ -150,16 +153,16 @@ def take_place(options: TrainOptions) -> Place:
 
 
 def _check_launcher(options: TrainOptions) -> None:
-    """Processes that do not know of each other would save over each other, or wait for ever."""
+    """Refuse processes that would overwrite each other's files or wait for ever."""
     wanted = options.devices * options.num_nodes
     if options.num_nodes > 1 and not any(name in os.environ for name in MEETING_POINTS):
         raise ValueError(
-            f"--nodes {options.num_nodes}: start ch on every machine with torchrun or srun, or set "
-            f"MASTER_ADDR, MASTER_PORT and NODE_RANK there"
+            f"`num_nodes={options.num_nodes}` needs a process on every machine; start it there "
+            f"with torchrun or srun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK"
         )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and started != wanted:
         raise ValueError(
             f"{started} processes were started (WORLD_SIZE), but the options need {wanted}; "
-            f"set --gpu and --nodes so that their product is {started}"
+            f"set `devices` and `num_nodes` so that their product is {started}"
         )

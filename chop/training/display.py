@@ -1,4 +1,4 @@
-"""What a person sees during training: a summary, a bar on a terminal, a line per epoch in logs."""
+"""Output during training: a summary of the model, a progress bar, and tables of metrics."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import nn
 
 
 def model_summary(model: nn.Module, name: str) -> str:
-    """The layers of the first level with their sizes, and the totals."""
+    """Return a table of the top-level layers with their sizes, and the totals."""
     from tabulate import tabulate
 
     rows = [
         (child, type(module).__name__, f"{sum(p.numel() for p in module.parameters()):,}")
         for child, module in model.named_children()
     ]
-    own = sum(p.numel() for p in model.parameters(recurse=False))
-    if own:
-        rows.append(("(own)", "Parameter", f"{own:,}"))
+    direct = sum(p.numel() for p in model.parameters(recurse=False))
+    if direct:
+        rows.append(("(direct)", "Parameter", f"{direct:,}"))
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in model.parameters())
     size = sum(p.nbytes for p in model.parameters())
@@ -32,7 +32,7 @@ def model_summary(model: nn.Module, name: str) -> str:
 
 
 class Bar:
-    """A progress bar over the steps of a run with throughput and time left."""
+    """A progress bar over the steps of a run, with throughput and remaining time."""
 
     def __init__(self, progress: Any, total: int) -> None:
         self._progress = progress
@@ -43,7 +43,7 @@ class Bar:
 
 
 class NoBar:
-    """Logs are no place for a bar."""
+    """Shows nothing, for logs."""
 
     def show(self, step: int, note: str, samples_per_second: float) -> None:
         pass
@@ -51,7 +51,7 @@ class NoBar:
 
 @contextmanager
 def progress_bar(total: int, *, wanted: bool) -> Iterator[Bar | NoBar]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Yield a progress bar on a terminal, and one that shows nothing elsewhere."""
     if not wanted or not sys.stderr.isatty():
         yield NoBar()
         return
@@ -72,7 +72,7 @@ def progress_bar(total: int, *, wanted: bool) -> Iterator[Bar | NoBar]:
 
 
 def metric_table(title: str, metrics: dict[str, float]) -> str:
-    """Final metrics as the labs read them: one name and one number a line."""
+    """Return a table of final metrics with one name and number per line, as in the labs."""
     from tabulate import tabulate
 
     return tabulate(

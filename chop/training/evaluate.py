@@ -1,4 +1,4 @@
-"""Loss and accuracy over a whole split, exactly: every sample counts once."""
+"""Exact loss and accuracy over a whole split: every sample counts once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def evaluate(
     reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
     limit: int | None = None,
 ) -> Score:
-    """Score `model` in eval mode; `reduce` adds up the sums of all processes."""
+    """Score `model` in eval mode; `reduce` sums over all processes."""
     was_training = model.training
     model.eval()
     try:
@@ -40,7 +40,7 @@ def evaluate(
     finally:
         model.train(was_training)
     if len(sums) == 1:
-        raise ValueError("the data set is empty; there is nothing to score")
+        raise ValueError("the data set is empty; scoring needs at least one sample")
     loss, (correct, count) = sums[0].item(), sums[1:].view(2, -1)
     samples = int(count.sum().item())
     by_class = [c / n if n else None for c, n in zip(correct.tolist(), count.tolist(), strict=True)]
@@ -53,7 +53,7 @@ def _sums(
     mixed: Mixed,
     limit: int | None,
 ) -> Tensor:
-    """Loss, then correct samples and samples of each class, in float64 so that nothing is lost."""
+    """Return the loss, then the correct and all samples of each class, in float64 for accuracy."""
     total: Tensor | None = None
     with torch.inference_mode(), mixed.autocast():
         for number, (x, y) in enumerate(batches):

@@ -1,4 +1,4 @@
-"""Batches for training and testing: sliced from tensors on the device, or from a `DataLoader`."""
+"""Batches for training and testing, sliced from tensors on the device or from a `DataLoader`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader, Dataset
 from chop.dataset.tensors import EpochPass, TensorSplit, batches
 from chop.training.devices import Place
 
-RESIDENT_SHARE = 0.5  # of the free memory of a device that a data set may take
-SCORED_BYTES = 1 << 20  # small samples are scored in larger batches than they are learnt from
+RESIDENT_SHARE = 0.5  # of the free memory of a device, which a data set may take
+SCORED_BYTES = 1 << 20  # small samples are scored in batches larger than those for training
 
 
 @dataclass(frozen=True)
 class Format:
-    """What batches have to be for a model: floats of its kind, labels as class numbers."""
+    """Converts batches for a model: floats to its type, labels to class indices."""
 
     dtype: torch.dtype
 
@@ -31,18 +31,18 @@ class Format:
         return y if y.dtype == torch.int64 or y.is_floating_point() else y.long()
 
     def split(self, split: TensorSplit) -> TensorSplit:
-        """The split in this format: converted once, not by the batch, where that is possible."""
+        """Return the split in this format, converted once instead of per batch if possible."""
         x, y, prepare = self.x(split.x), self.y(split.y), split.prepare
         if prepare is not None and self.dtype != torch.float32:
             inner = prepare
-            prepare = lambda x: self.x(inner(x))  # noqa: E731 - closes over the split's own
+            prepare = lambda x: self.x(inner(x))  # noqa: E731 - closes over `prepare` of the split
         if x is split.x and y is split.y and prepare is split.prepare:
             return split
         return TensorSplit(x, y, prepare=prepare, augment=split.augment)
 
 
 class Feed:
-    """The batches of one split for one process on its device."""
+    """The batches of one split, for one process on its device."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Feed:
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         if len(split) == 0:  # type: ignore[arg-type]
-            raise ValueError("the data set is empty; there is nothing to learn from it")
+            raise ValueError("the data set is empty; training needs at least one sample")
         self.format, self.split = Format(dtype), split
         if isinstance(split, TensorSplit):
             split = self.format.split(split)
@@ -70,7 +70,7 @@ class Feed:
 
     @property
     def share(self) -> int:
-        """The samples of an epoch that this process takes."""
+        """Number of samples that this process takes in an epoch."""
         return math.ceil(self.samples / self.place.world)
 
     @property
@@ -83,14 +83,14 @@ class Feed:
 
     @property
     def stored(self) -> Tensor | None:
-        """The samples as they lie in memory, where they do."""
+        """The stored samples, if they are tensors in memory."""
         return self.split.x if isinstance(self.split, TensorSplit) else None
 
     def pass_of(self, epoch: int) -> EpochPass:
         return EpochPass(self.seed, epoch, self.place.rank, self.place.world)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The shuffled batches of `epoch`, from batch `first` on."""
+        """Return the shuffled batches of `epoch`, starting with batch `first`."""
         shuffled, device = self.pass_of(epoch), self.place.device
         if isinstance(self.split, TensorSplit):
             return batches(self.split, self.batch_size, shuffled, first=first, device=device)
@@ -98,7 +98,7 @@ class Feed:
         return self._loaded(order.tolist(), shuffled, first)
 
     def every(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The samples of this process once, in their order."""
+        """Return all samples of this process once, in order."""
         split, place = self.split, self.place
         if not isinstance(split, TensorSplit):
             return self._loaded(list(range(place.rank, self.samples, place.world)))
@@ -109,7 +109,7 @@ class Feed:
         return batches(split, size, device=place.device) if len(split) else iter(())
 
     def few(self) -> tuple[Tensor, Tensor]:
-        """The first one or two samples, to look at."""
+        """Return the first one or two samples, for checks."""
         count, split = min(2, self.samples), self.split
         if isinstance(split, TensorSplit):
             first = TensorSplit(split.x[:count], split.y[:count], prepare=split.prepare)
@@ -119,7 +119,7 @@ class Feed:
     def _loaded(
         self, order: list[int], shuffled: EpochPass | None = None, first: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        # a generator of its own: workers draw anew each epoch, and the model's stream is untouched
+        # with a separate generator, workers draw new numbers each epoch, and the model's are kept
         generator = Generator()
         (shuffled or EpochPass(self.seed, 0)).reseed(generator, first)
         loader = DataLoader(
@@ -137,7 +137,7 @@ class Feed:
 
 
 def fits(split: TensorSplit, device: torch.device) -> bool:
-    """Whether the whole split may live on `device`."""
+    """Whether the whole split fits on `device`."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""What a checkpoint has to hold so that its run can go on: every field, with its type."""
+"""The fields, with their types, that a checkpoint needs so that its run can be resumed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from chop.training.options import TrainOptions
 
+START_FROM_WEIGHTS = "start from its weights with `load_name` and `load_type='pl'`"
 Natural = Annotated[int, Ge(0)]
-# the state of a parameter in torch's own optimisers
+# the state of a parameter in torch's optimisers
 MOMENTS = {
     "Adam": {"step", "exp_avg", "exp_avg_sq"},
     "AdamW": {"step", "exp_avg", "exp_avg_sq"},
@@ -25,10 +26,10 @@ MOMENTS = {
 
 @dataclass
 class TrainingProgress:
-    """How far a run is; enough, with the weights, to go on as if nothing had happened."""
+    """How far a run has come, from which it resumes together with the weights."""
 
     epoch: Natural = 0
-    step: Natural = 0  # optimiser steps in all
+    step: Natural = 0  # optimiser steps in total
     step_in_epoch: Natural = 0
     best_loss: float = float("inf")
     best_accuracy: float | None = None
@@ -36,7 +37,7 @@ class TrainingProgress:
 
     @property
     def stale_epochs(self) -> int:
-        """Finished epochs since the best one."""
+        """Number of finished epochs since the best one."""
         return self.epoch - 1 - self.best_epoch
 
     def is_at_limit(self, options: TrainOptions) -> bool:
@@ -45,7 +46,7 @@ class TrainingProgress:
         return self.epoch >= options.max_epochs or (limit is not None and self.step >= limit)
 
     def is_out_of_patience(self, options: TrainOptions) -> bool:
-        """Whether the loss has not fallen for as many epochs as `options` allow."""
+        """Whether the loss has not improved for as many epochs as `options` allow."""
         patience = options.early_stopping
         return patience is not None and self.best_epoch >= 0 and self.stale_epochs >= patience
 
@@ -71,14 +72,11 @@ FIELDS: Mapping[str, Any] = {
 
 
 def check_fields(saved: dict[str, Any], file: Path) -> None:
-    """Refuse a checkpoint in which a field is missing or of another kind."""
+    """Refuse a checkpoint in which a field is missing or has the wrong type."""
     problem = next(filter(None, (_problem(saved, path) for path in FIELDS)), None)
-    problem = problem or _unknown_progress(saved) or _odd_random_state(saved)
+    problem = problem or _unknown_progress(saved) or _wrong_random_state(saved)
     if problem is not None:
-        raise ValueError(
-            f"{file} cannot be resumed: {problem}; use --load {file} --load-type pl to start from "
-            f"its weights"
-        )
+        raise ValueError(f"{file} cannot be resumed: {problem}; {START_FROM_WEIGHTS}")
 
 
 def _problem(saved: dict[str, Any], path: str) -> str | None:
@@ -92,7 +90,7 @@ def _problem(saved: dict[str, Any], path: str) -> str | None:
 
 
 def _problem_of_kind(kind: Any, value: Any, path: str) -> str | None:
-    """What pydantic says about a value, in one line."""
+    """Return pydantic's complaint about a value in one line; None if it is valid."""
     adapter = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     try:
         adapter.validate_python(value, strict=True)
@@ -105,31 +103,31 @@ def _problem_of_kind(kind: Any, value: Any, path: str) -> str | None:
 
 def _unknown_progress(saved: dict[str, Any]) -> str | None:
     known = get_type_hints(TrainingProgress)
-    odd = [name for name in saved["mase"]["progress"] if name not in known]
-    return f"mase.progress has the unknown field {odd[0]!r:.40}" if odd else None
+    unknown = [name for name in saved["mase"]["progress"] if name not in known]
+    return f"mase.progress has the unknown field {unknown[0]!r:.40}" if unknown else None
 
 
-def _odd_random_state(saved: dict[str, Any]) -> str | None:
-    state, own = saved["mase"]["random"]["cpu"], torch.get_rng_state()
-    fits = state.dtype == own.dtype and state.shape == own.shape and state.layout == own.layout
-    return None if fits else "mase.random.cpu is not a state of torch's random numbers"
+def _wrong_random_state(saved: dict[str, Any]) -> str | None:
+    state, now = saved["mase"]["random"]["cpu"], torch.get_rng_state()
+    fits = state.dtype == now.dtype and state.shape == now.shape and state.layout == now.layout
+    return None if fits else "mase.random.cpu is not a state of torch's random generator"
 
 
 def check_moments(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Refuse what an optimiser has learnt if it was not for these parameters."""
+    """Refuse the state of an optimiser that was saved for other parameters."""
     groups = optimizer.state_dict()["param_groups"]
-    own = [group["params"] for group in groups]
+    ours = [group["params"] for group in groups]
     theirs = [group.get("params") for group in saved["param_groups"]]
     problem = _problem_of_kind(list[list[int]], theirs, "param_groups")
-    if problem is None and theirs != own:
-        problem = f"they are of {sum(map(len, theirs))} parameters, not {sum(map(len, own))}"
+    if problem is None and theirs != ours:
+        problem = f"they are for {sum(map(len, theirs))} parameters, not {sum(map(len, ours))}"
     shapes = [p.shape for group in optimizer.param_groups for p in group["params"]]
     for index, moments in saved["state"].items():
         problem = problem or _problem_of_moments(optimizer, moments, index, shapes)
     if problem is not None:
         raise ValueError(
             f"optimizer_states of the resumed checkpoint do not match the run: {problem}; "
-            f"start from its weights with --load and --load-type pl"
+            f"{START_FROM_WEIGHTS}"
         )
 
 
@@ -137,7 +135,7 @@ def _problem_of_moments(
     optimizer: torch.optim.Optimizer, moments: Mapping[str, Any], index: int, shapes: list[Any]
 ) -> str | None:
     if not 0 <= index < len(shapes):
-        return f"state.{index} is of no parameter"
+        return f"state.{index} does not belong to a parameter"
     needed = MOMENTS.get(type(optimizer).__name__)
     if needed is not None and moments.keys() != needed:
         return f"state.{index} has {sorted(moments)}, not {sorted(needed)}"

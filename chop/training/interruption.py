@@ -1,4 +1,4 @@
-"""Signals during training: the step that runs is finished, and nothing is lost."""
+"""Signals during training: the current step is finished and saved before the run stops."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import Any, NoReturn
 logger = logging.getLogger(__name__)
 REQUEUE: signal.Signals | None = getattr(
     signal, "SIGUSR1", None
-)  # what SLURM sends before the time limit
+)  # SLURM sends it before the time limit
 
 
 class Interrupted(BaseException):
-    """Training has stopped for a signal, after saving; like KeyboardInterrupt it is no error."""
+    """Training was stopped by a signal and saved; like KeyboardInterrupt, not an Exception."""
 
     def __init__(self, received: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(received).name}; --resume goes on from here")
+        super().__init__(
+            f"stopped by {signal.Signals(received).name}; `resume` continues from here"
+        )
         self.received = received
 
     @property
@@ -29,7 +31,7 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """While it is entered, SIGINT and SIGTERM only set `received`; a second one acts as ever."""
+    """Context in which the first SIGINT or SIGTERM only sets `received`."""
 
     def __init__(self, *, requeue: bool = False) -> None:
         self.received: int | None = None
@@ -63,14 +65,14 @@ class Interruption:
         self._restore()
 
     def stop(self, received: int, *, leads: bool = True) -> NoReturn:
-        """Leave for a signal that this process or another got; one of them asks SLURM."""
+        """Stop for a signal to any process of the run; the leading one asks SLURM to requeue."""
         if self.requeue and received == REQUEUE and leads:
             requeue_job()
         raise Interrupted(received)
 
 
 def requeue_job() -> None:
-    """Ask SLURM to run this job again; it will find the checkpoint and go on."""
+    """Ask SLURM to run this job again, which will resume from the checkpoint."""
     job = os.environ.get("SLURM_ARRAY_JOB_ID")
     if job:
         job += "_" + os.environ["SLURM_ARRAY_TASK_ID"]
@@ -83,5 +85,5 @@ def requeue_job() -> None:
 
 
 def is_requeued() -> bool:
-    """Whether SLURM runs this job for another time."""
+    """Whether SLURM has requeued this job."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0

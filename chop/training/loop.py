@@ -1,4 +1,4 @@
-"""`fit`: the training loop, short enough to read in one go."""
+"""`Training`: the training loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
-from chop.training.fields import TrainingProgress
+from chop.training.fields import START_FROM_WEIGHTS, TrainingProgress
 from chop.training.interruption import Interruption
 from chop.training.names import Names
 from chop.training.nonfinite import cause
@@ -40,21 +40,21 @@ from chop.training.steps import (
 )
 
 logger = logging.getLogger(__name__)
-# options without which a run cannot be what it was
+# options that must not change when a run is resumed
 FIXED = ("model", "dataset", "batch_size", "accumulate_grad_batches", "num_devices", "num_nodes")
-# options that may differ between a run and its continuation without anybody caring
+# options that may change without a warning when a run is resumed
 IRRELEVANT = {"resume", "project", "project_dir", "config", "no_progress", "log_level", "profile"}
 
-Watch = Callable[[int, Score], None]  # told the score after each epoch; may raise to stop
+Watch = Callable[[int, Score], None]  # called after each epoch with its score; may raise to stop
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came out of a run."""
+    """The result of a run."""
 
     progress: TrainingProgress
     validation: Score | None
-    steps: int  # of this run, without those before it was resumed
+    steps: int  # since the run was started or resumed
     seconds: float
     samples_per_second: float
     precision: str
@@ -63,7 +63,7 @@ class Fitted:
 
 @dataclass
 class _Sent:
-    """A step whose numbers are logged when they have arrived."""
+    """A step that is logged once its metrics have arrived from the device."""
 
     step: int
     epoch: int
@@ -76,9 +76,9 @@ class _Sent:
 
 
 class Training:
-    """One run: the model and data in their places, and how far it is.
+    """One run: the model and data on their devices, and its progress.
 
-    A run that is watched logs no epochs and leaves signals alone.
+    With `watch`, it does not log epochs or handle signals.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Training:
         )
         if options.early_stopping is not None and self.val_feed is None:
             raise ValueError(
-                "--early-stopping needs a validation split, which this data set does not have"
+                "`early_stopping` needs a validation split, which this data set does not have"
             )
         check_fit(self.model, self.train_feed)
         captured = self._can_capture()
@@ -141,7 +141,7 @@ class Training:
         )
 
     def _can_capture(self) -> bool:
-        """Whether a step is the same work each time, all of it on one GPU."""
+        """Whether all steps do the same work on one GPU, so that a CUDA graph can replay them."""
         split, options = self.train_feed.split, self.options
         return (
             self.place.device.type == "cuda"
@@ -164,10 +164,10 @@ class Training:
         return EagerRun(step, feed.train, self._rate, feed.batches_per_epoch)
 
     def _rate(self) -> float:
-        """The rate of the coming step; it is worked out anew only when it may have moved."""
+        """Return the learning rate of the next step, computed only when it may have changed."""
         by_step = self.options.schedule_steps is not None
-        moving = self.progress.step if by_step else self.options.warmup_steps
-        at = (self.progress.epoch, min(self.progress.step, moving))
+        last_change = self.progress.step if by_step else self.options.warmup_steps
+        at = (self.progress.epoch, min(self.progress.step, last_change))
         if self._rate_at != at:
             self._rate_at = at
             self._rate_now = learning_rate(
@@ -187,37 +187,36 @@ class Training:
         return min(by_epochs, self.options.max_steps or by_epochs)
 
     def resume(self, file: Path) -> None:
-        """Go on from the checkpoint in `file`."""
+        """Resume from the checkpoint in `file`."""
         self.resume_from(read_run(file))
         logger.info("Resumed from %s at step %s", file, f"{self.progress.step:,}")
 
     def resume_from(self, saved: dict[str, Any]) -> None:
-        """Go on from what a checkpoint holds; options that have changed since are named."""
-        before = saved["hyper_parameters"]
+        """Resume from the content of a checkpoint; warn of options that have changed."""
+        old = saved["hyper_parameters"]
         for name in FIXED:
-            if name in before and self.hyper_parameters.get(name, before[name]) != before[name]:
+            if name in old and self.hyper_parameters.get(name, old[name]) != old[name]:
                 raise ValueError(
-                    f"the resumed run has {name} = {before[name]}, not "
-                    f"{self.hyper_parameters[name]}; use the same value, or start a new run from "
-                    f"its weights (--load … --load-type pl)"
+                    f"the resumed run has {name} = {old[name]}, not "
+                    f"{self.hyper_parameters[name]}; use the same value, or {START_FROM_WEIGHTS}"
                 )
         self.progress = restore(saved, self.model, self.optimizer, self.mixed.scaler)
-        for name, was in before.items():
+        for name, was in old.items():
             now = self.hyper_parameters.get(name, was)
             if now != was and name not in IRRELEVANT and self.place.leads:
                 logger.warning("resuming with %s = %s; the run started with %s", name, now, was)
 
     def fit(self) -> Fitted:
-        """Train until the epochs, the steps or the patience end."""
+        """Train until the limit of epochs, steps or time, or until early stopping."""
         self.model.train()
         began, first = time.perf_counter(), self.progress.step
         bar = progress_bar(self.total_steps, wanted=self.options.progress and self.place.leads)
         self._ends = began + (self.options.max_seconds or math.inf)
         interruption = Interruption(requeue=self.options.auto_requeue)
-        # somebody who watches is in charge of signals, too
-        listening = interruption if self.watch is None else contextlib.nullcontext()
+        # a caller that watches the run handles signals
+        handling = interruption if self.watch is None else contextlib.nullcontext()
         work = self.train_feed.batch_size * sum(p.numel() for p in self.model.parameters())
-        with listening, threads_for(work, self.place.device), bar as shown:
+        with handling, threads_for(work, self.place.device), bar as shown:
             while not self._done():
                 self._train_epoch(interruption, shown)
             if self.validation is None:  # a run that was complete when it was resumed
@@ -249,7 +248,7 @@ class Training:
     def _train_epoch(self, interruption: Interruption, bar: Bar | NoBar) -> None:
         began, first = time.perf_counter(), self.progress.step_in_epoch
         limit = 1 if self.options.fast_dev_run else self.options.max_steps or math.inf
-        outcome = None  # a run that was interrupted after the last step has only the rest to do
+        outcome = None  # stays None if the run was interrupted after the last step of the epoch
         for outcome in self._steps():
             if self.progress.step % self.options.log_every_n_steps == 0:
                 self._measure_speed(first, time.perf_counter() - began)
@@ -269,7 +268,7 @@ class Training:
         self._end_epoch(outcome, seconds)
 
     def _signal(self, interruption: Interruption) -> int:
-        """The signal that came, to this process or, asked now and then, to another; 0 for none."""
+        """Return a signal that any process has received, or 0; others are asked when logging."""
         received = interruption.received or 0
         if self.place.world == 1:
             return received
@@ -277,7 +276,7 @@ class Training:
         return self.place.largest(received) if asked else 0
 
     def _steps(self) -> Iterator[StepOutcome]:
-        """The steps of this epoch that are still to be done, counted as they are."""
+        """Take the remaining steps of this epoch and count them."""
         progress, on_cpu = self.progress, self.place.device.type == "cpu"
         for outcome in self.run(progress.epoch, progress.step_in_epoch):
             progress.step += 1
@@ -287,14 +286,14 @@ class Training:
             yield outcome
 
     def _measure_speed(self, first: int, seconds: float) -> None:
-        """Samples per second of all processes since step `first` of this epoch."""
+        """Set the samples per second of all processes since step `first` of this epoch."""
         per_step = self.train_feed.batch_size * self.options.accumulate_grad_batches
         ends = (first, self.progress.step_in_epoch)
-        before, now = (min(step * per_step, self.train_feed.share) for step in ends)
-        self.samples_per_second = (now - before) * self.place.world / max(seconds, 1e-9)
+        start, stop = (min(step * per_step, self.train_feed.share) for step in ends)
+        self.samples_per_second = (stop - start) * self.place.world / max(seconds, 1e-9)
 
     def _log_step(self, outcome: StepOutcome, bar: Bar | NoBar) -> None:
-        """Send this step's numbers on their way, and write down those that have arrived."""
+        """Start copying this step's metrics from the device, and log those that have arrived."""
         self._write_step(bar)
         self._sent = _Sent(self.progress.step, self.progress.epoch, self._rate_now, outcome)
         if self.place.device.type == "cpu":
@@ -318,7 +317,7 @@ class Training:
             visualizer.log_metrics(metrics | {"epoch": epoch}, step)
 
     def _check_losses(self, losses: list[float], step: int) -> None:
-        """Stop at the first loss that is no number; `losses` end with that of `step`."""
+        """Raise an error at the first loss that is not finite; the last loss is that of `step`."""
         for later, loss in zip(range(len(losses) - 1, -1, -1), losses, strict=True):
             if not math.isfinite(loss):
                 self._refuse(loss, step - later)
@@ -347,7 +346,7 @@ class Training:
         self._save("last")
 
     def _score(self) -> Score | None:
-        """Loss and accuracy of the model that would be saved, on the validation split."""
+        """Score the model, as it would be saved, on the validation split."""
         if self.val_feed is None:
             return None
         self.place.same_buffers(self.model)
@@ -383,7 +382,7 @@ class Training:
     def _save(self, stem: str) -> None:
         if self.names is None or self.options.fast_dev_run or not self.place.leads:
             return
-        if self.place.device.type != "cpu":  # a loss that nobody has looked at must not be saved
+        if self.place.device.type != "cpu":  # recent losses have not been checked yet
             self._check_losses(self._step.recent.tolist(), self.progress.step)
         content = checkpoint(
             self.model, self.optimizer, self.progress, self.hyper_parameters, self.mixed.scaler

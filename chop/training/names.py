@@ -1,4 +1,4 @@
-"""What the files of a run are called; the second run in a folder has names of its own."""
+"""File names of a run; further runs in the same directory get numbered names."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKPOINT = re.compile(r"(?:last|best)(?:-v(\d+))?\.ckpt")
-CLAIM = re.compile(r"\.run(?:-v(\d+))?")  # left by every run when it begins
+CLAIM = re.compile(r"\.run(?:-v(\d+))?")  # created by every run when it starts
 
 
 @dataclass(frozen=True)
 class Names:
-    """File names of one run in a folder: `best.ckpt`, those of the next one `best-v1.ckpt`."""
+    """File names of one run: `best.ckpt` for the first in a directory, then `best-v1.ckpt`."""
 
     folder: Path
     version: int = 0
 
     @classmethod
     def claim(cls, folder: Path) -> Names:
-        """Names that no other run has, nor will have, even one that starts at this moment."""
+        """Return names that no other run uses, not even one that starts at the same time."""
         folder.mkdir(parents=True, exist_ok=True)
         used = [*_versions(folder, CHECKPOINT), *_versions(folder, CLAIM)]
         names = cls(folder, max(used, default=-1) + 1)
@@ -33,7 +33,7 @@ class Names:
 
     @classmethod
     def latest(cls, folder: Path) -> Names | None:
-        """Those of the latest run that has left a checkpoint."""
+        """Return the names of the latest run that has a checkpoint."""
         version = max(_versions(folder, CHECKPOINT), default=None)
         return None if version is None else cls(folder, version)
 
@@ -58,7 +58,7 @@ class Names:
 
     @property
     def latest_state(self) -> Path:
-        """The checkpoint to go on from."""
+        """The checkpoint to resume from."""
         return self.last if self.last.exists() else self.best
 
 

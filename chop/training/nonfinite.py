@@ -1,4 +1,4 @@
-"""Why a loss is not a number."""
+"""The reason why a loss is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from torch import Tensor, nn
 
 
 def cause(model: nn.Module, batch: Tensor | None = None, data: Tensor | None = None) -> str:
-    """The first thing on the way from the data to the loss that is not finite.
+    """Return the first reason, from the data to the loss, for values that are not finite.
 
-    `batch` is the one that went wrong, `data` all samples where nobody knows which it was.
+    `batch` is the failing batch if it is known; `data` holds all samples.
     """
     for samples, what in ((batch, "the batch itself holds"), (data, "the data hold")):
         if samples is not None and not torch.isfinite(samples).all():
             return f"{what} values that are not finite: clean the data"
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
-            return f"{name} is no longer finite: the steps are too large; lower --learning-rate"
+            return f"{name} is no longer finite: the steps are too large; lower `learning_rate`"
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not torch.isfinite(buffer).all():
-            return f"{name} is no longer finite: lower --learning-rate"
+            return f"{name} is no longer finite: lower `learning_rate`"
     layer = first_overflow(model, batch) if batch is not None else None
     if layer is not None:
         return (
-            f"the output of {layer} overflows: lower --learning-rate, set --gradient-clip, "
-            f"or use --trainer-precision 32"
+            f"the output of {layer} overflows: lower `learning_rate`, set `gradient_clip`, "
+            f"or use `precision='32'`"
         )
-    return "the outputs are too large for the loss: lower --learning-rate or set --gradient-clip"
+    return "the outputs are too large for the loss: lower `learning_rate` or set `gradient_clip`"
 
 
 def first_overflow(model: nn.Module, x: Tensor) -> str | None:
-    """The first layer whose output on `x` is not finite."""
-    found: list[str] = []
+    """Return the name of the first layer with an output that is not finite for `x`."""
+    names: list[str] = []
 
     def look(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: object, output: object) -> None:
             if isinstance(output, Tensor) and not torch.isfinite(output).all():
-                found.append(name)
+                names.append(name)
 
         return hook
 
@@ -46,11 +46,11 @@ def first_overflow(model: nn.Module, x: Tensor) -> str | None:
     handles = [m.register_forward_hook(look(n or "the model")) for n, m in leaves]
     was_training = model.training
     try:
-        model.eval()  # running statistics stay as they are
+        model.eval()  # does not change running statistics
         with torch.no_grad():
             model(x)
     finally:
         model.train(was_training)
         for handle in handles:
             handle.remove()
-    return found[0] if found else None
+    return names[0] if names else None

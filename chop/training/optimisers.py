@@ -13,9 +13,7 @@ from chop.registry import Registry
 from chop.training.options import TrainOptions
 
 Make = Callable[..., Optimizer]
-Shape = Callable[
-    [float], float
-]  # how far the schedule is, 0…1 -> the share of the rate that is left
+Shape = Callable[[float], float]  # progress of the schedule, 0…1 -> factor of the learning rate
 
 OPTIMIZERS: Registry[Make] = Registry("optimizer")
 SCHEDULES: Registry[Shape] = Registry("schedule")
@@ -33,8 +31,8 @@ def adamw(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
 
 @OPTIMIZERS.register("sgd")
 def sgd(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
-    """With Nesterov's momentum of 0.9."""
-    options.pop("capturable", None)  # it has no step count that would live on the host
+    """SGD with a Nesterov momentum of 0.9."""
+    options.pop("capturable", None)  # SGD does not count steps on the host
     return SGD(parameters, momentum=0.9, nesterov=True, **options)  # type: ignore[arg-type]
 
 
@@ -56,10 +54,10 @@ def constant(done: float) -> float:
 def make_optimizer(
     model: nn.Module, options: TrainOptions, *, capturable: bool = False
 ) -> Optimizer:
-    """The optimiser that `options` name, with one fused kernel for all parameters."""
+    """Return the optimiser that `options` name, with one fused kernel for all parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ValueError("the model has no trainable parameters; there is nothing to train")
+        raise ValueError("the model has no trainable parameters; set requires_grad on some")
     rate: float | Tensor = options.learning_rate
     keywords: dict[str, object] = {"weight_decay": options.weight_decay, "fused": True}
     if capturable:  # a captured step reads its rate from the device
@@ -69,9 +67,9 @@ def make_optimizer(
 
 
 def learning_rate(options: TrainOptions, *, epoch: int, step: int) -> float:
-    """The rate of a step: the schedule moves once an epoch, warm-up with each step.
+    """Return the learning rate of a step: the schedule changes it per epoch, warm-up per step.
 
-    With `schedule_steps` the schedule moves with each step, too, beginning after the warm-up.
+    With `schedule_steps`, the schedule changes it per step, starting after the warm-up.
     """
     lowest = min(options.eta_min, options.learning_rate)
     shape = SCHEDULES[options.schedule]

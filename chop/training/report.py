@@ -1,4 +1,4 @@
-"""What a run leaves behind for people and programs: `summary.json` and `curves.svg`."""
+"""The report of a finished run: `summary.json` and `curves.svg`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_summary(
     fingerprints: dict[str, str | None],
     parameters: int,
 ) -> Path:
-    """Everything that is needed to know what was trained, on what, and how well."""
+    """Write the options, data, metrics and versions of a run."""
     validation = fitted.validation
     content = {
         "dataset": {
@@ -40,7 +40,7 @@ def write_summary(
             "val_acc_epoch": validation.accuracy if validation else None,
             "best_val_loss": fitted.progress.best_loss if validation else None,
             "best_val_acc": fitted.progress.best_accuracy,
-            "best_epoch": fitted.progress.best_epoch + 1,  # as the log counts them
+            "best_epoch": fitted.progress.best_epoch + 1,  # from 1, as in the log
             "seconds": fitted.seconds,
             "samples_per_second": fitted.samples_per_second,
         },
@@ -61,7 +61,7 @@ def write_summary(
 
 
 def _finite(value: Any) -> Any:
-    """The same without numbers that JSON has no word for."""
+    """Replace numbers that JSON cannot express by None."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
@@ -76,7 +76,7 @@ def device_name(device: torch.device) -> str:
 
 
 def draw_curves(curves: Path, picture: Path, title: str) -> Path:
-    """Loss and accuracy over the steps of the run whose numbers are in `curves`."""
+    """Draw loss and accuracy over the steps of a run from its metrics in `curves`."""
     rows = read_curves(curves)
     panels = [
         Chart(

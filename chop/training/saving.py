@@ -1,4 +1,4 @@
-"""Checkpoints on disk: Lightning's layout, written whole or not at all."""
+"""Checkpoints in Lightning's layout, written atomically."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import nn
 
 from chop.checkpoints import check_fits, fill, read_torch_file
 from chop.files import write_whole
-from chop.training.fields import TrainingProgress, check_fields, check_moments
+from chop.training.fields import START_FROM_WEIGHTS, TrainingProgress, check_fields, check_moments
 from chop.version import __version__
 
 SOURCE = "the resumed checkpoint"
-PREFIX = "model."  # Lightning files a wrapped model's parameters under its attribute
+PREFIX = "model."  # Lightning prefixes the parameters of a wrapped model with its attribute
 FULL = (
-    "the previous checkpoint is untouched: free some space or choose another --project-dir, "
-    "then --resume"
+    "the previous checkpoint is untouched: free some space or choose another `save_path`, "
+    "then `resume`"
 )
 
 
@@ -30,14 +30,14 @@ def checkpoint(
     hyper_parameters: dict[str, Any],
     scaler: torch.amp.GradScaler | None,
 ) -> dict[str, Any]:
-    """Everything that a run consists of, as Lightning lays it out; ours is under `mase`."""
+    """Return the complete state of a run in Lightning's layout; our additions are in `mase`."""
     random = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         random["cuda"] = torch.cuda.get_rng_state()
     return {
         "epoch": progress.epoch,
         "global_step": progress.step,
-        "pytorch-lightning_version": "2.0.0",  # the layout, for tools that ask
+        "pytorch-lightning_version": "2.0.0",  # of the layout, for other tools
         "state_dict": {PREFIX + k: v for k, v in model.state_dict().items()},
         "loops": {},
         "callbacks": {},
@@ -55,19 +55,18 @@ def checkpoint(
 
 
 def write_atomically(content: dict[str, Any], file: Path) -> None:
-    """Put `content` at `file`; if that fails, what was there before is still there."""
+    """Write `content` to `file`; if that fails, the previous file is unchanged."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     write_whole(file, buffer.getbuffer(), advice=FULL)
 
 
 def read_run(file: Path) -> dict[str, Any]:
-    """A checkpoint of ours, from which a run can go on."""
+    """Read a checkpoint from which a run can be resumed."""
     saved = read_torch_file(file)
     if not isinstance(saved, dict) or "mase" not in saved:
         raise ValueError(
-            f"{file} cannot be resumed: it was not written by MASE; "
-            f"use --load {file} --load-type pl to start from its weights"
+            f"{file} cannot be resumed: it was not written by MASE; {START_FROM_WEIGHTS}"
         )
     check_fields(saved, file)
     return saved
@@ -79,12 +78,12 @@ def restore(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
 ) -> TrainingProgress:
-    """Bring a run back to where `saved` was written."""
+    """Restore the state of a run, and return its progress."""
     ours, now = saved["mase"], type(optimizer).__name__
     if ours["optimizer"] != now:
         raise ValueError(
             f"the resumed run was trained with {ours['optimizer']}, not {now}; "
-            f"resume it with the same --training-optimizer"
+            f"resume it with the same `optimizer`"
         )
     weights = {k.removeprefix(PREFIX): v for k, v in saved["state_dict"].items()}
     check_fits(model, weights, SOURCE)
@@ -105,13 +104,13 @@ def _restore_scaler(scaler: torch.amp.GradScaler, saved: dict[str, Any]) -> None
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(
             f"mase.scaler of the resumed checkpoint does not match the run ({error}); "
-            f"start from its weights with --load and --load-type pl"
+            f"{START_FROM_WEIGHTS}"
         ) from error
 
 
 def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Take over what the optimiser has learnt; how it works here is this run's own affair."""
-    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    """Restore the moments of the optimiser, but keep the options of this run."""
+    kept = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
-    for group, settings in zip(optimizer.param_groups, own, strict=True):
+    for group, settings in zip(optimizer.param_groups, kept, strict=True):
         group.update(settings)

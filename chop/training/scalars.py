@@ -1,6 +1,6 @@
-"""Curves while they are drawn: a plain `metrics.csv`, TensorBoard, and wandb where it is installed.
+"""Loggers of training curves: `metrics.csv`, TensorBoard, and wandb if installed.
 
-Each has Lightning's `log_metrics(metrics, step)`, so a logger of Lightning can be used as well.
+Each has Lightning's `log_metrics(metrics, step)`, so Lightning's loggers can be used as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from chop.files import naming, whole_file, write_whole
 
-RESUME = "free some space, then --resume"
+RESUME = "free some space, then `resume`"
 COLUMNS = (
     "epoch",
     "step",
@@ -30,20 +30,20 @@ COLUMNS = (
 
 
 class Visualizer(Protocol):
-    """What receives the curves."""
+    """A logger of training curves."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
 
 
 @dataclass(frozen=True)
 class ResumedAt:
-    """Where a run goes on: after `step`, and whether the score of its epoch is known already."""
+    """Where a run resumes: after `step`; `validated` if the score of its epoch is known."""
 
     step: int
     validated: bool
 
     def rows_of(self, file: Path) -> list[dict[str, str]]:
-        """The rows that stay; those of lost steps and of a lost score come again."""
+        """Return the rows to keep, without those of steps and scores that will be repeated."""
         rows = read_curves(file) if file.exists() else []
         return [row for row in rows if row["step"] and self._keeps(row)]
 
@@ -55,7 +55,7 @@ class ResumedAt:
 
 
 class CsvCurves:
-    """`metrics.csv`: a row whenever something is logged, on disk at once."""
+    """Writes a row to `metrics.csv` for each log entry, at once."""
 
     def __init__(self, file: Path, *, resumed_at: ResumedAt | None = None) -> None:
         self.file = file
@@ -81,7 +81,7 @@ class CsvCurves:
 
 
 def read_curves(file: Path) -> list[dict[str, str]]:
-    """The complete rows of a `metrics.csv`; one that is not ours is refused."""
+    """Return the complete rows of a `metrics.csv`; refuse a file of another program."""
     try:
         with open(file, newline="", encoding="utf-8") as lines:
             reader = csv.DictReader(lines)
@@ -92,7 +92,7 @@ def read_curves(file: Path) -> list[dict[str, str]]:
             _check_numbers(row)
     except (ValueError, csv.Error) as error:
         raise ValueError(
-            f"{file} does not hold the metrics of a run ({error}); move it away, then use --resume"
+            f"{file} does not hold the metrics of a run ({error}); move it away, then `resume`"
         ) from error
     return rows
 
@@ -106,7 +106,7 @@ def _check_numbers(row: Mapping[str, Any]) -> None:
 
 
 class TensorBoardCurves:
-    """TensorBoard events under `lightning_logs/version_N`, where the labs look for them."""
+    """Writes TensorBoard events to `lightning_logs/version_N`, as in the labs."""
 
     def __init__(
         self, folder: Path, *, resumed_at: ResumedAt | None = None, rate: str = "lr"
@@ -116,11 +116,11 @@ class TensorBoardCurves:
         logs = folder / "lightning_logs"
         version = next_version(logs)
         if resumed_at is not None and version > 0:
-            version -= 1  # go on in the curves of the run that was interrupted
+            version -= 1  # continue the curves of the resumed run
         self.folder = logs / f"version_{version}"
         purge = None if resumed_at is None else resumed_at.step + 1
-        self._tags = {"lr": rate}  # Lightning's name of it has the optimiser in it
-        self._failure: OSError | None = None  # of the thread that writes
+        self._tags = {"lr": rate}  # Lightning's tag contains the name of the optimiser
+        self._failure: OSError | None = None  # of the writer thread
         self._hook, threading.excepthook = threading.excepthook, self._note_failure
         try:
             with naming(self.folder, RESUME):
@@ -130,7 +130,7 @@ class TensorBoardCurves:
             raise
 
     def _note_failure(self, failed: threading.ExceptHookArgs) -> None:
-        """Keep an error of TensorBoard's thread, which would be printed there as a traceback."""
+        """Keep an error of TensorBoard's thread, instead of printing its traceback."""
         from_tensorboard = type(failed.thread).__module__.startswith("tensorboard.")
         if from_tensorboard and isinstance(failed.exc_value, OSError):
             self._failure = failed.exc_value
@@ -158,21 +158,21 @@ class TensorBoardCurves:
 
 
 def next_version(logs: Path) -> int:
-    """The first number that no run has used in `logs`."""
+    """Return the first unused version number in `logs`."""
     used = [p.name.removeprefix("version_") for p in logs.glob("version_*")]
     return max((int(n) + 1 for n in used if n.isdecimal()), default=0)
 
 
 class WandbCurves:
-    """Weights & Biases, if the user has it."""
+    """Logs to Weights & Biases, if it is installed."""
 
     def __init__(self, folder: Path, project: str) -> None:
         try:
             import wandb
         except ImportError:
             raise ValueError(
-                "--report-to wandb needs the package wandb: pip install wandb, "
-                "or use --report-to tensorboard"
+                "`report_to='wandb'` needs the package wandb: pip install wandb, "
+                "or use `report_to='tensorboard'`"
             ) from None
         self._run = wandb.init(project=project, dir=str(folder))
 

@@ -1,4 +1,4 @@
-"""One training step: eager, compiled, or replayed from a captured CUDA graph."""
+"""Training steps: eager, compiled, or replayed from a captured CUDA graph."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from chop.training.optimisers import set_rate
 from chop.training.options import TrainOptions
 
 logger = logging.getLogger(__name__)
-WARM_UP = 3  # steps that CUDA libraries need to settle before a capture
+WARM_UP = 3  # steps in which CUDA libraries initialise themselves before a capture
 
 
 class Reading:
-    """Numbers on their way from the device."""
+    """Numbers that are being copied from the device."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._arrived: torch.cuda.Event | None = None
         if numbers.is_cuda:
-            there = torch.empty(numbers.shape, pin_memory=True)
-            numbers = there.copy_(numbers, non_blocking=True)
+            host = torch.empty(numbers.shape, pin_memory=True)
+            numbers = host.copy_(numbers, non_blocking=True)
             self._arrived = torch.cuda.Event()
             self._arrived.record()
         self._numbers = numbers
 
     def values(self) -> list[float]:
-        """Wait for these numbers, not for the work that was queued behind them."""
+        """Return the numbers, without waiting for work that was queued after them."""
         if self._arrived is not None:
             self._arrived.synchronize()
         values: list[float] = self._numbers.tolist()
@@ -43,26 +43,26 @@ class Reading:
 
 @dataclass
 class StepOutcome:
-    """What is left of one optimiser step: tensors on the device, read only when they are logged."""
+    """Result of one optimiser step: tensors on the device, read only when they are logged."""
 
     loss: Tensor
     logits: Tensor
     inputs: Tensor
     labels: Tensor
-    recent: Tensor  # the losses of the last steps, this one's at the end
+    recent: Tensor  # the losses of the last steps, ending with this one
 
     def reading(self) -> Reading:
-        """Accuracy and recent losses as they are now; a GPU goes on while they travel."""
+        """Start copying the accuracy and the recent losses, without blocking a GPU."""
         accuracy = (self.logits.argmax(-1) == self.labels).float().mean()
         return Reading(torch.cat([accuracy.view(1), self.recent.float()]))
 
 
 class Mixed:
-    """Autocast and loss scaling for a precision on a device; nothing at all for float32."""
+    """Autocast and loss scaling for a precision on a device; does nothing for float32."""
 
     def __init__(self, precision: str, device: torch.device) -> None:
         if precision == "16-mixed" and device.type == "cpu":
-            logger.debug("16-mixed is for GPUs: this CPU computes in float32")
+            logger.debug("16-mixed needs a GPU; training in float32 on the CPU")
             precision = "32"
         self.name = precision
         half = {"16-mixed": torch.float16, "bf16": torch.bfloat16}.get(precision)
@@ -77,18 +77,18 @@ class Mixed:
 
 
 Forward = Callable[[Tensor], Tensor]
-# the model, samples and labels -> what is to be made small, and what the model says
+# model, samples, labels -> loss, logits
 Objective = Callable[[Forward, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def cross_entropy(forward: Forward, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The objective of classification."""
+    """Cross-entropy loss, for classification."""
     logits = forward(x)
     return F.cross_entropy(logits, y), logits
 
 
 class Step:
-    """Forward, backward, update; `forward` is the model, or wraps it for many devices."""
+    """Forward, backward, update; `forward` is the model, or wraps it for several devices."""
 
     def __init__(
         self,
@@ -107,18 +107,18 @@ class Step:
         if options.compile:
             self.loss_of = torch.compile(self._loss, dynamic=False)
         self._size: int | None = None
-        # a GPU is asked for its losses now and then: it keeps those in between
-        kept = options.log_every_n_steps if self.parameters[0].is_cuda else 1
-        self.recent = torch.zeros(kept, device=self.parameters[0].device)
+        # losses on a GPU are read only when they are logged, so it stores those in between
+        num_losses = options.log_every_n_steps if self.parameters[0].is_cuda else 1
+        self.recent = torch.zeros(num_losses, device=self.parameters[0].device)
 
     def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.objective(self.forward, x, y)
 
     def accumulate(self, x: Tensor, y: Tensor, parts: int) -> StepOutcome:
-        """Add the gradient of one batch, the share `1 / parts` of a step."""
+        """Add the gradient of one batch, weighted with `1 / parts`."""
         if self._size is None:
             self._size = len(x)
-        # the last batch of an epoch is smaller: compiling it anew costs more than it saves
+        # compiling again for the smaller last batch of an epoch costs more than it saves
         loss_of = self.loss_of if len(x) == self._size else self._loss
         if self.mixed.half is None:
             loss, logits = loss_of(x, y)
@@ -137,7 +137,7 @@ class Step:
         return StepOutcome(loss, logits.detach(), x, y, self.recent)
 
     def update(self) -> None:
-        """Step the optimiser on what was accumulated."""
+        """Apply the accumulated gradients."""
         scaler, clip = self.mixed.scaler, self.options.gradient_clip
         if clip is not None:
             if scaler is not None:
@@ -152,13 +152,13 @@ class Step:
 
 
 class EpochRun(Protocol):
-    """An epoch, step by step; each item is one optimiser step that has been taken."""
+    """Iterator over the optimiser steps of an epoch; each item is a step that was taken."""
 
     def __call__(self, epoch: int, first: int) -> Iterator[StepOutcome]: ...
 
 
 class EagerRun:
-    """Batches come from an iterator; every `accumulate_grad_batches` of them make a step."""
+    """Takes steps on batches from an iterator, `accumulate_grad_batches` of them per step."""
 
     def __init__(
         self,
@@ -186,16 +186,16 @@ Result = TypeVar("Result")
 
 
 class Captured(Generic[Result]):
-    """Work that is the same each time, captured in a CUDA graph and replayed.
+    """Repeated work that is captured in a CUDA graph and replayed.
 
-    The first times it is done as it is, since the libraries settle in them. What it returns is then
-    always the same object, whose tensors change.
+    The first calls run it directly, to warm up. Later calls return the same object, with tensors
+    that change.
     """
 
     def __init__(
         self, work: Callable[[], Result], device: torch.device, before: Callable[[], object]
     ) -> None:
-        """`before` is called once, ahead of the capture."""
+        """`before` is called once, before the capture."""
         self.work, self.before = work, before
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = 0
@@ -208,7 +208,7 @@ class Captured(Generic[Result]):
             return self.result
         if self.warm < WARM_UP:
             self.warm += 1
-            with self.aside():
+            with self.on_side_stream():
                 return self.work()
         self.before()
         self.graph = torch.cuda.CUDAGraph()
@@ -218,8 +218,8 @@ class Captured(Generic[Result]):
         return self.result
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Work on a stream of its own, as work to be captured needs."""
+    def on_side_stream(self) -> Iterator[None]:
+        """Context that works on a side stream, as work that will be captured must."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             yield
@@ -227,9 +227,9 @@ class Captured(Generic[Result]):
 
 
 class CapturedRun:
-    """The whole step in one CUDA graph: it gathers its batch, trains on it, and moves on.
+    """Replays the whole step, with the gathering of its batch, as one CUDA graph.
 
-    A batch that is smaller than the others is taken by itself.
+    The smaller last batch of an epoch is not captured.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class CapturedRun:
             yield self.take()
         if len(self.split) % self.batch_size and first <= whole:
             set_rate(self.step.optimizer, self.rate())
-            with self.take.aside():
+            with self.take.on_side_stream():
                 outcome = self._train(self.order[whole * self.batch_size :])
             yield outcome
 

@@ -273,7 +273,7 @@ def test_a_wrong_key_is_refused_with_its_file_and_name(toml, text, sentence):
 def test_a_file_that_is_no_toml_is_refused_with_the_line(toml):
     path = toml("seed = 1\nbatch_size 3\n")
     message = refusal({**NAMES, "config": path})
-    assert message.startswith(f"{path}: this is not valid TOML: ")
+    assert message.startswith(f"{path} is not valid TOML: ")
     assert "line 2" in message
 
 

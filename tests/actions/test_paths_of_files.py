@@ -97,7 +97,7 @@ def test_a_project_that_no_file_system_takes_is_refused_at_once(refused):
         ("train", "learning_rate = 'high'\n", (), "learning_rate"),
         ("transform", "[passes.cost]\npicture = 'cost.png'\n", (), "passes.cost.picture"),
         ("transform", "[passes.mine]\n[passes.report_graph]\nfle = 1\n", (), "report_graph.fle"),
-        ("transform", "", (), "there is nothing to do"),
+        ("transform", "", (), "there are no passes to run"),
         ("search", "[search]\n", ("--storage", "mysql://host/db"), "--storage"),
         ("search", "storage = 'postgresql://me:x/db'\n[search]\n", (), "--storage"),
         ("search", "[search]\n", ("--resume",), "there is no search in"),

@@ -113,7 +113,7 @@ def test_a_project_dir_that_is_a_file_is_refused(config, tmp_path):
 def test_a_project_dir_that_cannot_be_written_to_is_refused(config, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(
-        ConfigError, match="cannot be written to; give a directory that you can write to"
+        ConfigError, match="cannot be written to; use a directory that you can write to"
     ):
         Project.of(config())
 
@@ -136,5 +136,5 @@ def test_a_checkpoint_that_nothing_can_be_put_beside_says_which_option_helps(con
     owner.chmod(0o555)
     if os.access(owner, os.W_OK):
         pytest.skip("this user may write to every folder")
-    with pytest.raises(ConfigError, match=r"--project-dir: .*trained cannot be written to; name a"):
+    with pytest.raises(ConfigError, match=r"--project-dir: .*trained cannot be written to; use a"):
         Project.of(config(load_name=checkpoint, load_type="pl"), beside_checkpoint=True)

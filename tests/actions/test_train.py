@@ -262,9 +262,12 @@ def test_accelerators_that_are_not_here_are_one_sentence(ch):
         (("--accelerator", "mps"), "ch: accelerator 'mps'"),
         (
             ("--gpu", "4"),
-            "this machine has no GPU; for 4 processes on the CPU add --accelerator cpu",
+            "this machine has no GPU; for 4 processes on the CPU, add --accelerator cpu",
         ),
-        (("--nodes", "2"), "start ch on every machine with torchrun or srun"),
+        (
+            ("--nodes", "2"),
+            "--nodes 2 needs a process on every machine; start it there with torchrun or srun",
+        ),
     ):
         done = ch(*RUN, *options, check=1)
         assert sentence in done.stderr
@@ -363,7 +366,7 @@ def test_a_run_with_odd_files_is_resumed_from_none_of_them(here, tmp_path):
     assert code == 1
     sentence = said.splitlines()[-1]
     assert sentence.startswith(f"ch: {last} cannot be resumed: mase.progress.step should be a val")
-    assert sentence.endswith("; remove it to continue from best.ckpt")
+    assert sentence.endswith("; delete it to continue from best.ckpt")
 
 
 def simulated_test_jets():

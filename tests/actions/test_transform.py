@@ -144,7 +144,7 @@ def test_a_missing_gpu_is_one_sentence(run):
 
 
 BAD = [
-    ({}, "nothing to do"),
+    ({}, "no passes to run"),
     ({"passes": {"quantise": QUANTIZE}}, "did you mean 'quantize'"),
     ({"passes": {"quantize": {"bye": "type"}}}, "has no option|needs the option 'by'|'bye'"),
     ({"passes": {"quantize": {"by": "kind"}}}, "option 'by' is 'kind'"),
@@ -155,10 +155,10 @@ BAD = [
     ),
     ({"passes": {"report_graph": {"style": "pretty"}}}, "option 'style' is 'pretty'"),
     ({"passes": {"load_mase_graph": {}}}, "needs the option 'load_dir'"),
-    ({"passes": {"quantize": 3}}, r"passes\.quantize is a table"),
+    ({"passes": {"quantize": 3}}, r"passes\.quantize must be a table"),
     ({"passes": [{"by": "type"}]}, "entry 1 needs the name"),
-    ({"passes": 3}, "passes holds tables"),
-    ({"transform": {"style": "wild"}, "passes": {}}, "style is one of graph, module"),
+    ({"passes": 3}, "passes must be a table of tables"),
+    ({"transform": {"style": "wild"}, "passes": {}}, "style must be graph or module"),
     ({"transform": {"stile": "graph"}, "passes": {"report_graph": {}}}, "no key 'stile'"),
 ]
 

@@ -154,7 +154,7 @@ def test_what_no_file_can_hold_is_for_python_only(name, tmp_path):
     if name not in ("summarize_quantization", "metadata_value_type_cast"):
         assert not PASSES[name].python_only
         return
-    with pytest.raises(ConfigError, match=f"passes.{name}: .*needs an object of Python"):
+    with pytest.raises(ConfigError, match=f"passes.{name}: .*needs a Python object"):
         plan_of({"passes": {name: {}}}, tmp_path)
 
 

@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "saved_graph_calls.txt"
 
 
 def called() -> set[tuple[str, str]]:
-    """Names, and where they are: of a function, of a method, of an operator."""
+    """SavedNames, and where they are: of a function, of a method, of an operator."""
     return {
         *((name.rpartition(".")[2], name.rpartition(".")[0]) for name in NAMED),
         *((name, "method") for name in METHODS),

@@ -135,7 +135,7 @@ def test_a_cut_connection_is_resumed_where_it_stopped(server, target):
 def test_a_later_call_goes_on_where_an_earlier_one_failed(server, target, monkeypatch):
     server.cut_after, server.cuts = 300_000, 1
     monkeypatch.setattr(download_module, "ATTEMPTS", 1)
-    with pytest.raises(ConnectionError, match="cut after 300000 of 1048576 bytes"):
+    with pytest.raises(ConnectionError, match="closed after 300000 of 1048576 bytes"):
         download(server.url, target)
     assert not target.exists()
     download(server.url, target)
@@ -229,7 +229,7 @@ def test_a_server_that_stays_busy_is_given_up(server, target):
 def test_a_silent_server_is_given_up(server, target, monkeypatch):
     server.silence, server.ranges = 0.6, False
     monkeypatch.setattr(download_module, "ATTEMPTS", 2)
-    with pytest.raises(ConnectionError, match=r"the server is silent|timed out"):
+    with pytest.raises(ConnectionError, match=r"the server does not respond|timed out"):
         download(server.url, target, timeout=0.1)
     assert not target.exists()
 

@@ -141,12 +141,12 @@ def spoil_idx(data, how):
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ("truncated", "bytes of data where its header says"),
+        ("truncated", "bytes of data, but its header says"),
         ("truncated packed", "cannot be unpacked"),
-        ("wrong magic", "begins with 00000d03, not like an idx file"),
-        ("a web page", "begins with 3c68746d, not like an idx file"),
-        ("empty", "begins with nothing, not like an idx file"),
-        ("longer", "bytes of data where its header says"),
+        ("wrong magic", "begins with 00000d03, so it is not an idx file"),
+        ("a web page", "begins with 3c68746d, so it is not an idx file"),
+        ("empty", "begins with nothing, so it is not an idx file"),
+        ("longer", "bytes of data, but its header says"),
     ],
 )
 def test_a_broken_idx_file_is_refused(tmp_path, mnist_arrays, how, reason):
@@ -156,7 +156,7 @@ def test_a_broken_idx_file_is_refused(tmp_path, mnist_arrays, how, reason):
     with pytest.raises(ValueError, match=reason) as refused:
         get_dataset("mnist", "train", cache=tmp_path / "cache", path=tmp_path)
     assert str(broken) in str(refused.value)
-    assert "put a sound copy there" in str(refused.value)
+    assert "replace it with an intact copy" in str(refused.value)
 
 
 def test_mnist_files_that_do_not_fit_together_are_refused(tmp_path, mnist_arrays):
@@ -178,7 +178,7 @@ def test_a_missing_mnist_file_is_named_with_the_folder(tmp_path, mnist_arrays):
     with pytest.raises(FileNotFoundError, match="has no t10k-labels-idx1-ubyte or") as refused:
         get_dataset("mnist", "train", cache=tmp_path / "cache", path=tmp_path)
     assert str(tmp_path) in str(refused.value)
-    assert "leave --data-path out" in str(refused.value)
+    assert "omit `path`" in str(refused.value)
 
 
 @pytest.mark.parametrize("form", ["archive", "folder of the archive", "folder", "folder of files"])
@@ -230,7 +230,7 @@ def test_cifar10_is_downloaded_once(tmp_path, cifar_arrays, monkeypatch):
         (lambda f: f | {"test_batch.bin": f["test_batch.bin"][:-1]}, "is not a multiple of 3073"),
         (lambda f: f | {"test_batch.bin": b""}, "has 0 bytes"),
         (lambda f: f | {"test_batch.bin": b"\x0a" + f["test_batch.bin"][1:]}, "holds the label 10"),
-        (lambda f: {n: d for n, d in f.items() if n != "data_batch_4.bin"}, "has no data_batch_4"),
+        (lambda f: {n: d for n, d in f.items() if n != "data_batch_4.bin"}, "lacks data_batch_4"),
     ],
 )
 def test_a_wrong_cifar_archive_is_refused(tmp_path, cifar_arrays, spoil, reason):

@@ -146,7 +146,7 @@ class TestRefusals:
         return file
 
     def test_a_missing_file(self, tmp_path, cache):
-        assert "does not exist; --data-path names" in self.refused(tmp_path / "none.h5")
+        assert "does not exist; `path` must be" in self.refused(tmp_path / "none.h5")
 
     def test_a_folder_without_it(self, tmp_path, cache):
         assert f"has no {FILE}" in self.refused(tmp_path)
@@ -157,7 +157,7 @@ class TestRefusals:
 
     def test_another_kind_of_file(self, tmp_path, cache):
         (tmp_path / "jets.h5").write_text("<html>log in</html>")
-        assert "cannot be read as HDF5" in self.refused(tmp_path / "jets.h5")
+        assert "is damaged or not an HDF5 file" in self.refused(tmp_path / "jets.h5")
 
     @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
     def test_a_truncated_file(self, file, tmp_path, cache, share):
@@ -201,7 +201,7 @@ class TestRefusals:
     def test_a_class_without_jets(self, layouts, jets, tmp_path, cache):
         records = layouts.as_records(jets)
         file = self.written(tmp_path, records[records["j_z"] == 0])
-        assert "no sample of class z" in self.refused(file)
+        assert "none of the 800 samples is of class z" in self.refused(file)
 
     def test_an_unknown_option(self, file, cache):
         with pytest.raises(ValueError, match="no option 'legacy'; did you mean 'legacy_val'"):

@@ -180,7 +180,7 @@ class TestRefusals:
     def test_a_truncated_file(self, files, tmp_path, cache):
         content = files[".arff"].read_text()
         (tmp_path / "cut.arff").write_text(content[: len(content) // 2])
-        assert "instead of 17; the file is damaged or was cut" in self.refused(
+        assert "instead of 17; the file is damaged or truncated" in self.refused(
             tmp_path / "cut.arff"
         )
 

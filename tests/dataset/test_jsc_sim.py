@@ -123,7 +123,7 @@ def test_it_calls_itself_simulated(caplog):
     with caplog.at_level(logging.INFO, "chop"):
         MaseDataModule("jsc-sim", 256).setup()
     assert caplog.messages == [
-        "jsc-sim (simulated): 83,168 simulated jets (Pythia 8), not the data of CERN"
+        "jsc-sim (simulated): 83,168 simulated jets (Pythia 8), not CERN data"
     ]
 
 

@@ -261,7 +261,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     def test_no_path(self, name, cache):
         message = self.refused(name, None)
-        assert f"data set '{name}' needs your file: give --data-path (path=) a ." in message
+        assert f"data set '{name}' needs your file: set `path` to a ." in message
 
     @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
     def test_no_such_file(self, name, tmp_path, cache):
@@ -334,7 +334,7 @@ class TestRefusals:
             ({"x_test": X, "y_test": CODES}, "it needs x and y"),
             ({"x": X, "y": np.eye(3)[CODES]}, r"convert one-hot labels with y.argmax(1)"),
             ({"x": X, "y": X[:, 0]}, "are not classes"),
-            ({"x": X[:, 0], "y": CODES}, "neither a table (N, features) nor pictures"),
+            ({"x": X[:, 0], "y": CODES}, "neither a table (N, features) nor images"),
             ({"x": X[:0], "y": CODES[:0]}, "has no samples for train"),
             ({"x": X.astype(str), "y": CODES}, "are not numbers; convert them"),
             ({"x_train": X, "y_train": CODES, "x_test": X[:, 1:], "y_test": CODES}, "of shapes"),
@@ -360,12 +360,12 @@ class TestRefusals:
 
     def test_nothing_left_for_training(self, tmp_path, cache):
         file = write_npz(tmp_path / "own.npz", x=X[:2], y=CODES[:2])
-        assert "no training samples are left of 2" in self.refused(
+        assert "none of its 2 samples is left for training" in self.refused(
             "npz", file, test=0.5, validation=0.9
         )
 
     def test_a_share_beyond_one(self, file_of):
-        with pytest.raises(ValueError, match="test is a share"):
+        with pytest.raises(ValueError, match="test must be from 0 to below 1"):
             get_dataset("csv", "train", path=file_of("csv"), test=20)
 
     def test_parquet_without_pyarrow(self, tmp_path, cache, monkeypatch):

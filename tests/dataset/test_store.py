@@ -1,4 +1,4 @@
-"""Prepared data is made once, mapped afterwards, and made anew when it should be."""
+"""PreparedData data is made once, mapped afterwards, and made anew when it should be."""
 
 import os
 import subprocess

@@ -65,7 +65,7 @@ def test_a_share_of_nothing_is_nothing():
 
 @pytest.mark.parametrize("wrong", [{"test": 1.0}, {"validation": -0.1}, {"test": 20}])
 def test_a_share_is_below_one(wrong):
-    with pytest.raises(ValueError, match="is a share from 0 to below 1, not"):
+    with pytest.raises(ValueError, match="must be from 0 to below 1, not"):
         Cut(**wrong)
 
 
@@ -144,7 +144,7 @@ def test_missing_values_are_counted_and_named():
 
 
 def test_a_class_without_samples_and_a_single_class_are_refused():
-    with pytest.raises(ValueError, match="no sample of class b among 3"):
+    with pytest.raises(ValueError, match="none of the 3 samples is of class b"):
         check_classes(FILE, np.array([0, 2, 2]), "abc")
     with pytest.raises(ValueError, match="all labels are a; at least two classes are needed"):
         check_classes(FILE, np.array([0, 0]), "a")

@@ -82,5 +82,5 @@ def test_a_loader_shuffles_anew_each_time_and_can_go_back():
 def test_samples_without_labels_are_refused():
     with pytest.raises(ValueError, match="5 samples need 5 labels, not 4"):
         TensorSplit(torch.zeros(5, 1), torch.zeros(4))
-    with pytest.raises(ValueError, match="batch_size is at least 1, not 0"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
         TensorLoader(numbered(3), 0)

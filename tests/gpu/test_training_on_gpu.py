@@ -87,7 +87,7 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path, step):
 
 def test_a_loss_that_is_no_number_is_noticed_with_its_step():
     run = training(optimizer="sgd", learning_rate=1e30, log_every_n_steps=5)
-    with pytest.raises(FloatingPointError, match=r"at step [23] .* lower --learning-rate"):
+    with pytest.raises(FloatingPointError, match=r"at step [23] .* lower `learning_rate`"):
         run.fit()
 
 

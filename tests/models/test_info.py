@@ -39,7 +39,7 @@ def test_the_tasks_follow_from_the_flags(task_type, flags, tasks):
         ("manual", "vision", {"causal_LM": True}, "so it needs image_classification=True"),
         ("physical", "physical", {}, "so it needs physical_data_point_classification=True"),
         ("manual", "nerf", {"is_lora": True, "is_sparse": True}, "one of is_lora, is_sparse"),
-        ("nerf", "nerf", {"is_quantized": True}, "model_source='manual' may have, not 'nerf'"),
+        ("nerf", "nerf", {"is_quantized": True}, "which needs model_source='manual', not 'nerf'"),
         ("manul", "nerf", {}, "unknown model_source 'manul'; did you mean 'manual'"),
         ("manual", "visoin", {}, "model 'm': unknown task_type 'visoin'; did you mean 'vision'"),
         (None, "vision", {}, "unknown model_source None"),

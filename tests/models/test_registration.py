@@ -119,7 +119,7 @@ class TestTheLabsDictionary:
             PHYSICAL_MODELS["x"] = get_jsc_x10
         with pytest.raises(ValueError, match="must be"):
             PHYSICAL_MODELS["x"] = {"modle": get_jsc_x10}
-        with pytest.raises(TypeError, match=r"info of 'x' is MaseModelInfo\(…\), not 'jsc'"):
+        with pytest.raises(TypeError, match=r"info of 'x' must be MaseModelInfo\(…\), not 'jsc'"):
             PHYSICAL_MODELS["x"] = {"model": get_jsc_x10, "info": "jsc"}
         with pytest.raises(KeyError, match="unknown toy model 'toi'; did you mean 'toy'"):
             TOY_MODELS["toi"]

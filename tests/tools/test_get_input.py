@@ -92,7 +92,7 @@ def test_next_works_without_iter(data_module):
     [
         ({"which_dataloader": "vall"}, "unknown dataloader 'vall'; did you mean 'val'"),
         ({"task": "lm"}, "unknown task 'lm'"),
-        ({"max_batches": 0}, "max_batches is at least 1"),
+        ({"max_batches": 0}, "max_batches must be at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused(data_module, wrong, message):

@@ -62,7 +62,7 @@ def test_mps_where_there_is_an_apple_gpu(monkeypatch, there):
     if there:
         assert utils.parse_accelerator("mps").type == "mps"
         return
-    with pytest.raises(RuntimeError, match="has no Apple GPU"):
+    with pytest.raises(RuntimeError, match="does not have an Apple GPU"):
         utils.parse_accelerator("mps")
 
 

@@ -22,13 +22,17 @@ def labelled(y) -> TensorSplit:
         (
             Pair(16, 5),
             None,
-            r"must return scores of shape \(2, classes\), not tuple; return the sc",
+            r"must return scores of shape \(2, classes\), not tuple; return only the sc",
         ),
         (nn.Linear(16, 3), None, r"labels are 0 to 4, but the model has 3 classes, 0 to 2"),
-        (nn.Linear(8, 5), None, r"the model cannot take a batch of \(2, 16\): mat1 and mat2"),
+        (
+            nn.Linear(8, 5),
+            None,
+            r"the model cannot process a batch of shape \(2, 16\): mat1 and mat2",
+        ),
         (nn.Unflatten(1, (4, 4)), None, r"no trainable|must return scores"),
-        (nn.Linear(16, 5), labelled(torch.rand(64)), "must be class numbers, .* not float32"),
-        (nn.Linear(16, 5), labelled(torch.eye(5).long()), "must be class numbers, one per sample"),
+        (nn.Linear(16, 5), labelled(torch.rand(64)), "must be class indices, .* not float32"),
+        (nn.Linear(16, 5), labelled(torch.eye(5).long()), "must be class indices, one per sample"),
         (nn.Linear(16, 5), labelled(torch.full((64,), -1)), "labels are -1 to -1"),
     ],
 )
@@ -49,7 +53,9 @@ def test_a_graph_that_fails_is_a_sentence_and_a_model_that_fails_shows_where(sma
     scores = graph.call_module("fc", (graph.placeholder("x"),))
     graph.output(graph.call_function(getattr, (scores, "no_such_thing")))
     model = fx.GraphModule(nn.ModuleDict({"fc": nn.Linear(16, 5)}), graph)
-    with pytest.raises(ValueError, match=r"cannot take a batch of \(2, 16\): 'Tensor' object"):
+    with pytest.raises(
+        ValueError, match=r"cannot process a batch of shape \(2, 16\): 'Tensor' object"
+    ):
         small.training(model=model)
     with pytest.raises(AttributeError, match="no_such_thing"):
         small.training(model=Wrong(16, 5))
@@ -64,7 +70,7 @@ def test_labels_of_any_integer_type_and_samples_of_any_float_will_do(small, dtyp
 
 @pytest.mark.parametrize(("size", "batch", "better"), [(129, 64, 65), (129, 128, 129), (40, 1, 2)])
 def test_a_batch_of_one_sample_is_foreseen_where_batch_norm_would_fail(small, size, batch, better):
-    with pytest.raises(ValueError, match=f"cannot train on; use --batch-size {better}$"):
+    with pytest.raises(ValueError, match=f"cannot train on; use `batch_size={better}`$"):
         small.training(of=small.data(size=size, batch_size=batch))
     small.training(of=small.data(size=size, batch_size=better), max_epochs=1).fit()
     without = nn.Linear(16, 5)
@@ -72,7 +78,7 @@ def test_a_batch_of_one_sample_is_foreseen_where_batch_norm_would_fail(small, si
 
 
 def test_patience_needs_something_to_watch(small):
-    with pytest.raises(ValueError, match="--early-stopping needs a validation split"):
+    with pytest.raises(ValueError, match="`early_stopping` needs a validation split"):
         small.training(of=small.data(val_dataset=None), early_stopping=2)
 
 

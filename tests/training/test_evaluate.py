@@ -59,7 +59,7 @@ def test_shares_of_several_processes_score_as_one(small):
 
 
 def test_nothing_to_score_is_refused():
-    with pytest.raises(ValueError, match="nothing to score"):
+    with pytest.raises(ValueError, match="scoring needs at least one sample"):
         evaluate(nn.Identity(), [], mixed=MIXED)
 
 

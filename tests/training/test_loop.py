@@ -197,7 +197,7 @@ class TestALossThatIsNoNumber:
 
     def test_names_the_weights_if_the_steps_were_too_large(self, small, tmp_path):
         model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 5))
-        with pytest.raises(FloatingPointError, match="lower --learning-rate"):
+        with pytest.raises(FloatingPointError, match="lower `learning_rate`"):
             small.training(
                 tmp_path, model=model, optimizer="sgd", learning_rate=1e30, max_epochs=3
             ).fit()

@@ -83,7 +83,7 @@ def test_a_field_of_another_kind_is_refused_and_named(small, saved, tmp_path, pa
         (("mase", "random", "cpu"), torch.zeros(7, dtype=torch.uint8), "mase.random.cpu"),
         (("mase", "scaler"), 1, "mase.scaler"),
         (("state_dict", "model.2.weight"), torch.zeros(8, 16).to_sparse(), "2.weight is sparse"),
-        (("state_dict", "model.2.weight"), torch.zeros(1, 1), "other shapes 2.weight"),
+        (("state_dict", "model.2.weight"), torch.zeros(1, 1), "wrong shapes 2.weight"),
         (("state_dict", 7), torch.zeros(1), "state_dict"),
         (("hyper_parameters", "batch_size"), torch.zeros(2), "hyper_parameters.batch_size"),
         (("optimizer_states", 0, "state", 0, "exp_avg"), torch.zeros(1, 2), "optimizer_states"),
@@ -144,9 +144,7 @@ def test_curves_that_are_not_ours_are_refused_and_left_alone(tmp_path, text):
     file = tmp_path / "metrics.csv"
     content = text if isinstance(text, bytes) else text.encode()
     file.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"metrics\.csv.*; move it away, then use --resume"
-    ) as error:
+    with pytest.raises(ValueError, match=r"metrics\.csv.*; move it away, then `resume`") as error:
         CsvCurves(file, resumed_at=ResumedAt(10, validated=True))
     assert "\n" not in str(error.value)
     assert file.read_bytes() == content

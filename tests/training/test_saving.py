@@ -83,7 +83,9 @@ def test_a_run_that_was_interrupted_anywhere_ends_as_if_it_had_not_been(
 
 def test_a_checkpoint_of_another_tool_cannot_be_resumed(small, tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"not written by MASE; use --load .* --load-type pl"):
+    with pytest.raises(
+        ValueError, match=r"not written by MASE; .*`load_name` and `load_type='pl'`"
+    ):
         small.training(tmp_path).resume(tmp_path / "last.ckpt")
 
 

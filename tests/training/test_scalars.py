@@ -54,7 +54,7 @@ def test_a_score_that_was_not_saved_comes_again(tmp_path, validated, kept):
 @pytest.mark.parametrize("kind", [CsvCurves, TensorBoardCurves])
 def test_a_full_disk_is_one_sentence_that_names_the_curves(small_disk, kind, capfd):
     curves = kind(small_disk(16) / "curves")
-    named = r"cannot write .*curves.*; free some space, then --resume"
+    named = r"cannot write .*curves.*; free some space, then `resume`"
     with pytest.raises(OSError, match=named):
         logged(curves, range(1, 2000))
     with pytest.raises(OSError, match=named):

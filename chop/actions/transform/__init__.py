@@ -1,7 +1,7 @@
-"""`transform`: run passes over a model in the order of a file, and save what comes out.
+"""`transform`: run the passes of a file on a model, and save the result.
 
-plan.py reads the file, source.py the model, work.py runs the passes, effect.py and report.py say
-what they did.
+plan.py reads the file, source.py loads the model, work.py runs the passes, effect.py and report.py
+describe what they did.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chop.actions.transform.source import Source
 from chop.actions.transform.work import PassFailed, Scorer, carry_out
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
-if TYPE_CHECKING:  # torch is imported when there is work to do
+if TYPE_CHECKING:  # `ch transform --help` does not import torch
     from torch import nn
 
     from chop.ir.graph.mase_graph import MaseGraph
@@ -52,9 +52,9 @@ def transform(
     load_type: str | None = None,
     accelerator: str = "auto",
 ) -> MaseGraph:
-    """Run the passes of `config`, a TOML file or a dict, as the labs call it; returns the graph.
+    """Run the passes of `config`, a TOML file or a dict, with the labs' arguments.
 
-    In the module style, the transformed model is returned instead.
+    Return the transformed graph or, in the module style, the transformed model.
     """
     from chop.log import show_logs_unless_configured
 
@@ -68,7 +68,7 @@ def transform(
 
 
 def check_transform(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
-    """Refuse what is wrong whatever the files of --import may register."""
+    """Refuse options that are wrong whatever the files of --import register."""
     _plan(config, project, are_all_known=not config.imports)
 
 
@@ -79,7 +79,7 @@ def _plan(config: RunConfig, project: Project, *, are_all_known: bool = True) ->
 
 
 def run_transform(config: RunConfig, project: Project) -> None:
-    """`ch transform`."""
+    """Run `ch transform`."""
     folder = project.software / "transform"
     plan = _plan(config, project)
     model, info, data_module = model_and_data(config)

@@ -1,4 +1,4 @@
-"""What a pass did, in a few words."""
+"""Short descriptions of what a pass did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_NUMBERS = 3  # of those that a pass returns
 
 @dataclass(frozen=True)
 class Traits:
-    """What a pass may change, as far as a line can tell."""
+    """The parts of a graph or model that are compared before and after a pass."""
 
     nodes: list[Any]
     layers: dict[str, str]
@@ -32,9 +32,9 @@ class Traits:
 
 
 def effect(before: Traits, after: Traits, info: Mapping[str, Any], files: list[Path]) -> str:
-    """The line of a pass: what changed, what it wrote, what it found."""
-    said = [*_changes(before, after, info), *(f"wrote {file.name}" for file in files)]
-    return ", ".join([*said, *_findings(info)]) or "looked on"
+    """Return what a pass changed, wrote and measured, in one line."""
+    changes = [*_changes(before, after, info), *(f"wrote {file.name}" for file in files)]
+    return ", ".join([*changes, *_findings(info)]) or "no change"
 
 
 def _changes(before: Traits, after: Traits, info: Mapping[str, Any]) -> Iterator[str]:
@@ -46,13 +46,13 @@ def _changes(before: Traits, after: Traits, info: Mapping[str, Any]) -> Iterator
         yield f"{len(value)} {key}"
     elif changed:
         yield f"{changed} layers changed"
-    for what, one, two in (
+    for name, old, new in (
         ("layers", len(before.layers), len(after.layers)),
         ("nodes", len(before.nodes), len(after.nodes)),
         ("parameters", before.parameters, after.parameters),
     ):
-        if one != two:
-            yield f"{one:,} -> {two:,} {what}"
+        if old != new:
+            yield f"{old:,} -> {new:,} {name}"
 
 
 def _findings(info: Mapping[str, Any]) -> Iterator[str]:

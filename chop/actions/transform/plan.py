@@ -1,4 +1,4 @@
-"""What a file asks for, checked as a whole before any work starts."""
+"""The passes in a file and their options, checked before any work starts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chop.actions.config import ConfigError
 from chop.files import restore_folder
 from chop.registry import UnknownName
 
-if TYPE_CHECKING:  # torch is imported when there is work to do
+if TYPE_CHECKING:  # reading a plan does not import torch
     from chop.passes.base import GraphPass
     from chop.passes.options import Problem
 
 STYLES = ("graph", "module")
-# names of passes in older files
+# former names of passes
 ALIASES = {"remove_prune_wrappers": "prune_detach_hook"}
-# where passes write, in the folder of the transform, unless the file says otherwise
+# default paths that passes write to, in the directory of the transform
 PLACES = {
     ("report_graph", "file_name"): "report_graph.txt",
     ("report_node_meta_param", "save_path"): "report",
@@ -29,7 +29,7 @@ PLACES = {
 
 @dataclass(frozen=True)
 class PassStep:
-    """One pass with its options; `label` tells two runs of a pass apart, `place` is in the file."""
+    """One pass with its options; `label` is unique, `place` is its position in the file."""
 
     label: str
     place: str
@@ -41,42 +41,42 @@ class PassStep:
         return self.run.name
 
     def read(self) -> dict[str, Path]:
-        """The files and folders that the pass was told to read, by option."""
+        """Return the files and directories in the options that the pass reads, by option."""
         return self._named(is_written=False)
 
     def written(self) -> dict[str, Path]:
-        """The files and folders that the pass was told to write, by option."""
+        """Return the files and directories in the options that the pass writes, by option."""
         return self._named(is_written=True)
 
     def _named(self, is_written: bool) -> dict[str, Path]:
-        named = {key: self.options.get(key) for key in paths_of(self.run, is_written)}
-        given = {key: path for key, path in named.items() if isinstance(path, str | Path)}
-        return {key: Path(path).expanduser() for key, path in given.items() if str(path)}
+        values = {key: self.options.get(key) for key in paths_of(self.run, is_written)}
+        paths = {key: path for key, path in values.items() if isinstance(path, str | Path)}
+        return {key: Path(path).expanduser() for key, path in paths.items() if str(path)}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole file, checked."""
+    """The checked passes and settings of a file."""
 
     steps: list[PassStep]
     style: str
     cf_args: dict[str, Any]
-    where: str = ""  # what its mistakes begin with
+    where: str = ""  # prefix of its error messages
 
     def check_subject(self, subject: Any) -> None:
-        """Refuse names of nodes and metadata that are not there, before the first pass runs."""
+        """Refuse unknown names of nodes and missing metadata before the first pass runs."""
         problems: list[str] = []
         for i, step in enumerate(self.steps):
             problems += _lines(step.place, step.run, step.run.misfits(subject, _complete(step)))
             problems += _unfilled(step, subject, self.steps[:i])
             if step.run.new_nodes:
-                break  # who knows what nodes are called from here on
+                break  # the names of later nodes are not known yet
         if problems:
             raise ConfigError(*(self.where + problem for problem in problems))
 
 
 def paths_of(run: GraphPass, is_written: bool) -> list[str]:
-    """The options of a pass that name what it writes, or what it reads."""
+    """Return the options of a pass that are paths it writes, or paths it reads."""
     from chop.passes.options import PathUse
 
     use = PathUse.WRITTEN if is_written else PathUse.READ
@@ -91,17 +91,17 @@ def plan_of(
     confined: bool = False,
     are_all_known: bool = True,
 ) -> Plan:
-    """The passes of a configuration, all of whose mistakes are said at once; `where` they are.
+    """Return the passes of a configuration, or report all its mistakes, prefixed by `where`.
 
-    What passes write under a relative name lands in `folder`, and if `confined` nothing may lead
-    out of it. Unless `are_all_known`, other passes may be registered later.
+    Relative paths that passes write to are in `folder`; with `confined`, no path may leave it.
+    Unless `are_all_known`, further passes may be registered later.
     """
     settings = config.get("transform") or {}
     style = settings.get("style", "graph")
-    strange = [key for key in settings if key != "style"]
-    problems = [f"transform has no key {key!r}; it has 'style'" for key in strange]
+    unknown = [key for key in settings if key != "style"]
+    problems = [f"transform has no key {key!r}; it has 'style'" for key in unknown]
     if style not in STYLES:
-        raise ConfigError(f"{where}transform.style is one of {', '.join(STYLES)}, not {style!r}")
+        raise ConfigError(f"{where}transform.style must be {' or '.join(STYLES)}, not {style!r}")
     steps: list[PassStep] = []
     for place, name, options in _listed(config.get("passes") or {}, where):
         try:
@@ -112,28 +112,28 @@ def plan_of(
         placed = options if folder is None else _placed(run, options, folder, steps)
         step = PassStep(_label(run, steps), place, run, placed)
         problems += _problems(step)
-        problems += _missing(step, _made(steps)) if are_all_known else ()
+        problems += _missing(step, _written(steps)) if are_all_known else ()
         problems += _escaping(step, folder) if confined and folder is not None else ()
         steps.append(step)
     if not config.get("passes"):
-        problems.append("passes: there is nothing to do; add a table such as [passes.quantize]")
+        problems.append("passes: there are no passes to run; add a table such as [passes.quantize]")
     if problems:
         raise ConfigError(*(where + problem for problem in problems))
     return Plan(steps, style, dict(config.get("cf_args") or {}), where)
 
 
 def _listed(passes: Any, where: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """`[passes.x]` tables, or `[[passes]]` entries with a `name`: place in the file, name, rest."""
+    """Yield position, name and options of each `[passes.x]` table or `[[passes]]` entry."""
     if isinstance(passes, Mapping):
         for name, options in passes.items():
             if not isinstance(options, Mapping):
                 raise ConfigError(
-                    f"{where}passes.{name} is a table of options, not {options!r:.40}"
+                    f"{where}passes.{name} must be a table of options, not {options!r:.40}"
                 )
             yield f"passes.{name}", name, dict(options)
         return
     if not isinstance(passes, list):
-        raise ConfigError(f"{where}passes holds tables, not {passes!r:.40}")
+        raise ConfigError(f"{where}passes must be a table of tables, not {passes!r:.40}")
     for i, entry in enumerate(passes, 1):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
             raise ConfigError(
@@ -155,7 +155,7 @@ def _pass(name: str, style: str) -> GraphPass:
 
 
 def _short(name: str) -> str:
-    """A pass may be called by its function: quantize_transform_pass."""
+    """Return the name of a pass without the suffix of its function: _transform_pass and so on."""
     for kind in ("analysis", "transform", "interface"):
         name = name.removesuffix(f"_{kind}_pass")
     return name
@@ -166,7 +166,7 @@ def _label(run: GraphPass, earlier: list[PassStep]) -> str:
 
 
 def _numbered(name: str, run: GraphPass, earlier: list[PassStep]) -> str:
-    """The name as it is for the first run of a pass, then `name_1`, `name_2`."""
+    """Return `name` for the first run of a pass, then `name_1`, `name_2`."""
     again = sum(step.name == run.name for step in earlier)
     return Path(name).stem + f"_{again}" + Path(name).suffix if again else name
 
@@ -174,58 +174,58 @@ def _numbered(name: str, run: GraphPass, earlier: list[PassStep]) -> str:
 def _placed(
     run: GraphPass, options: dict[str, Any], folder: Path, earlier: list[PassStep]
 ) -> dict[str, Any]:
-    """The options with paths in `folder`; what an earlier pass has written there is read there."""
+    """Return the options with written paths, and reads of paths written earlier, in `folder`."""
     defaults = {
         key: _numbered(file, run, earlier)
         for (name, key), file in PLACES.items()
         if name == run.name
     }
-    made, writes = _made(earlier), paths_of(run, is_written=True)
+    written, writes = _written(earlier), paths_of(run, is_written=True)
 
     def placed(key: str, value: Any) -> Any:
         if key not in run.options or not isinstance(value, str | Path):
             return value
-        there = folder / Path(value).expanduser()  # an absolute one stays as it is
-        return str(there) if key in writes or there in made else value
+        path = folder / Path(value).expanduser()  # an absolute path is unchanged
+        return str(path) if key in writes or path in written else value
 
     return {key: placed(key, value) for key, value in (defaults | options).items()}
 
 
-def _made(steps: list[PassStep]) -> set[Path]:
+def _written(steps: list[PassStep]) -> set[Path]:
     return {path for step in steps for path in step.written().values()}
 
 
 def _complete(step: PassStep) -> dict[str, Any]:
-    """The options as they will be: batches of the data come with the run."""
-    comes = {"input_generator": ()} if "input_generator" in step.run.options else {}
-    return comes | step.options
+    """Return the options with a placeholder for the batches that the run supplies."""
+    supplied = {"input_generator": ()} if "input_generator" in step.run.options else {}
+    return supplied | step.options
 
 
 def _problems(step: PassStep) -> Iterable[str]:
-    """All that is wrong with the options of a step."""
+    """Return everything that is wrong with the options of a step."""
     if step.run.python_only:
-        text = "needs an object of Python, which no file can hold; call it from Python"
+        text = "needs a Python object, which a file cannot hold; call it from Python"
         return [f"{step.place}: pass {step.name!r} {text}"]
     return _lines(step.place, step.run, step.run.problems(_complete(step)))
 
 
-def _missing(step: PassStep, made: set[Path]) -> Iterator[str]:
-    """What the step reads and nobody has written; `made` will be there."""
+def _missing(step: PassStep, written: set[Path]) -> Iterator[str]:
+    """Yield paths that the step reads, but that neither exist nor will be `written` before it."""
     for key, path in step.read().items():
         restore_folder(path)
-        if not path.exists() and path not in made:
-            yield f"{step.place}.{key}: there is no file or folder {str(step.options[key])!r}"
+        if not path.exists() and path not in written:
+            yield f"{step.place}.{key}: there is no file or directory {str(step.options[key])!r}"
 
 
 def _escaping(step: PassStep, folder: Path) -> Iterator[str]:
-    """What the step would write outside `folder`, also through a symbolic link."""
+    """Yield paths that the step would write outside `folder`, also through a symbolic link."""
     for key, path in step.written().items():
         if not path.resolve().is_relative_to(folder.resolve()):
             yield f"{step.place}.{key}: {str(path)!r} is outside {folder}; use a path inside it"
 
 
 def _unfilled(step: PassStep, subject: Any, earlier: list[PassStep]) -> Iterator[str]:
-    """Parts of the metadata that the pass needs and nobody fills in before it."""
+    """Yield the parts of the metadata that the pass needs but no earlier pass adds."""
     from chop.passes.base import FILLED_BY, has_metadata
 
     done = {other.name for other in earlier}

@@ -1,4 +1,4 @@
-"""What a transform leaves behind besides the graph: tables on the screen, and transform.json."""
+"""The report of a transform: tables in the log, and transform.json."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ FILE = "transform.json"
 
 @dataclass
 class Result:
-    """What a transform has done so far."""
+    """The result of a transform so far."""
 
     graph: Any  # a MaseGraph, or the model in the module style
-    rows: list[dict[str, Any]] = field(default_factory=list)  # one for each pass
-    files: list[Path] = field(default_factory=list)  # what passes wrote
-    failed: dict[str, Any] | None = None  # the pass that could not be run, and why
+    rows: list[dict[str, Any]] = field(default_factory=list)  # one per pass
+    files: list[Path] = field(default_factory=list)  # written by passes
+    failed: dict[str, Any] | None = None  # the pass that failed, and its error
     before: Score | None = None
     after: Score | None = None
 
     def scores(self) -> list[dict[str, Any]]:
-        """Before, after and the difference; nothing if nobody asked."""
+        """Return the metrics before and after, with their difference; empty without --test."""
         if self.before is None or self.after is None:
             return []
         return [
@@ -46,7 +46,7 @@ class Result:
 
 
 def show(result: Result) -> None:
-    """The passes, and the scores if there are any, as tables in the log."""
+    """Log tables of the passes and, if there are any, of the scores."""
     from tabulate import tabulate
 
     shown = [row | {"Seconds": f"{row['Seconds']:.3f}"} for row in result.rows]
@@ -60,7 +60,7 @@ def show(result: Result) -> None:
 
 
 def write(result: Result, folder: Path | None) -> None:
-    """`transform.json`: the passes so far, the files that they wrote, what failed, the scores."""
+    """Write `transform.json`: the passes so far, their files, the failure, and the scores."""
     if folder is None:
         return
     inside = [file for file in result.files if file.is_relative_to(folder)]
@@ -75,7 +75,7 @@ def write(result: Result, folder: Path | None) -> None:
 
 
 def remove_stale(folder: Path | None) -> None:
-    """Remove the files that the last run in `folder` says it wrote; saved graphs are replaced."""
+    """Remove the files that the last run in `folder` has listed; saved graphs are replaced."""
     if folder is None or not (folder / FILE).is_file():
         return
     for name in _listed(folder / FILE):
@@ -90,6 +90,6 @@ def remove_stale(folder: Path | None) -> None:
 def _listed(file: Path) -> list[str]:
     try:
         files = read_json(file, advice="it will be overwritten").get("files")
-    except ValueError:  # another program's
+    except ValueError:  # a file of another program
         return []
     return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []

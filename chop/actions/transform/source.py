@@ -1,4 +1,4 @@
-"""What is transformed: loaded, or traced and run once."""
+"""The graph or model to transform: loaded, or traced and run once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """A model, its data, and where its weights come from."""
+    """A model, its data, and the checkpoint of its weights."""
 
     model: nn.Module
     model_info: Any
@@ -24,7 +24,7 @@ class Source:
     load_type: str
 
     def model_on(self, device: Any) -> nn.Module:
-        """The model with its weights."""
+        """Return the model with its weights."""
         from chop.checkpoints import load_model
 
         model = self.model
@@ -33,7 +33,7 @@ class Source:
         return model.to(device)
 
     def graph_on(self, device: Any, cf_args: dict[str, Any]) -> MaseGraph:
-        """The graph with metadata, which come from a batch of the training data if need be."""
+        """Return the graph with metadata, from a batch of training data if they are missing."""
         from chop.passes import Pipeline
         from chop.passes.base import has_metadata
 
@@ -42,21 +42,21 @@ class Source:
         graph.meta["made_from"] = graph.meta.get("made_from") or names
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
-        more = getattr(graph.model, "additional_inputs", {})
-        dummy_in = self.batch_on(device, graph.model) | more
+        additional = getattr(graph.model, "additional_inputs", {})
+        dummy_in = self.batch_on(device, graph.model) | additional
         # values of a whole batch would make the saved metadata larger than the model
-        about = {"dummy_in": dummy_in, "add_value": False}
-        steps = ["init_metadata", ("add_common_metadata", about), "add_software_metadata"]
+        options = {"dummy_in": dummy_in, "add_value": False}
+        steps = ["init_metadata", ("add_common_metadata", options), "add_software_metadata"]
         return Pipeline(steps)(graph)[0]  # type: ignore[arg-type]
 
     def batch_on(self, device: Any, model: nn.Module) -> dict[str, Any]:
-        """Inputs of the model as it is now, by name."""
+        """Return a batch of inputs for `model`, by name."""
         from chop.tools.get_input import get_dummy_input
 
         return get_dummy_input(self.model_info, self.data_module, self.task, device, model=model)
 
     def batches(self, split: str, model: nn.Module) -> Any:
-        """Inputs of the model as it is now, by name, for as long as one wants."""
+        """Return a generator of batches of inputs for `model`, by name."""
         from chop.tools.get_input import InputGenerator
 
         return InputGenerator(self.model_info, self.data_module, self.task, split, model=model)
@@ -82,7 +82,7 @@ def _traced(model: nn.Module, frozen: dict[str, Any]) -> MaseGraph:
 
 
 def model_of(subject: Any) -> Any:
-    """The model of a graph; in the module style it is the model already."""
+    """Return the model of a graph; in the module style, `subject` is the model."""
     from chop.ir.graph.mase_graph import MaseGraph
 
     return subject.model if isinstance(subject, MaseGraph) else subject

@@ -1,4 +1,4 @@
-"""Passes, one after the other."""
+"""Run the passes of a plan, one after the other."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# which split an input generator draws from, where it is not the training data
+# the split that an input generator draws from, if it is not the training data
 GENERATORS = {"prune": "val"}
-# what is said in one sentence; anything else is a mistake of ours
+# errors that are reported in one sentence; any other error is a bug
 EXPECTED = (ValueError, OSError, ImportError, ArithmeticError, RuntimeError, OutOfMemory)
 
 Scorer = Callable[[Any], Any]
 
 
 class PassFailed(ValueError):
-    """A pass that could not do its work; the message says which one it was."""
+    """A pass failed; the message names the pass."""
 
 
 def carry_out(
@@ -41,7 +41,7 @@ def carry_out(
     accelerator: str,
     score: Scorer | None = None,
 ) -> Result:
-    """Load, prepare, run every pass, and save to `folder`; `score` looks at both ends."""
+    """Load, prepare, run every pass, and save to `folder`; `score` runs before and after."""
     from chop.devices import parse_accelerator
 
     device = parse_accelerator(accelerator)
@@ -72,14 +72,14 @@ def _run_all(steps: list[PassStep], result: Result, source: Source, folder: Path
             with memory_for(f"run the pass {step.label!r}"):
                 result.graph = _run(step, result, source, folder)
         except Exception as error:
-            _give_up(error, step, f"{i} of {len(steps)}", result, folder)
+            _report_failure(error, step, f"{i} of {len(steps)}", result, folder)
         report.write(result, folder)
 
 
-def _give_up(
+def _report_failure(
     error: Exception, step: PassStep, position: str, result: Result, folder: Path | None
 ) -> NoReturn:
-    """Leave a note of what was done; options that do not suit the graph are wrong usage."""
+    """Report what was done, and raise the error with the name of the pass."""
     from chop.passes.base import PassArgsError
 
     result.failed = {"Pass": step.label, "Position": position, "Error": str(error)}
@@ -110,10 +110,10 @@ def _run(step: PassStep, result: Result, source: Source, folder: Path | None) ->
     else:
         subject, info = run_pass(step.run, result.graph, options)
     seconds = time.perf_counter() - start
-    said = effect(before, Traits.of(subject), info, list(step.written().values()))
-    logger.debug("pass %s took %.3f s: %s", step.label, seconds, said)
+    summary = effect(before, Traits.of(subject), info, list(step.written().values()))
+    logger.debug("pass %s took %.3f s: %s", step.label, seconds, summary)
     result.rows.append(
-        {"Pass": step.label, "Kind": step.run.kind, "Seconds": seconds, "Effect": said}
+        {"Pass": step.label, "Kind": step.run.kind, "Seconds": seconds, "Effect": summary}
     )
     result.files += step.written().values()
     return subject
@@ -122,7 +122,7 @@ def _run(step: PassStep, result: Result, source: Source, folder: Path | None) ->
 def _quantize(
     step: PassStep, graph: MaseGraph, options: dict[str, Any], folder: Path | None
 ) -> tuple[MaseGraph, dict[str, Any], list[Path]]:
-    """Quantize, and compare with what was there before; only what changed counts as quantized."""
+    """Quantise, and compare with the original; only changed nodes count as quantised."""
     from chop.passes import run_pass
     from chop.passes.graph.transforms.quantize.summary import HISTOGRAM, TABLE, compare_nodes
 
@@ -136,18 +136,18 @@ def _quantize(
 
 
 def _injected(step: PassStep, source: Source, subject: Any) -> dict[str, Any]:
-    """What a file cannot hold, for the options that it leaves out."""
+    """Return the missing options that a file cannot hold."""
     missing = step.run.options.keys() - step.options.keys()
-    found: dict[str, Any] = {}
+    injected: dict[str, Any] = {}
     model = model_of(subject)
     if "input_generator" in missing:
-        found["input_generator"] = source.batches(GENERATORS.get(step.name, "train"), model)
+        injected["input_generator"] = source.batches(GENERATORS.get(step.name, "train"), model)
     if "dummy_in" in missing:
         device = next((p.device for p in model.parameters()), "cpu")
-        found["dummy_in"] = source.batch_on(device, model)
+        injected["dummy_in"] = source.batch_on(device, model)
     if "model_name" in missing:
-        found["model_name"] = source.model_name
-    return found
+        injected["model_name"] = source.model_name
+    return injected
 
 
 def _save(subject: Any, folder: Path) -> None:

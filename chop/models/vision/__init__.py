@@ -1,4 +1,4 @@
-"""Networks for images: one file a family."""
+"""Networks for images, one file per family."""
 
 from chop.models.base import ModelFamily, ModelSource
 

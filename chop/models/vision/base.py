@@ -1,4 +1,4 @@
-"""What the vision models share: how they register, small images, and first weights."""
+"""Code that the vision models share: registration, image sizes, initial weights."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ vision_model = partial(
     model, task_type=ModelTaskType.VISION, model_source=ModelSource.VISION_OTHERS
 )
 
-SMALL = 64  # pixels; networks made for 224 shrink images of this size to nothing
+SMALL = 64  # pixels; networks for 224 pixels would reduce images of this size to nothing
 
 
 def image_shape(info: MaseDatasetInfo, at_least: int = 1) -> tuple[int, int, int]:
-    """Channels, height and width of the images, whose sides have `at_least` so many pixels."""
+    """Return channels, height and width of the images; refuse sides below `at_least` pixels."""
     size = tuple(info["image_size"])
     if len(size) != 3:
         raise ValueError(
-            f"image_size is (channels, height, width); data set {info.name!r} has {size}"
+            f"image_size must be (channels, height, width), but data set {info.name!r} has {size}"
         )
     if min(size[1:]) < at_least:
         raise ValueError(
             f"images of data set {info.name!r} are {size[1]} x {size[2]} pixels, "
-            f"and this network needs {at_least} x {at_least} or more"
+            f"but this network needs {at_least} x {at_least} or more"
         )
     return size
 
@@ -38,7 +38,7 @@ def is_small(info: MaseDatasetInfo) -> bool:
 
 
 def init_conv_net(net: nn.Module) -> None:
-    """Normal weights for convolutions, by He et al. (2015): gradients keep their size backwards."""
+    """Initialise convolutions as He et al. (2015), which keeps the scale of gradients."""
     for module in net.modules():
         if not isinstance(module, nn.Conv2d):
             continue

@@ -1,6 +1,6 @@
 """LFC and CNV, the networks of FINN (Umuroglu et al. 2016), before they are binarised.
 
-Their activation is the clamp to [-1, 1], whose binary form is the sign.
+Their activation clamps to [-1, 1]; when binarised, it is the sign.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from chop.dataset.base import MaseDatasetInfo
 from chop.models.vision.base import image_shape, vision_model
 
 
-def _dense(before: int, after: int) -> list[nn.Module]:
-    return [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.Hardtanh()]
+def _dense(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.Hardtanh()]
 
 
-def _filters(before: int, after: int) -> list[nn.Module]:
-    """A 3x3 convolution without padding, so the image loses a pixel on every side."""
-    return [nn.Conv2d(before, after, 3, bias=False), nn.BatchNorm2d(after), nn.Hardtanh()]
+def _filters(inputs: int, outputs: int) -> list[nn.Module]:
+    """Return a 3x3 convolution without padding, so the image loses a pixel on every side."""
+    return [nn.Conv2d(inputs, outputs, 3, bias=False), nn.BatchNorm2d(outputs), nn.Hardtanh()]
 
 
 class LFC(nn.Module):
-    """Three hidden layers of 1,024 on the flattened picture."""
+    """Three hidden layers of 1,024 on the flattened image."""
 
     def __init__(self, image_size: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         widths = pairwise([math.prod(image_size), 1024, 1024, 1024])
-        layers = [layer for before, after in widths for layer in _dense(before, after)]
+        layers = [layer for inputs, outputs in widths for layer in _dense(inputs, outputs)]
         self.features = nn.Sequential(*layers, nn.Linear(1024, num_classes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class CNV(nn.Module):
 
     @staticmethod
     def pixels_left(pixels: int) -> int:
-        """What the convolutions leave of a side; 32 pixels become one."""
+        """Return the height or width after the convolutions: 1 pixel for 32."""
         return ((pixels - 4) // 2 - 4) // 2 - 4
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ class CNV(nn.Module):
 
 @vision_model("lfc")
 def get_lfc(info: MaseDatasetInfo) -> nn.Module:
-    """Three hidden layers of 1,024 for MNIST, made to be binarised."""
+    """FINN's LFC for MNIST, to be binarised: three hidden layers of 1,024."""
     return LFC(image_shape(info), info["num_classes"])
 
 
 @vision_model("cnv")
 def get_cnv(info: MaseDatasetInfo) -> nn.Module:
-    """Six convolutions and three linear layers for CIFAR, made to be binarised."""
+    """FINN's CNV for CIFAR, to be binarised: six convolutions and three linear layers."""
     return CNV(image_shape(info, at_least=32), info["num_classes"])

@@ -25,7 +25,7 @@ v3_norm = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01)
 
 
 def nearest_eighth(channels: float) -> int:
-    """The multiple of eight that is nearest, at most a tenth below.
+    """Return the nearest multiple of eight that is at most 10 % below `channels`.
 
     >>> nearest_eighth(18), nearest_eighth(120 / 4)
     (24, 32)
@@ -35,8 +35,8 @@ def nearest_eighth(channels: float) -> int:
 
 
 def conv_norm(
-    before: int,
-    after: int,
+    inputs: int,
+    outputs: int,
     size: int,
     *,
     norm: Norm,
@@ -44,27 +44,27 @@ def conv_norm(
     stride: int = 1,
     groups: int = 1,
 ) -> nn.Sequential:
-    """A convolution, its normalisation and, if there is one, an activation."""
+    """Return a convolution with its normalisation and optional activation."""
     conv = nn.Conv2d(
-        before, after, size, stride=stride, padding=size // 2, groups=groups, bias=False
+        inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False
     )
-    return nn.Sequential(conv, norm(after), *([activation()] if activation else []))
+    return nn.Sequential(conv, norm(outputs), *([activation()] if activation else []))
 
 
 class V2Block(nn.Module):
-    """Widen by `expansion`, filter each channel, and narrow without an activation."""
+    """Expand by `expansion`, filter each channel, and project without an activation."""
 
-    def __init__(self, before: int, after: int, *, stride: int, expansion: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, stride: int, expansion: int) -> None:
         super().__init__()
-        hidden = before * expansion
+        hidden = inputs * expansion
         wide = partial(conv_norm, norm=nn.BatchNorm2d, activation=relu6)
         self.conv = nn.Sequential(
-            *([wide(before, hidden, 1)] if expansion != 1 else []),
+            *([wide(inputs, hidden, 1)] if expansion != 1 else []),
             wide(hidden, hidden, 3, stride=stride, groups=hidden),
-            nn.Conv2d(hidden, after, 1, bias=False),
-            nn.BatchNorm2d(after),
+            nn.Conv2d(hidden, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
         )
-        self.residual = stride == 1 and before == after
+        self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.conv(x)
@@ -84,19 +84,19 @@ V2_STAGES = [
 
 
 class MobileNetV2(nn.Module):
-    """Inverted residual blocks, whose wide part is inside; `small_images` keeps the resolution."""
+    """Inverted residual blocks; `small_images` keeps the resolution in the first layer."""
 
     def __init__(self, *, num_classes: int, channels: int = 3, small_images: bool = False) -> None:
         super().__init__()
         wide = partial(conv_norm, norm=nn.BatchNorm2d, activation=relu6)
         layers: list[nn.Module] = [wide(channels, 32, 3, stride=1 if small_images else 2)]
-        before = 32
-        for expansion, after, blocks, first in V2_STAGES:
+        width = 32
+        for expansion, outputs, blocks, first in V2_STAGES:
             for index in range(blocks):
                 stride = first if index == 0 else 1
-                layers.append(V2Block(before, after, stride=stride, expansion=expansion))
-                before = after
-        self.features = nn.Sequential(*layers, wide(before, 1280, 1))
+                layers.append(V2Block(width, outputs, stride=stride, expansion=expansion))
+                width = outputs
+        self.features = nn.Sequential(*layers, wide(width, 1280, 1))
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, num_classes))
         init_conv_net(self)
@@ -108,7 +108,7 @@ class MobileNetV2(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Scale every channel by what all the channels' means say."""
+    """Scale every channel by a learned function of all channels' means."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SqueezeExcite(nn.Module):
 
 
 class V3Row(NamedTuple):
-    """A row of the tables in the paper."""
+    """One row of the tables in the paper."""
 
     kernel: int
     expanded: int
@@ -137,19 +137,19 @@ class V3Row(NamedTuple):
 
 
 class V3Block(nn.Module):
-    """The block of V2, with a choice of activation and, in some, squeeze-and-excite."""
+    """The block of V2 with a configurable activation and optional squeeze-and-excite."""
 
-    def __init__(self, before: int, row: V3Row) -> None:
+    def __init__(self, inputs: int, row: V3Row) -> None:
         super().__init__()
         wide = partial(conv_norm, norm=v3_norm, activation=row.activation)
         hidden = row.expanded
         self.block = nn.Sequential(
-            *([wide(before, hidden, 1)] if hidden != before else []),
+            *([wide(inputs, hidden, 1)] if hidden != inputs else []),
             wide(hidden, hidden, row.kernel, stride=row.stride, groups=hidden),
             *([SqueezeExcite(hidden)] if row.squeeze else []),
             conv_norm(hidden, row.out, 1, norm=v3_norm, activation=None),
         )
-        self.residual = row.stride == 1 and before == row.out
+        self.residual = row.stride == 1 and inputs == row.out
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.block(x)
@@ -189,7 +189,7 @@ V3_SMALL = [
 
 
 class MobileNetV3(nn.Module):
-    """Blocks of `rows`, then a classifier with a hidden layer of `head` channels."""
+    """The blocks of `rows`, then a classifier with a hidden layer of `head` channels."""
 
     def __init__(
         self,
@@ -203,14 +203,14 @@ class MobileNetV3(nn.Module):
         super().__init__()
         wide = partial(conv_norm, norm=v3_norm, activation=hardswish)
         layers: list[nn.Module] = [wide(channels, 16, 3, stride=1 if small_images else 2)]
-        before = 16
+        width = 16
         for row in rows:
-            layers.append(V3Block(before, row))
-            before = row.out
-        self.features = nn.Sequential(*layers, wide(before, 6 * before, 1))
+            layers.append(V3Block(width, row))
+            width = row.out
+        self.features = nn.Sequential(*layers, wide(width, 6 * width, 1))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(
-            nn.Linear(6 * before, head),
+            nn.Linear(6 * width, head),
             nn.Hardswish(inplace=True),
             nn.Dropout(0.2),
             nn.Linear(head, num_classes),
@@ -225,7 +225,7 @@ class MobileNetV3(nn.Module):
 
 @vision_model("mobilenetv2")
 def mobilenetv2(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """Inverted residuals: 3.5 million parameters on ImageNet."""
+    """MobileNet V2: 3.5 million parameters on ImageNet."""
     small = is_small(info) if small_images is None else small_images
     return MobileNetV2(
         num_classes=info["num_classes"], channels=image_shape(info)[0], small_images=small
@@ -242,11 +242,11 @@ def _v3(
 
 @vision_model("mobilenetv3_small")
 def mobilenetv3_small(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """Searched blocks with squeeze-and-excite: 2.5 million parameters on ImageNet."""
+    """MobileNet V3 Small: 2.5 million parameters on ImageNet."""
     return _v3(info, V3_SMALL, 1024, small_images)
 
 
 @vision_model("mobilenetv3_large")
 def mobilenetv3_large(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """Searched blocks with squeeze-and-excite: 5.5 million parameters on ImageNet."""
+    """MobileNet V3 Large: 5.5 million parameters on ImageNet."""
     return _v3(info, V3_LARGE, 1280, small_images)

@@ -14,30 +14,30 @@ from chop.dataset.base import MaseDatasetInfo
 from chop.models.vision.base import image_shape, init_conv_net, is_small, vision_model
 
 
-def conv(before: int, after: int, size: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(before, after, size, stride=stride, padding=size // 2, bias=False)
+def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
 
 
-def shortcut(before: int, after: int, stride: int) -> nn.Module | None:
-    """What brings the input to the shape of a block's output, where the two differ."""
-    if stride == 1 and before == after:
+def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module | None:
+    """Return the projection to the shape of a block's output; None if it equals the input's."""
+    if stride == 1 and inputs == outputs:
         return None
-    return nn.Sequential(conv(before, after, 1, stride), nn.BatchNorm2d(after))
+    return nn.Sequential(conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around which the input is added back."""
+    """Two 3x3 convolutions with a skip connection."""
 
     expansion = 1
 
-    def __init__(self, before: int, planes: int, stride: int, base_width: int) -> None:
+    def __init__(self, inputs: int, planes: int, stride: int, base_width: int) -> None:
         super().__init__()
-        self.conv1 = conv(before, planes, 3, stride)
+        self.conv1 = conv(inputs, planes, 3, stride)
         self.bn1 = nn.BatchNorm2d(planes)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = conv(planes, planes, 3)
         self.bn2 = nn.BatchNorm2d(planes)
-        self.downsample = shortcut(before, planes, stride)
+        self.downsample = shortcut(inputs, planes, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
@@ -48,21 +48,21 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution on few channels, between 1x1 convolutions from and to many."""
+    """A 3x3 convolution between 1x1 convolutions that reduce and restore the channels."""
 
     expansion = 4
 
-    def __init__(self, before: int, planes: int, stride: int, base_width: int) -> None:
+    def __init__(self, inputs: int, planes: int, stride: int, base_width: int) -> None:
         super().__init__()
-        narrow, after = planes * base_width // 64, planes * self.expansion
-        self.conv1 = conv(before, narrow, 1)
+        narrow, outputs = planes * base_width // 64, planes * self.expansion
+        self.conv1 = conv(inputs, narrow, 1)
         self.bn1 = nn.BatchNorm2d(narrow)
         self.conv2 = conv(narrow, narrow, 3, stride)
         self.bn2 = nn.BatchNorm2d(narrow)
-        self.conv3 = conv(narrow, after, 1)
-        self.bn3 = nn.BatchNorm2d(after)
+        self.conv3 = conv(narrow, outputs, 1)
+        self.bn3 = nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = shortcut(before, after, stride)
+        self.downsample = shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
@@ -95,17 +95,17 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
-        before, stages = width, list[nn.Module]()
+        inputs, stages = width, list[nn.Module]()
         for stage, depth in enumerate(depths):
             planes, blocks = width * 2**stage, list[nn.Module]()
             for index in range(depth):
                 stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(block(before, planes, stride, base_width))
-                before = planes * block.expansion
+                blocks.append(block(inputs, planes, stride, base_width))
+                inputs = planes * block.expansion
             stages.append(nn.Sequential(*blocks))
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
-        self.fc = nn.Linear(before, num_classes)
+        self.fc = nn.Linear(inputs, num_classes)
         init_conv_net(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,29 +134,29 @@ def _resnet(
 
 @vision_model("resnet18")
 def resnet18(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """Residual network of 18 layers: 11.7 million parameters on ImageNet."""
+    """Residual network with 18 layers: 11.7 million parameters on ImageNet."""
     return _resnet(info, small_images, BasicBlock, 2, 2, 2, 2)
 
 
 @vision_model("resnet34")
 def resnet34(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """Residual network of 34 layers: 21.8 million parameters on ImageNet."""
+    """Residual network with 34 layers: 21.8 million parameters on ImageNet."""
     return _resnet(info, small_images, BasicBlock, 3, 4, 6, 3)
 
 
 @vision_model("resnet50")
 def resnet50(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """Residual network of 50 layers in bottlenecks: 25.6 million parameters on ImageNet."""
+    """Residual network with 50 layers (bottleneck blocks): 25.6 million parameters on ImageNet."""
     return _resnet(info, small_images, Bottleneck, 3, 4, 6, 3)
 
 
 @vision_model("resnet101")
 def resnet101(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """Residual network of 101 layers in bottlenecks: 44.5 million parameters on ImageNet."""
+    """Residual network with 101 layers (bottleneck blocks): 44.5 million parameters on ImageNet."""
     return _resnet(info, small_images, Bottleneck, 3, 4, 23, 3)
 
 
 @vision_model("wideresnet50_2")
 def wideresnet50_2(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
-    """ResNet-50 with bottlenecks twice as wide: 68.9 million parameters on ImageNet."""
+    """ResNet-50 with bottlenecks of twice the width: 68.9 million parameters on ImageNet."""
     return _resnet(info, small_images, Bottleneck, 3, 4, 6, 3, base_width=128)

@@ -9,21 +9,21 @@ from chop.dataset.base import MaseDatasetInfo
 from chop.models.vision.base import image_shape, vision_model
 
 
-def _pair(before: int, after: int) -> list[nn.Module]:
-    """Two 3x3 convolutions and a pooling that halves the image."""
+def _pair(inputs: int, outputs: int) -> list[nn.Module]:
+    """Return two 3x3 convolutions and a pooling layer that halves the image."""
     return [
-        nn.Conv2d(before, after, 3, padding=1),
-        nn.BatchNorm2d(after, momentum=0.9),
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.BatchNorm2d(outputs, momentum=0.9),
         nn.ReLU(inplace=True),
-        nn.Conv2d(after, after, 3, padding=1),
-        nn.BatchNorm2d(after, momentum=0.9),
+        nn.Conv2d(outputs, outputs, 3, padding=1),
+        nn.BatchNorm2d(outputs, momentum=0.9),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(2),
     ]
 
 
 class VGG7(nn.Module):
-    """Six convolutions in three sizes of image, then three linear layers."""
+    """Six convolutions at three resolutions, then three linear layers."""
 
     def __init__(self, image_size: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
@@ -47,5 +47,5 @@ class VGG7(nn.Module):
 
 @vision_model("vgg7")
 def get_vgg7(info: MaseDatasetInfo) -> nn.Module:
-    """Six convolutions and three linear layers for small images: 14 million parameters."""
+    """VGG7 for small images, six convolutions and three linear layers: 14 million parameters."""
     return VGG7(image_shape(info, at_least=8), info["num_classes"])

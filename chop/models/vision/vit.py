@@ -15,7 +15,7 @@ from chop.models.vision.base import image_shape, vision_model
 
 
 class PatchEmbed(nn.Module):
-    """Every patch of the image as one token."""
+    """Turn every patch of the image into one token."""
 
     def __init__(self, channels: int, patch_size: int, dim: int) -> None:
         super().__init__()
@@ -27,10 +27,10 @@ class PatchEmbed(nn.Module):
 
 
 class Attention(nn.Module):
-    """All heads from one projection; `fused` leaves the rest to torch's own attention.
+    """Multi-head self-attention; `fused` uses torch's `scaled_dot_product_attention`.
 
-    Only the other form drops attention weights: torch's own would have to ask for the mode of
-    training, which a traced graph cannot change any more.
+    Only the other form applies dropout to attention weights: torch's function takes the dropout as
+    an argument, which would be constant in a traced graph.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float, fused: bool) -> None:
@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Every token by itself through a hidden layer four times as wide."""
+    """Perceptron on each token, with a hidden layer of four times its width."""
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and perceptron, each on normalised tokens and added to them."""
+    """Attention and perceptron, each with layer normalisation and a skip connection."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float, fused: bool) -> None:
         super().__init__()
@@ -139,8 +139,8 @@ def _vit(
     image_size = image_shape(info)
     if any(pixels % patch_size for pixels in image_size[1:]):
         raise ValueError(
-            f"images of {info.name!r} are {image_size[1]} x {image_size[2]}, "
-            f"which patches of {patch_size} x {patch_size} do not fill"
+            f"images of {info.name!r} are {image_size[1]} x {image_size[2]} pixels, "
+            f"which is not a multiple of the {patch_size} x {patch_size} patches"
         )
     return VisionTransformer(
         image_size=image_size,
@@ -154,23 +154,23 @@ def _vit(
 
 @vision_model("vit_tiny_patch4_32")
 def vit_tiny_patch4_32(info: MaseDatasetInfo, *, dropout: float = 0.0) -> nn.Module:
-    """A transformer on patches of 4 x 4, for small images: 5.4 million parameters on CIFAR."""
+    """Vision transformer with 4 x 4 patches for small images: 5.4 million parameters on CIFAR."""
     return _vit(info, dropout, patch_size=4, dim=192, num_heads=3)
 
 
 @vision_model("deit_tiny_patch16_224")
 def deit_tiny_patch16_224(info: MaseDatasetInfo, *, dropout: float = 0.0) -> nn.Module:
-    """A transformer on patches of 16 x 16: 5.7 million parameters on ImageNet."""
+    """DeiT-Ti, a vision transformer with 16 x 16 patches: 5.7 million parameters on ImageNet."""
     return _vit(info, dropout, patch_size=16, dim=192, num_heads=3)
 
 
 @vision_model("deit_small_patch16_224")
 def deit_small_patch16_224(info: MaseDatasetInfo, *, dropout: float = 0.0) -> nn.Module:
-    """A transformer on patches of 16 x 16: 22 million parameters on ImageNet."""
+    """DeiT-S, a vision transformer with 16 x 16 patches: 22 million parameters on ImageNet."""
     return _vit(info, dropout, patch_size=16, dim=384, num_heads=6)
 
 
 @vision_model("deit_base_patch16_224")
 def deit_base_patch16_224(info: MaseDatasetInfo, *, dropout: float = 0.0) -> nn.Module:
-    """A transformer on patches of 16 x 16: 86.6 million parameters on ImageNet."""
+    """DeiT-B, a vision transformer with 16 x 16 patches: 86.6 million parameters on ImageNet."""
     return _vit(info, dropout, patch_size=16, dim=768, num_heads=12)

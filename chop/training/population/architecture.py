@@ -1,4 +1,4 @@
-"""Which networks can be trained as one: the same calls in the same order, of any widths."""
+"""Families: networks with the same calls in the same order, of any widths, trained together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POINTWISE = {*ops_with("activation"), "identity"}
 SAME = ops_with("no_op")
 # p-norms and windows of three dimensions are not stacked
 POOLS = {op for op in ops_with("pool") if not op.endswith("3d") and not op.startswith("lp_")}
-# attributes by which the layers of a family may differ
+# attributes in which the layers of a family may differ
 WIDTHS = {"in_features", "out_features", "in_channels", "out_channels", "num_features", "groups"}
 NOT_SETTINGS = WIDTHS | {"training", "inplace", "config", "formats", "pruning_masks"}
 SETTINGS = (bool, int, float, str, tuple, type(None))
@@ -40,17 +40,17 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class Unfit(ValueError):
-    """Networks that cannot be trained as one; the message is the reason."""
+    """The reason why networks cannot be trained together."""
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One computation of one candidate."""
+    """One operation of one candidate."""
 
     kind: Kind
     name: str  # of the module, or of the node
     inputs: tuple[int, ...] = ()  # numbers of earlier calls
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what a family has in common
+    settings: Mapping[str, Any] = field(default_factory=dict)  # equal in a family
     module: nn.Module | None = None
     function: Callable[[Tensor], Tensor] | None = None  # of calls without parameters
     formats: Mapping[str, NumberFormat] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class Family:
-    """Candidates, each as its calls; call by call they are the same but for widths and formats."""
+    """Candidates as lists of calls, which differ only in widths and formats."""
 
     members: tuple[tuple[LayerCall, ...], ...]
 
@@ -78,18 +78,18 @@ class Family:
         return len(self.members)
 
     def calls(self, number: int) -> list[LayerCall]:
-        """The same call of every candidate."""
+        """Return the call `number` of every candidate."""
         return [member[number] for member in self.members]
 
     def only(self, rows: Sequence[int]) -> Family:
-        """The candidates at `rows`."""
+        """Return the family of the candidates at `rows`."""
         return Family(tuple(self.members[row] for row in rows))
 
 
 def family_of(models: Sequence[nn.Module]) -> Family:
-    """Read the networks; `Unfit` says why they are no family."""
+    """Return the family of the networks; raise `Unfit` with the reason if they do not form one."""
     if not models:
-        raise Unfit("a population has at least one network")
+        raise Unfit("a population needs at least one network")
     members = [tuple(_calls(model)) for model in models]
     for number, member in enumerate(members[1:], start=1):
         _compare(members[0], member, number)
@@ -102,12 +102,12 @@ def family_of(models: Sequence[nn.Module]) -> Family:
 def _compare(first: Sequence[LayerCall], other: Sequence[LayerCall], number: int) -> None:
     if len(first) != len(other):
         raise Unfit(
-            f"candidate {number} has {len(other) - 1} layers and candidate 0 has {len(first) - 1}"
+            f"candidate {number} has {len(other) - 1} layers, but candidate 0 has {len(first) - 1}"
         )
     for mine, theirs in zip(first, other, strict=True):
         if mine.common != theirs.common:
             raise Unfit(
-                f"candidate {number} differs from candidate 0 by more than widths and formats: "
+                f"candidate {number} differs from candidate 0 in more than widths and formats: "
                 f"{theirs.name} is {_described(theirs)}, not {_described(mine)}"
             )
 
@@ -118,22 +118,22 @@ def _described(call: LayerCall) -> str:
 
 
 def _check_parameters(family: Family) -> None:
-    """Parameters are of one type, belong to one layer, and learn in all candidates or in none."""
-    kinds = {p.dtype for member in family.members for c in member for p in _parameters(c).values()}
-    if len(kinds) != 1:
-        raise Unfit(f"parameters are of one floating-point type, not of {len(kinds)}")
+    """Refuse parameters of several types, shared ones, and ones trained only in some candidates."""
+    types = {p.dtype for member in family.members for c in member for p in _parameters(c).values()}
+    if len(types) != 1:
+        raise Unfit(f"parameters must have one floating-point type, not {len(types)}")
     if not any(p.requires_grad for call in family.first for p in _parameters(call).values()):
         raise Unfit("the networks have no trainable parameters")
     for number, call in enumerate(family.first):
-        if len({_learning(other) for other in family.calls(number)}) > 1:
-            raise Unfit(f"{call.name} does not learn the same parameters in all candidates")
+        if len({_trained(other) for other in family.calls(number)}) > 1:
+            raise Unfit(f"{call.name} does not have the same trainable parameters everywhere")
     seen: set[int] = set()
     for row, member in enumerate(family.members):
         for call in {(id(call.module), row): call for call in member}.values():
-            own = {id(p) for p in _parameters(call).values()}
-            if own & seen:
+            ids = {id(p) for p in _parameters(call).values()}
+            if ids & seen:
                 raise Unfit(f"{call.name} of candidate {row} shares a parameter with another layer")
-            seen |= own
+            seen |= ids
 
 
 def _parameters(call: LayerCall) -> dict[str, nn.Parameter]:
@@ -141,7 +141,7 @@ def _parameters(call: LayerCall) -> dict[str, nn.Parameter]:
     return {} if module is None else {n: p for n, p in module._parameters.items() if p is not None}
 
 
-def _learning(call: LayerCall) -> tuple[str, ...]:
+def _trained(call: LayerCall) -> tuple[str, ...]:
     return tuple(name for name, p in _parameters(call).items() if p.requires_grad)
 
 
@@ -149,13 +149,13 @@ def _learning(call: LayerCall) -> tuple[str, ...]:
 
 
 class _Values:
-    """Which call made a value, or changed it last in place; values that share memory know it."""
+    """The calls that made each value or last changed it in place, across values sharing memory."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.places = {node: place for place, node in enumerate(graph.nodes)}
         self.numbers: dict[fx.Node, int] = {}
-        self.same: dict[fx.Node, list[fx.Node]] = {}  # as large, in the same memory
-        self.views: list[tuple[fx.Node, fx.Node]] = []  # of another shape
+        self.same: dict[fx.Node, list[fx.Node]] = {}  # values of the same shape and memory
+        self.views: list[tuple[fx.Node, fx.Node]] = []  # pairs of different shape
 
     def __getitem__(self, node: Any) -> int:
         if node not in self.numbers:
@@ -163,7 +163,7 @@ class _Values:
         return self.numbers[node]
 
     def enter(self, node: fx.Node, number: int, *, alias: bool, changes: bool, view: bool) -> None:
-        """Note that call `number` made `node`: its input itself, changed or not, a view, or new."""
+        """Record that call `number` made `node`, and how its memory relates to its input."""
         self.numbers[node] = number
         source = node.all_input_nodes[0] if node.all_input_nodes else node
         if view:
@@ -178,12 +178,12 @@ class _Values:
             self.numbers.update(dict.fromkeys(group, number))
 
     def _check_views(self, group: list[fx.Node], now: int, name: str) -> None:
-        """A change shows in views too, which would have to be computed anew."""
+        """Refuse in-place changes of a value with views that are used later."""
         for pair in self.views:
             for mine, other in (pair, pair[::-1]):
                 later = any(self.places[user] > now for n in self.same[other] for user in n.users)
                 if mine in group and later:
-                    raise Unfit(f"{name} changes in place what {other.name} is a view of")
+                    raise Unfit(f"{name} changes in place a value that {other.name} is a view of")
 
 
 def _calls(model: nn.Module) -> list[LayerCall]:
@@ -200,7 +200,7 @@ def _calls(model: nn.Module) -> list[LayerCall]:
                 raise Unfit(f"the network has several inputs, {node.name} among them")
             calls.append(LayerCall("input", "the input"))
         elif _is_size(node):
-            continue  # looked at by the view that uses it
+            continue  # checked with the view that uses it
         else:
             calls.append(_call(node, root, values))
         number, view = len(calls) - 1, calls[-1].kind == "flatten"
@@ -221,16 +221,16 @@ def _graph_of(model: nn.Module) -> tuple[fx.Graph, nn.Module]:
 
 
 def check_traces(models: Sequence[nn.Module], x: Tensor) -> None:
-    """Refuse a network whose graph does something else with `x`, as after `b = a; b += 1`."""
+    """Refuse a network if its graph computes something else for `x`, as after `b = a; b += 1`."""
     for model in {type(model): model for model in models}.values():
         graph, root = _graph_of(copy.deepcopy(model).to(x.device))
         root.eval()
         with torch.no_grad():
-            by_graph, by_itself = fx.Interpreter(root, graph=graph).run(x.clone()), root(x.clone())
-        if not torch.equal(by_graph.nan_to_num(), by_itself.nan_to_num()):
+            by_graph, by_model = fx.Interpreter(root, graph=graph).run(x.clone()), root(x.clone())
+        if not torch.equal(by_graph.nan_to_num(), by_model.nan_to_num()):
             raise Unfit(
-                f"the graph of {type(model).__name__} does not compute what it does: forward() "
-                f"changes a value in place that it knows by two names"
+                f"the graph of {type(model).__name__} computes something else than the model: "
+                f"forward() changes a value in place that has two names"
             )
 
 
@@ -269,7 +269,7 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> La
             raise Unfit(f"{name} does not flatten all dimensions of a sample")
         return LayerCall("flatten", name, inputs)
     if op == "dropout" and module.p > 0:
-        raise Unfit(f"{name} is dropout, which would draw different random numbers than alone")
+        raise Unfit(f"{name} is dropout, which would draw other random numbers in a population")
     known = op in POINTWISE or op in POOLS or op == "dropout"
     if known and cls.__module__.startswith("torch.nn."):
         kind: Kind = "pool" if op in POOLS else "pointwise"
@@ -278,7 +278,7 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> La
 
 
 def _float_class(module: nn.Module, name: str) -> type[nn.Module]:
-    """The layer of torch that a module computes, rounded or not."""
+    """Return the class of the torch layer that a module computes, quantised or not."""
     cls: Any = unmasked_class(type(module))
     if any(getattr(module, hooks) for hooks in HOOKS) or hasattr(module, "parametrizations"):
         raise Unfit(f"{name} has hooks or parametrizations")
@@ -286,54 +286,54 @@ def _float_class(module: nn.Module, name: str) -> type[nn.Module]:
         return cls  # type: ignore[no-any-return]
     usual = LAYERS.get(module.float_class)
     if usual is None or module._own_ways or cls.forward is not usual.forward:
-        raise Unfit(f"{name} is a {cls.__name__}, which does more than round its operands")
+        raise Unfit(f"{name} is a {cls.__name__}, which does more than quantise its operands")
     return module.float_class
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """What a layer was made with, but for its widths."""
-    own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k not in NOT_SETTINGS}
-    return {key: value for key, value in own.items() if isinstance(value, SETTINGS)}
+    """Return the settings of a layer, without its widths."""
+    public = {k: v for k, v in vars(module).items() if not k.startswith("_")}
+    return {k: v for k, v in public.items() if k not in NOT_SETTINGS and isinstance(v, SETTINGS)}
 
 
 def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
     for operand, fmt in formats.items():
         if not fmt.deterministic:
             raise Unfit(
-                f"{name} rounds {operand} stochastically, which would draw different "
-                f"random numbers than alone"
+                f"{name} rounds {operand} stochastically, which would draw other "
+                f"random numbers in a population"
             )
         if not (fmt._rounds_as_all_do() or isinstance(fmt, Float)):
-            raise Unfit(f"{name} rounds {operand} in a way of its own, {fmt.name}")
+            raise Unfit(f"{name} rounds {operand} with {fmt.name}, which has its own method")
 
 
 def _check_layer(module: Any, name: str) -> None:
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         depthwise = module.groups == module.in_channels == module.out_channels
         if module.groups > 1 and not depthwise:
-            raise Unfit(f"{name} has {module.groups} groups; one, or one a channel, can be batched")
+            raise Unfit(f"{name} has {module.groups} groups; use one group, or one per channel")
         if module.padding_mode != "zeros":
-            raise Unfit(f"{name} pads with {module.padding_mode}, not with zeros")
+            raise Unfit(f"{name} pads with {module.padding_mode} instead of zeros")
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and (
         module.momentum is None or module.running_mean is None
     ):
-        raise Unfit(f"{name} keeps no moving average of its statistics")
+        raise Unfit(f"{name} does not have a moving average of its statistics")
 
 
 def _apart(module: nn.Module, cls: type[nn.Module]) -> Callable[[Tensor], Tensor]:
-    """The float layer's own function, which leaves its input as it is."""
-    mine: Any = copy.copy(module)
-    if hasattr(mine, "inplace"):
-        mine.inplace = False
+    """Return the function of the float layer, without changing its input in place."""
+    layer: Any = copy.copy(module)
+    if hasattr(layer, "inplace"):
+        layer.inplace = False
     forward: Any = cls.forward
-    return lambda x: forward(mine, x)
+    return lambda x: forward(layer, x)
 
 
 # --- functions
 
 
 def _function(node: fx.Node) -> tuple[dict[str, Any], Callable[[Tensor], Tensor]]:
-    """The other arguments of a function of one tensor, and the function with them."""
+    """Return the further arguments of a function of one tensor, and the function with them."""
     target: Any = node.target
     if isinstance(target, QuantizedFunction):
         target = target.target
@@ -363,7 +363,7 @@ def _is_plain_add(node: fx.Node) -> bool:
 
 
 def _is_size(node: fx.Node) -> bool:
-    """x.size(0), x.shape, x.shape[0]: what a view asks for."""
+    """Whether a node is x.size(0), x.shape or x.shape[0], which views use."""
     if node.op == "call_method" and node.target == "size":
         return True
     if node.op != "call_function":
@@ -374,7 +374,7 @@ def _is_size(node: fx.Node) -> bool:
 
 
 def _check_flatten(node: fx.Node) -> None:
-    """Only all dimensions of a sample become one."""
+    """Refuse reshapes other than to one row per sample."""
     rest: Any = (*node.args[1:], *node.kwargs.values())
     if identify(node).name == "flatten":
         fits = rest in ((1,), (1, -1))
@@ -404,52 +404,52 @@ def _in_place(node: fx.Node, root: nn.Module) -> bool:
 
 
 def layouts(family: Family, *, maps: bool) -> list[bool]:
-    """Whether each call gives maps (channels and places) or rows; `maps` is what the input is."""
-    found: list[bool] = []
+    """Return whether each call outputs feature maps or rows; `maps` is the layout of the input."""
+    outputs: list[bool] = []
     for call in family.first:
-        given = {found[number] for number in call.inputs}
+        inputs = {outputs[number] for number in call.inputs}
         if call.kind == "input":
-            found.append(maps)
+            outputs.append(maps)
         elif call.kind in ("linear", "conv", "pool"):
             wanted = call.kind != "linear"
-            if given != {wanted}:
+            if inputs != {wanted}:
                 kinds = ("rows", "maps")
                 raise Unfit(f"{call.name} gets {kinds[not wanted]}, not {kinds[wanted]}")
-            found.append(wanted)
+            outputs.append(wanted)
         elif call.kind == "flatten":
-            found.append(False)
+            outputs.append(False)
         else:
-            if len(given) != 1:
+            if len(inputs) != 1:
                 raise Unfit(f"{call.name} adds rows and maps")
-            found.append(given.pop())
-    if found[-1]:
-        raise Unfit("the network returns maps, not a row of scores a sample")
-    return found
+            outputs.append(inputs.pop())
+    if outputs[-1]:
+        raise Unfit("the network returns maps, not one row of scores per sample")
+    return outputs
 
 
 def widths_of(family: Family, channels: int | None = None) -> list[list[Any]]:
-    """How many channels each call gives, for every candidate; the input has `channels`, if known.
+    """Return the output channels of each call for every candidate; `channels` are the input's.
 
-    Flattened maps count by their channels: each of them is as many features as a map has places.
+    Flattened maps count by their channels, each of which is as many features as a map has pixels.
     """
-    found: list[list[Any]] = []
+    widths: list[list[Any]] = []
     for number, call in enumerate(family.first):
         calls: list[Any] = family.calls(number)
         if call.kind == "input":
-            found.append([channels] * len(family))
+            widths.append([channels] * len(family))
         elif call.kind == "linear":
-            found.append([c.module.out_features for c in calls])
+            widths.append([c.module.out_features for c in calls])
         elif call.kind == "conv":
-            found.append([c.module.out_channels for c in calls])
+            widths.append([c.module.out_channels for c in calls])
         elif call.kind == "norm":
-            found.append([c.module.num_features for c in calls])
+            widths.append([c.module.num_features for c in calls])
         else:
-            found.append(found[call.inputs[0]])
-        if call.kind == "add" and not _may_be_equal(*(found[i] for i in call.inputs)):
+            widths.append(widths[call.inputs[0]])
+        if call.kind == "add" and not _may_be_equal(*(widths[i] for i in call.inputs)):
             raise Unfit(f"{call.name} adds operands of different widths")
-    if len(set(found[-1])) != 1:
-        raise Unfit(f"candidates score different numbers of classes: {sorted(set(found[-1]))}")
-    return found
+    if len(set(widths[-1])) != 1:
+        raise Unfit(f"candidates score different numbers of classes: {sorted(set(widths[-1]))}")
+    return widths
 
 
 def _may_be_equal(a: list[int | None], b: list[int | None]) -> bool:
@@ -457,7 +457,7 @@ def _may_be_equal(a: list[int | None], b: list[int | None]) -> bool:
 
 
 def _check_layouts(family: Family) -> None:
-    """Refuse networks that no data fit, be they rows or maps."""
+    """Refuse networks that fit neither rows nor maps as input."""
     widths_of(family)
     reasons: dict[bool, Unfit] = {}
     for maps in (False, True):

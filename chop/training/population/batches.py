@@ -1,4 +1,4 @@
-"""The same split for many candidates: each takes its batches in the order of its own seed."""
+"""Batches of one split for many candidates, each in the order of its seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chop.training.feed import SCORED_BYTES
 
 
 class Batches:
-    """The batches of a split for all candidates: each in the order of its seed."""
+    """The batches of a split for all candidates, each in the order of its seed."""
 
     def __init__(
         self, split: TensorSplit, batch_size: int, seeds: Sequence[int], *, maps: bool
@@ -33,7 +33,7 @@ class Batches:
     def start(self, epoch: int, first: int) -> None:
         """Shuffle for `epoch`, and go to its batch `first`."""
         if epoch != self.epoch:
-            with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # torch lets others run
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # torch releases the GIL
                 orders = pool.map(
                     lambda seed: EpochPass(seed, epoch).order(len(self.split)), self.seeds
                 )
@@ -43,17 +43,17 @@ class Batches:
         self.cursor.fill_(first * self.batch_size)
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """The coming whole batch of every candidate."""
+        """Return the next whole batch of every candidate."""
         index = self.order.index_select(1, self.cursor + self.ahead)
         self.cursor += self.batch_size
         return self._gathered(index)
 
     def last(self) -> tuple[Tensor, Tensor]:
-        """What is left after the whole batches."""
+        """Return the samples that remain after the whole batches."""
         return self._gathered(self.order[:, len(self.split) // self.batch_size * self.batch_size :])
 
     def _gathered(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples in the layout of the network's input, and labels [K, B]; `index` is by seed."""
+        """Return samples in the layout of the network's input, and labels [K, B]."""
         split = self.split
         x = split.x.index_select(0, index.flatten())
         y = split.y.index_select(0, index.flatten()).view(index.shape)
@@ -69,16 +69,16 @@ class Batches:
 
     def _augmented(self, x: Tensor) -> Tensor:
         assert self.split.augment is not None
-        varied, generator = [], Generator(x.device)
-        for own, seed in zip(x, self.seeds, strict=True):
+        augmented, generator = [], Generator(x.device)
+        for samples, seed in zip(x, self.seeds, strict=True):
             EpochPass(seed, self.epoch).reseed(generator, self.number)
-            varied.append(self.split.augment(own, generator))
+            augmented.append(self.split.augment(samples, generator))
         self.number += 1
-        return torch.stack(varied)
+        return torch.stack(augmented)
 
 
 def arranged(x: Tensor, *, maps: bool) -> Tensor:
-    """Samples [K, B, …] as a network takes them."""
+    """Return samples [K, B, …] in the layout of a network's input."""
     if maps:
         return x.transpose(0, 1).flatten(1, 2)
     return x.transpose(1, 2).contiguous()
@@ -87,7 +87,7 @@ def arranged(x: Tensor, *, maps: bool) -> Tensor:
 def every(
     split: TensorSplit, batch_size: int, candidates: int, *, maps: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """All samples once, in their order, the same for all candidates; labels are [1, B]."""
+    """Yield all samples once, in order, the same for all candidates; labels are [1, B]."""
     size = max(batch_size, SCORED_BYTES * len(split) // (split.nbytes * candidates))
     for x, y in batches(split, size):
         yield arranged(x.expand(candidates, *x.shape), maps=maps), y.unsqueeze(0)

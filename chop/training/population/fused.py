@@ -1,4 +1,4 @@
-"""Batch norm of rows in one pass over memory on a GPU, where cuDNN takes many times as long."""
+"""Batch norm of rows in one pass over GPU memory, many times faster than cuDNN."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from chop.numerics import fused
 
-MOST_SAMPLES = 8192  # that a program holds
-TILE = 2048  # numbers that keep its threads busy
+MOST_SAMPLES = 8192  # that fit in one program
+TILE = 2048  # numbers that keep the threads of a program busy
 
 
 def batch_norm(
@@ -24,13 +24,13 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> Tensor:
-    """`F.batch_norm` in training, of rows [C, B]; `statistics` are the moving mean and variance."""
+    """`F.batch_norm` in training for rows [C, B]; `statistics` are the moving mean and variance."""
     few = x.dtype == torch.float32 and 1 < x.shape[1] <= MOST_SAMPLES
     if few and fused.runs_kernels(x):
-        found: Tensor = _BatchNorm.apply(
+        normalised: Tensor = _BatchNorm.apply(
             x.contiguous(), weight, bias, statistics, momentum, epsilon
         )
-        return found
+        return normalised
     moving = (*statistics, weight, bias)
     return F.batch_norm(x.unsqueeze(0), *moving, True, momentum, epsilon).squeeze(0)
 

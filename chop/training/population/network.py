@@ -1,8 +1,8 @@
-"""The networks of a family as one: every layer is one batched operation.
+"""The networks of a family as one network: every layer is one batched operation.
 
-Rows of features lie as [K, C, B] and maps as [B, K·C, …], for K candidates of at most C channels
-and B samples: so batch norms, poolings and convolutions find their channels where they look for
-them, and nothing is copied between layers. Channels beyond a candidate's own are zero.
+Rows of features are [K, C, B] and maps [B, K·C, …], for K candidates of at most C channels and B
+samples. Thus batch norm, pooling and convolution have their channels in the right dimension, and
+nothing is copied between layers. Padded channels are zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chop.training.population.stacks import State, is_masked, owner_of, plan_of
 
 
 class Operand:
-    """An activation: how it is rounded, and which of its channels are padding."""
+    """An activation: its number formats, and which of its channels are padding."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Operand:
         return self._rounders[key](seen).reshape(x.shape)
 
     def _places(self, seen: Tensor) -> int:
-        """How many features a channel is: more than one where maps were flattened."""
+        """Return the number of features per channel: more than one for flattened maps."""
         return 1 if self.maps else seen.shape[1] // max(self.widths)
 
     def masked(self, x: Tensor) -> Tensor:
-        """`x` with zeros where there is padding."""
+        """Return `x` with zeros in the padding."""
         if len(set(self.widths)) == 1:
             return x
         seen = self._seen(x)
@@ -75,7 +75,7 @@ Named = dict[str, Tensor]
 
 
 class Layer(Protocol):
-    """One call of all candidates."""
+    """One call for all candidates."""
 
     def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor: ...
 
@@ -88,7 +88,7 @@ def _linear(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
 
 
 class _Conv:
-    """A grouped convolution, a group for each candidate, or for each channel of each."""
+    """A grouped convolution with one group per candidate, or per channel of a candidate."""
 
     def __init__(self, calls: Sequence[LayerCall]) -> None:
         module: Any = calls[0].module
@@ -142,12 +142,12 @@ def _flat(parameter: Tensor | None) -> Tensor | None:
 
 
 class _Function:
-    """An activation or a pooling: what torch does for one network, it does for all."""
+    """An activation or pooling function, applied to all candidates at once."""
 
     def __init__(self, calls: Sequence[LayerCall], output: Operand) -> None:
         assert calls[0].function is not None
         self.function, self.output = calls[0].function, output
-        # at zero a sigmoid is not zero, and padding has to be
+        # padding must stay zero, but a sigmoid, for instance, is not zero at zero
         self.moves_zero = calls[0].kind == "pointwise" and bool(self.function(torch.zeros(1)).any())
 
     def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
@@ -171,7 +171,7 @@ def _add(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
 
 
 class Network:
-    """A family, ready to compute with the numbers of a `State`."""
+    """A family that computes with the parameters of a `State`."""
 
     def __init__(self, family: Family, *, maps: bool, channels: int) -> None:
         self.family, self.plan, self.maps = family, plan_of(family), maps
@@ -184,14 +184,14 @@ class Network:
             if call.module is not None
         }
         numbers = range(1, len(family.first))
-        self._given = {number: self._inputs(number) for number in numbers}
+        self._operands = {number: self._inputs(number) for number in numbers}
         self._output = {number: self._operand(number, "data_out", number) for number in numbers}
         self._layers = {number: self._layer(number) for number in numbers}
         self._rounders: dict[tuple[int, str], Rounder] = {}
         self._last_use = {i: n for n in numbers for i in family.first[n].inputs}
 
     def only(self, rows: Sequence[int]) -> Network:
-        """The same for some of the candidates."""
+        """Return the network of the candidates at `rows`."""
         return Network(self.family.only(rows), maps=self.maps, channels=self._widths[0][0])
 
     def _operand(self, number: int, name: str, value: int) -> Operand:
@@ -217,7 +217,7 @@ class Network:
         return _Function(calls, self._output[number])
 
     def __call__(self, state: State, x: Tensor, *, training: bool) -> Tensor:
-        """The scores [K, classes, B] of samples in the layout of the input."""
+        """Return the scores [K, classes, B] of samples in the layout of the input."""
         pieces = state.values.split(self._sizes, 1)
         stacks = {
             (slot.call, slot.name): pieces[at].view(-1, *slot.shape)
@@ -228,7 +228,7 @@ class Network:
             call = self.family.first[number]
             inputs = [
                 operand.rounded(values[i])
-                for operand, i in zip(self._given[number], call.inputs, strict=True)
+                for operand, i in zip(self._operands[number], call.inputs, strict=True)
             ]
             parameters = self._parameters(number, stacks) if call.module is not None else {}
             out = layer(inputs, parameters, training)
@@ -239,17 +239,17 @@ class Network:
         return values[number]
 
     def _parameters(self, number: int, stacks: dict[tuple[int, str], Tensor]) -> Named:
-        """What a layer computes with: masked, then rounded."""
+        """Return the parameters of a layer, masked and then rounded."""
         owner, calls = self._owners[number], self.family.calls(number)
-        found = {name: stack for (call, name), stack in stacks.items() if call == owner}
+        parameters = {name: stack for (call, name), stack in stacks.items() if call == owner}
         for name in ("weight", "bias"):
-            if name not in found:
+            if name not in parameters:
                 continue
-            stack = found[name]
+            stack = parameters[name]
             if is_masked(calls, name):
-                stack = torch.where(found[mask_name(name)], stack, 0.0)
-            found[name] = self._rounder(number, name, stack)(stack)
-        return found
+                stack = torch.where(parameters[mask_name(name)], stack, 0.0)
+            parameters[name] = self._rounder(number, name, stack)(stack)
+        return parameters
 
     def _rounder(self, number: int, name: str, stack: Tensor) -> Rounder:
         if (number, name) not in self._rounders:

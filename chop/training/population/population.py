@@ -1,4 +1,4 @@
-"""A population: candidates that learn in step, and leave when they are done."""
+"""A population: candidates that are trained step by step together, until each is done."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from chop.training.steps import Captured
 class Report:
     """A candidate at the end of an epoch, or of its training."""
 
-    candidate: int  # its number among the models
-    epochs: int  # whole ones
+    candidate: int  # its index among the models
+    epochs: int  # whole epochs
     steps: int
-    loss: float  # on the validation split; without one, that of the last batch
+    loss: float  # on the validation split; without one, on the last batch
     accuracy: float | None  # on the validation split
 
 
 @dataclass(frozen=True)
 class PopulationOutcome(Report):
-    """What became of a candidate; its weights are in its model."""
+    """The result of a candidate; its weights are in its model."""
 
-    seconds: float  # from the beginning until it was done
+    seconds: float  # from the start until it was done
     stopped: str  # why: "budget", "patience", "asked" or "diverged"
     best_loss: float
     best_epoch: int
@@ -49,9 +49,9 @@ class PopulationOutcome(Report):
 
 @dataclass
 class PopulationMember:
-    """One network of a population, and its books."""
+    """One network of a population, and its progress."""
 
-    number: int  # among the caller's models
+    number: int  # its index among the caller's models
     options: TrainOptions
     seed: int
     progress: TrainingProgress = field(default_factory=TrainingProgress)
@@ -64,7 +64,7 @@ class PopulationMember:
         return Report(self.number, p.epoch, p.step, self.loss, self.accuracy)
 
     def mark(self, calls: Sequence[LayerCall]) -> str:
-        """What tells a candidate from another one, but for its weights and its budget."""
+        """Return a hash of the candidate without its weights and budget."""
         layers = [
             (call.kind, call.name, call.shapes, sorted(call.formats.items())) for call in calls
         ]
@@ -72,7 +72,7 @@ class PopulationMember:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def stopped(self) -> str | None:
-        """Why this candidate is done, by its own options; None if it is not."""
+        """Return why this candidate is done, by its options; None if it is not."""
         p, options = self.progress, self.options
         if p.step > 0 and not math.isfinite(self.loss):
             return "diverged"
@@ -84,7 +84,7 @@ class PopulationMember:
         return None
 
     def end_epoch(self, loss: float, accuracy: float | None, *, step: int, rest: int) -> bool:
-        """Enter a score, and whether it is the best; `rest` are the steps of a part of an epoch."""
+        """Record a score, and return whether it is the best; `rest` is 0 after a whole epoch."""
         p, self.loss, self.accuracy = self.progress, loss, accuracy
         p.step, p.step_in_epoch = step, rest
         p.epoch += not rest
@@ -95,7 +95,7 @@ class PopulationMember:
 
 
 class Population:
-    """Candidates that learn in step: their numbers, their data, and how far they are."""
+    """Candidates that are trained together: their parameters, data and progress."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Population:
         keep_best: bool = False,
     ) -> None:
         self.models = models
-        # candidates of one optimiser lie side by side
+        # candidates with the same optimiser are adjacent
         numbers = sorted(range(len(models)), key=lambda number: options[number].optimizer)
         self.active = [PopulationMember(i, options[i], seeds[i]) for i in numbers]
         family = (family or family_of(models)).only(numbers)
@@ -127,7 +127,7 @@ class Population:
         self.network = Network(family, maps=maps, channels=channels)
         self.state = gather(family, self.network.plan, device, float_type(models[0]))
         self.moments = torch.zeros(2, *self.state.values.shape).to(self.state.values)
-        # the numbers of each candidate's best epoch, if they are what is wanted in the end
+        # the parameters of each candidate's best epoch
         self.best = self.state.copy() if keep_best else None
         self.epoch = self.step = self.step_in_epoch = 0
         self.finite = torch.ones(len(models), dtype=torch.bool, device=device)
@@ -144,7 +144,7 @@ class Population:
         return time.perf_counter() - self.began
 
     def _ready(self) -> None:
-        """Make what follows from who is in the population."""
+        """Rebuild everything that depends on the active candidates."""
         options, seeds = [c.options for c in self.active], [c.seed for c in self.active]
         self.state.values.requires_grad_()
         self.updates = Updates(self.state.values, options, self.moments, self.step)
@@ -167,21 +167,21 @@ class Population:
         self._learn(*self.batches.next())
 
     def take(self) -> None:
-        """One step on the coming whole batch; on a GPU, replayed."""
+        """Take one step on the next whole batch; on a GPU, replay it."""
         (self._captured or self._whole)()
 
     def take_last(self) -> None:
-        """One step on what is left of an epoch after the whole batches."""
-        with self._captured.aside() if self._captured else contextlib.nullcontext():
+        """Take one step on the samples that remain after the whole batches of an epoch."""
+        with self._captured.on_side_stream() if self._captured else contextlib.nullcontext():
             self._learn(*self.batches.last())
 
     @property
     def work(self) -> int:
-        """Products of batch and parameters in a step."""
+        """Batch size times parameters."""
         return self.batch_size * self.state.values.numel()
 
     def advance(self, max_seconds: float | None = None) -> bool:
-        """Train until the epoch, the steps of a candidate or the time end; whether time is left."""
+        """Train until an epoch, a candidate's steps or the time ends; return whether in time."""
         limits = [c.options.max_steps for c in self.active if c.options.max_steps]
         end = min([self.steps_per_epoch, *(self.step_in_epoch + n - self.step for n in limits)])
         whole = len(self.train) // self.batch_size
@@ -199,7 +199,7 @@ class Population:
         return in_time
 
     def enter_scores(self, *, all_of_them: bool) -> list[int]:
-        """Score the candidates whose epoch or training ends here; their rows."""
+        """Score the candidates at the end of their epoch or training, and return their rows."""
         over = self.step_in_epoch >= self.steps_per_epoch
         rest = 0 if over else self.step_in_epoch
         if over:
@@ -220,13 +220,13 @@ class Population:
         return ending
 
     def score(self, rows: list[int]) -> None:
-        """Score candidates that have nothing to learn."""
+        """Score candidates without steps to train."""
         if rows and self.val is not None:
             for row, loss, accuracy in zip(rows, *self._scores(rows), strict=True):
                 self.active[row].loss, self.active[row].accuracy = loss, accuracy
 
     def _scores(self, rows: list[int]) -> tuple[list[float], list[float | None]]:
-        """Loss and accuracy on the validation split; without one, the loss of the last batch."""
+        """Return loss and accuracy on the validation split, or else the loss of the last batch."""
         if self.val is None:
             return self.losses[rows].tolist(), [None] * len(rows)
         network, state = self.network, self.state
@@ -237,7 +237,7 @@ class Population:
         return loss.tolist(), hits.tolist()
 
     def finish(self, done: dict[int, str]) -> None:
-        """Write the candidates at these rows back into their models, and close ranks."""
+        """Write the candidates at these rows back to their models, and remove them."""
         if not done:
             return
         self._write_back(list(done))
@@ -254,7 +254,7 @@ class Population:
         self.keep([row for row in range(len(self.active)) if row not in done])
 
     def _write_back(self, rows: list[int]) -> None:
-        """Give the candidates at `rows` the numbers of their last epoch, or of their best."""
+        """Write the parameters of the last or best epoch to the models of the candidates."""
         state, steps = self.state, [self.step] * len(rows)
         if self.best is not None:
             state = self.best
@@ -263,21 +263,21 @@ class Population:
         scatter(self.network.family, self.network.plan, state, rows, steps)
 
     def keep(self, rows: list[int]) -> None:
-        """Let all candidates go but those at `rows`."""
+        """Remove all candidates except those at `rows`."""
         self.active = [self.active[row] for row in rows]
         if not rows:
             return
-        now, self.network = self.network.plan, self.network.only(rows)
-        then = self.network.plan
-        self.state = self.state.only(rows, now, then)
+        old, self.network = self.network.plan, self.network.only(rows)
+        new = self.network.plan
+        self.state = self.state.only(rows, old, new)
         if self.best is not None:
-            self.best = self.best.only(rows, now, then)
-        self.moments = torch.stack([chosen_rows(m, rows, now, then) for m in self.moments])
+            self.best = self.best.only(rows, old, new)
+        self.moments = torch.stack([chosen_rows(m, rows, old, new) for m in self.moments])
         self.finite = self.finite[rows]
         self._ready()
 
     def go_on_from(self, state: State, best: State | None, moments: Tensor, finite: Tensor) -> None:
-        """Take over the numbers of a population of the same candidates."""
+        """Continue with the parameters of a population of the same candidates."""
         device = self.state.values.device
         self.state, self.best = state.to(device), best.to(device) if best else None
         self.moments, self.finite = moments.to(device), finite.to(device)
@@ -288,7 +288,7 @@ class Population:
 def scores(
     network: Network, state: State, split: TensorSplit, batch_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean loss and accuracy of every candidate over a split."""
+    """Return the mean loss and accuracy of every candidate over a split."""
     candidates = len(network.family)
     loss = torch.zeros(candidates, dtype=torch.float64, device=state.values.device)
     hits = torch.zeros_like(loss)

@@ -1,4 +1,4 @@
-"""Rounding of stacked tensors: each candidate's slice in the candidate's own number format."""
+"""Rounding of stacked tensors: each candidate's slice in its number format."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from chop.numerics import NumberFormat, fused
 from chop.numerics.float import Float
 from chop.numerics.integer import Integer
 
-Extents = tuple[int, ...]  # how much of a padded slice is a candidate's own
-# a stack -> [candidates, …] with each slice as the candidate alone would see it, and back
+Extents = tuple[int, ...]  # size of a candidate's slice without padding
+# a stack -> [candidates, …] with each slice in the layout of a single network, and back
 View = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a stack lies in memory: where its candidates are, and how one of them sees its slice."""
+    """The dimensions of a stack, and its conversion to the layout of a single network."""
 
-    candidates: int  # the dimension
-    channels: int  # the dimension that widths are of, once candidates come first
+    candidates: int  # dimension of the candidates
+    channels: int  # dimension of the channels, once candidates come first
     seen: View
     back: View
 
@@ -40,7 +40,7 @@ MAPS = Layout(1, 2, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1))  #
 
 
 class Rounder:
-    """The formats of one operand, a candidate each; None, and float, leave a slice as it is."""
+    """Rounds one operand, each candidate in its format; None and float do not round."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Rounder:
         rank: int,
         like: Tensor,
     ) -> None:
-        """`rank` is that of the stack; `extents` are those of the slices as they are seen."""
+        """`rank` is that of the stack; `extents` are in the layout of a single network."""
         chosen = [None if isinstance(fmt, Float) else fmt for fmt in formats]
         self.layout, self.rank = layout, rank
         self.groups = [
@@ -63,7 +63,7 @@ class Rounder:
     def _limits(
         self, formats: Sequence[NumberFormat | None], like: Tensor
     ) -> tuple[Tensor, Tensor] | None:
-        """Between which gradients pass, if not everywhere."""
+        """Return the range in which gradients pass; None if it is unlimited."""
         limits = [(fmt._limits if fmt else None) or (-math.inf, math.inf) for fmt in formats]
         if all(math.isinf(low) and math.isinf(high) for low, high in limits):
             return None
@@ -71,13 +71,13 @@ class Rounder:
         return self.along(low, like), self.along(high, like)
 
     def along(self, numbers: Sequence[float], like: Tensor) -> Tensor:
-        """One number a candidate, in a shape that broadcasts over a stack."""
+        """Return one number per candidate, in a shape that broadcasts over a stack."""
         shape = [1] * self.rank
         shape[self.layout.candidates] = -1
         return torch.tensor(numbers, dtype=like.dtype, device=like.device).view(shape)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` rounded; the gradient passes straight through, or within the limits."""
+        """Round `x`; the gradient passes straight through, within the limits."""
         if self.idle:
             return x
         if torch.is_grad_enabled() and x.requires_grad:
@@ -117,22 +117,22 @@ class _StraightThrough(torch.autograd.Function):
 def _grouped(
     formats: Sequence[NumberFormat | None], extents: Sequence[Extents], like: Tensor
 ) -> dict[Any, list[int]]:
-    """Candidates that are rounded by the same operations."""
+    """Return the rows of candidates that are rounded by the same operations."""
     groups: dict[Any, list[int]] = {}
     for row, (fmt, extent) in enumerate(zip(formats, extents, strict=True)):
         key: Any = fmt
         if fmt is not None and not _spares_padding(fmt, like.dtype):
             key = (fmt, extent)
         elif fmt is not None and (rule := fused.rule_of(fmt, like)) is not None:
-            key = rule  # one kernel, whose arguments are a table
+            key = rule  # one kernel with a table of arguments
         elif isinstance(fmt, Integer) and not fmt.floor:
-            key = Integer  # widths are tensors there
+            key = Integer  # rounded together, with widths as tensors
         groups.setdefault(key, []).append(row)
     return groups
 
 
 class _Group:
-    """Some candidates of a stack, rounded together."""
+    """Candidates of a stack that are rounded together."""
 
     def __init__(
         self,
@@ -163,12 +163,12 @@ class _Group:
 
 @functools.cache
 def _spares_padding(fmt: NumberFormat, dtype: torch.dtype) -> bool:
-    """Whether zeros beyond a slice change nothing in it, and stay zeros."""
+    """Whether padding with zeros does not change the result and stays zero."""
     return fmt.elementwise and not fmt.rounded(torch.zeros(1, dtype=dtype)).any()
 
 
 def _integers(formats: Sequence[Integer], rounder: Rounder, like: Tensor) -> View:
-    """`Integer.round` with a tensor for each of its numbers."""
+    """Return `Integer.round` with a tensor for each of its parameters."""
     edges = [fmt._edges[like.dtype] for fmt in formats]
     scale = rounder.along([2.0**fmt.frac_width for fmt in formats], like)
     back = rounder.along([2.0**-fmt.frac_width for fmt in formats], like)  # exact, as 1 / scale
@@ -178,20 +178,19 @@ def _integers(formats: Sequence[Integer], rounder: Rounder, like: Tensor) -> Vie
 
 
 def _sliced(fmt: NumberFormat, extent: Extents, layout: Layout) -> View:
-    """Each candidate's own slice by itself, as the format is defined on whole tensors."""
-    alone = torch.vmap(fmt.rounded)
+    """Return a function that rounds each slice separately, for formats of whole tensors."""
+    each = torch.vmap(fmt.rounded)
 
     def rounded(x: Tensor) -> Tensor:
         seen = layout.seen(x)
-        own = _own(seen, extent, layout)
         out = torch.zeros_like(seen)
-        _own(out, extent, layout).copy_(alone(own))
+        _unpadded(out, extent, layout).copy_(each(_unpadded(seen, extent, layout)))
         return layout.back(out)
 
     return rounded
 
 
-def _own(seen: Tensor, extent: Extents, layout: Layout) -> Tensor:
+def _unpadded(seen: Tensor, extent: Extents, layout: Layout) -> Tensor:
     for dim, size in enumerate(extent, start=layout.channels):
         if seen.shape[dim] != size:
             seen = seen.narrow(dim, 0, size)

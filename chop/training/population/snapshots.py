@@ -1,4 +1,4 @@
-"""A population on disk: tensors and plain values, from which it goes on as if never stopped."""
+"""Snapshots of a population on disk, from which it resumes exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "mase_population"
 
 
 def snapshot_of(population: Population) -> dict[str, Any]:
-    """Everything that the population consists of: those that learn, and those that are done."""
+    """Return the complete state of a population: active candidates and outcomes."""
     done = population.outcomes
     return {
         KEY: __version__,
@@ -29,9 +29,9 @@ def snapshot_of(population: Population) -> dict[str, Any]:
             "step_in_epoch": population.step_in_epoch,
             "seconds": population.seconds,
         },
-        "active": [_books(candidate) for candidate in population.active],
-        **_numbers(population.state),
-        "best": None if population.best is None else _numbers(population.best),
+        "active": [_progress_of(candidate) for candidate in population.active],
+        **_tensors(population.state),
+        "best": None if population.best is None else _tensors(population.best),
         "moments": population.moments,
         "finite": population.finite,
         "done": [
@@ -41,7 +41,7 @@ def snapshot_of(population: Population) -> dict[str, Any]:
     }
 
 
-def _numbers(state: State) -> dict[str, Any]:
+def _tensors(state: State) -> dict[str, Any]:
     return {
         "values": state.values.detach(),
         "buffers": [[*key, stack] for key, stack in state.buffers.items()],
@@ -49,11 +49,11 @@ def _numbers(state: State) -> dict[str, Any]:
 
 
 def _state(saved: dict[str, Any]) -> State:
-    """The inverse of `_numbers`."""
+    """The inverse of `_tensors`."""
     return State(saved["values"], {(call, name): stack for call, name, stack in saved["buffers"]})
 
 
-def _books(candidate: PopulationMember) -> dict[str, Any]:
+def _progress_of(candidate: PopulationMember) -> dict[str, Any]:
     return {
         "number": candidate.number,
         "progress": asdict(candidate.progress),
@@ -63,57 +63,57 @@ def _books(candidate: PopulationMember) -> dict[str, Any]:
 
 
 def read_snapshot(file: Path) -> dict[str, Any]:
-    """What `snapshot_of` made and somebody wrote."""
+    """Read a snapshot that `snapshot_of` returned."""
     saved = read_torch_file(file)
     if not isinstance(saved, dict) or KEY not in saved:
-        raise ValueError(f"{file} is not a snapshot of a population; remove it to start again")
+        raise ValueError(f"{file} is not a snapshot of a population; delete it to start again")
     return saved
 
 
 def restore(population: Population, saved: dict[str, Any]) -> None:
-    """Bring a fresh population of the same candidates to where `saved` was written."""
+    """Restore the state of a snapshot in a new population of the same candidates."""
     _check(population, saved)
     for outcome, state in saved["done"]:
         population.models[outcome["candidate"]].load_state_dict(state)
         population.outcomes[outcome["candidate"]] = PopulationOutcome(**outcome)
-    books = {each["number"]: each for each in saved["active"]}
+    active = {each["number"]: each for each in saved["active"]}
     progress = saved["progress"]
     population.epoch, population.step = progress["epoch"], progress["step"]
     population.step_in_epoch = progress["step_in_epoch"]
     population.began -= progress["seconds"]
-    population.keep([row for row, c in enumerate(population.active) if c.number in books])
+    population.keep([row for row, c in enumerate(population.active) if c.number in active])
     for candidate in population.active:
-        own = books[candidate.number]
-        candidate.progress = TrainingProgress(**own["progress"])
-        candidate.loss, candidate.accuracy = own["loss"], own["accuracy"]
+        values = active[candidate.number]
+        candidate.progress = TrainingProgress(**values["progress"])
+        candidate.loss, candidate.accuracy = values["loss"], values["accuracy"]
     if population.active:
         best = _state(saved["best"]) if population.best is not None else None
         population.go_on_from(_state(saved), best, saved["moments"], saved["finite"])
 
 
 def _check(population: Population, saved: dict[str, Any]) -> None:
-    """Refuse another population than the one that was saved."""
+    """Refuse a snapshot of a different population."""
     now = {
         "batch_size": population.batch_size,
         "samples": len(population.train),
         "number of candidates": len(population.fingerprints),
         "keep_best": population.best is not None,
     }
-    before = {
+    then = {
         **saved,
         "number of candidates": len(saved["who"]),
         "keep_best": saved.get("best") is not None,
     }
-    for what, value in now.items():
-        if before[what] != value:
+    for name, value in now.items():
+        if then[name] != value:
             raise ValueError(
-                f"the resumed population has {what} = {before[what]}, not {value}; use the same "
-                f"value, or remove its snapshot to start again"
+                f"the resumed population has {name} = {then[name]}, not {value}; use the same "
+                f"value, or delete its snapshot to start again"
             )
     pairs = enumerate(zip(saved["who"], population.fingerprints, strict=True))
     changed = [number for number, (was, is_now) in pairs if was != is_now]
     if changed:
         raise ValueError(
             f"candidate {changed[0]} differs from the saved one in its layers, formats, seed or "
-            f"optimizer; use the same ones, or remove the snapshot to start again"
+            f"optimizer; use the same ones, or delete the snapshot to start again"
         )

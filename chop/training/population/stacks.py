@@ -1,4 +1,4 @@
-"""The parameters and buffers of many networks in a few tensors, padded with zeros."""
+"""The parameters and buffers of many networks, stacked in a few tensors padded with zeros."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from torch import Tensor, nn
 from chop.passes.graph.transforms.pruning.masks import mask_name, masked_names
 from chop.training.population.architecture import Family, LayerCall
 
-ALIGNMENT = 4  # numbers: rows of parameters begin where vector instructions like it
+ALIGNMENT = 4  # numbers, to align parameters for vector instructions
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one parameter of all candidates lies in the rows of the population's parameters."""
+    """The position of one parameter in the rows of all candidates' parameters."""
 
     call: int
     name: str
     start: int
-    shape: tuple[int, ...]  # the largest of the candidates, in each dimension
+    shape: tuple[int, ...]  # maximum over the candidates in each dimension
 
     @property
     def size(self) -> int:
         return torch.Size(self.shape).numel()
 
     def of(self, row: Tensor) -> Tensor:
-        """This parameter in one candidate's row of numbers."""
+        """Return this parameter as a view of one candidate's row."""
         return row[self.start : self.start + self.size].view(self.shape)
 
     def stack(self, rows: Tensor) -> Tensor:
-        """This parameter in the rows of all candidates."""
+        """Return this parameter as a view of all candidates' rows."""
         return rows[:, self.start : self.start + self.size].view(-1, *self.shape)
 
 
 @dataclass(frozen=True)
 class StackPlan:
-    """The places of everything that has one: learnt parameters in rows, the rest in stacks."""
+    """The layout of all tensors: trainable parameters in rows, the others in stacks."""
 
     slots: tuple[Slot, ...]
     length: int  # of a row
     buffers: dict[tuple[int, str], tuple[int, ...]]  # padded shapes
 
     def pieces(self) -> tuple[list[int], list[int]]:
-        """How a row is cut: the sizes of all pieces, and which of them are parameters."""
+        """Return the sizes of the pieces of a row, and the indices of those that are parameters."""
         sizes, chosen, at = [], [], 0
         for slot in self.slots:
             if slot.start > at:
@@ -63,11 +63,11 @@ def plan_of(family: Family) -> StackPlan:
     at = 0
     for number in _owners(family):
         calls = family.calls(number)
-        every = [_tensors(call) for call in calls]
-        for name, tensor in {n: t for own in every for n, t in own.items()}.items():
+        named = {n: t for call in calls for n, t in _tensors(call).items()}
+        for name, tensor in named.items():
             shapes = [_tensor(call, name).shape for call in calls]
             shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-            if not _learns(tensor):
+            if not _is_trainable(tensor):
                 buffers[number, name] = shape
                 continue
             slots.append(Slot(number, name, at, shape))
@@ -76,7 +76,7 @@ def plan_of(family: Family) -> StackPlan:
 
 
 def _owners(family: Family) -> list[int]:
-    """The first call of every module; a layer that is called twice has its parameters once."""
+    """Return the first call of every module, which owns its parameters."""
     first: dict[int, int] = {}
     for number, call in enumerate(family.first):
         if call.module is not None:
@@ -85,48 +85,48 @@ def _owners(family: Family) -> list[int]:
 
 
 def owner_of(family: Family, number: int) -> int:
-    """The first call of the module that call `number` calls."""
+    """Return the first call of the module that call `number` uses."""
     module = family.first[number].module
     return next(i for i, call in enumerate(family.first) if call.module is module)
 
 
 def _tensors(call: LayerCall) -> dict[str, Tensor]:
-    """Parameters, statistics and masks; what has no dimensions only counts steps."""
+    """Return parameters, statistics and masks, without scalars, which only count steps."""
     module: Any = call.module
-    own = {**module._parameters, **module._buffers}
-    return {name: t for name, t in own.items() if t is not None and t.dim() > 0}
+    tensors = {**module._parameters, **module._buffers}
+    return {name: t for name, t in tensors.items() if t is not None and t.dim() > 0}
 
 
 def _tensor(call: LayerCall, name: str) -> Tensor:
-    """A tensor of a layer; one that has no mask, where others have, computes with everything."""
-    own = _tensors(call)
-    if name in own:
-        return own[name]
-    return torch.ones_like(own[name.removesuffix(mask_name(""))], dtype=torch.bool)
+    """Return a tensor of a layer; a missing mask, which other candidates have, is all True."""
+    tensors = _tensors(call)
+    if name in tensors:
+        return tensors[name]
+    return torch.ones_like(tensors[name.removesuffix(mask_name(""))], dtype=torch.bool)
 
 
-def _learns(tensor: Tensor) -> bool:
+def _is_trainable(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) and tensor.requires_grad
 
 
 @dataclass
 class State:
-    """The numbers of a population: a row of learnt parameters each, and stacks of the rest."""
+    """The tensors of a population: a row of trainable parameters each, and stacks of the rest."""
 
     values: Tensor  # [K, length]
     buffers: dict[tuple[int, str], Tensor]  # [K, …]
 
-    def only(self, rows: Sequence[int], now: StackPlan, then: StackPlan) -> State:
-        """The candidates at `rows`, whose padding is that of the plan `then`."""
+    def only(self, rows: Sequence[int], old: StackPlan, new: StackPlan) -> State:
+        """Return the state of the candidates at `rows`, moved from plan `old` to plan `new`."""
         kept = torch.tensor(rows, device=self.values.device)
         buffers = {
             key: _narrowed(self.buffers[key].index_select(0, kept), shape).contiguous()
-            for key, shape in then.buffers.items()
+            for key, shape in new.buffers.items()
         }
-        return State(chosen_rows(self.values.detach(), rows, now, then), buffers)
+        return State(chosen_rows(self.values.detach(), rows, old, new), buffers)
 
     def copy(self) -> State:
-        """The same numbers in other memory."""
+        """Return a copy of all tensors."""
         buffers = {key: stack.clone() for key, stack in self.buffers.items()}
         return State(self.values.detach().clone(), buffers)
 
@@ -143,40 +143,40 @@ class State:
         return State(self.values.to(device), buffers)
 
 
-def chosen_rows(values: Tensor, rows: Sequence[int], now: StackPlan, then: StackPlan) -> Tensor:
-    """The rows of some candidates, laid out by `now`, as `then` lays them out."""
+def chosen_rows(values: Tensor, rows: Sequence[int], old: StackPlan, new: StackPlan) -> Tensor:
+    """Return the rows of some candidates, moved from plan `old` to plan `new`."""
     kept = values.index_select(0, torch.tensor(rows, device=values.device))
-    laid = kept.new_zeros(len(rows), then.length)
-    for old, new in zip(now.slots, then.slots, strict=True):
-        new.stack(laid).copy_(_narrowed(old.stack(kept), new.shape))
-    return laid
+    moved = kept.new_zeros(len(rows), new.length)
+    for source, target in zip(old.slots, new.slots, strict=True):
+        target.stack(moved).copy_(_narrowed(source.stack(kept), target.shape))
+    return moved
 
 
 def _narrowed(stack: Tensor, shape: Sequence[int]) -> Tensor:
-    """A stack without the padding that nobody needs any more."""
+    """Return a stack without unnecessary padding."""
     return stack[(slice(None), *(slice(size) for size in shape))]
 
 
 def _within(padded: Tensor, like: Tensor) -> Tensor:
-    """The part of a padded tensor that a candidate's own fills."""
+    """Return the part of a padded tensor that has the shape of `like`."""
     return padded[tuple(slice(size) for size in like.shape)]
 
 
 @torch.no_grad()
 def gather(family: Family, plan: StackPlan, device: torch.device, dtype: torch.dtype) -> State:
-    """The numbers of the candidates' layers, copied into stacks."""
+    """Copy the tensors of the candidates' layers into stacks."""
     values = torch.zeros(len(family), plan.length, dtype=dtype)
     for slot in plan.slots:
         for row, call in zip(values, family.calls(slot.call), strict=True):
-            own = _tensors(call)[slot.name]
-            _within(slot.of(row), own).copy_(own)
+            tensor = _tensors(call)[slot.name]
+            _within(slot.of(row), tensor).copy_(tensor)
     buffers = {}
     for (number, name), shape in plan.buffers.items():
         tensors = [_tensor(call, name) for call in family.calls(number)]
         kind = dtype if tensors[0].is_floating_point() else tensors[0].dtype
         stack = torch.zeros(len(family), *shape, dtype=kind)
-        for row, own in zip(stack, tensors, strict=True):
-            _within(row, own).copy_(own)
+        for row, tensor in zip(stack, tensors, strict=True):
+            _within(row, tensor).copy_(tensor)
         buffers[number, name] = stack.to(device)
     return State(values.to(device), buffers)
 
@@ -185,19 +185,19 @@ def gather(family: Family, plan: StackPlan, device: torch.device, dtype: torch.d
 def scatter(
     family: Family, plan: StackPlan, state: State, rows: Sequence[int], steps: Sequence[int]
 ) -> None:
-    """Copy the numbers of the candidates at `rows` back into their layers, so many steps later."""
+    """Copy the tensors of the candidates at `rows` back to their layers, and add their `steps`."""
     chosen = list(rows)
     values = state.values.detach()[chosen].cpu()
     buffers = {key: stack[chosen].cpu() for key, stack in state.buffers.items()}
     for at, row in enumerate(chosen):
         member = family.members[row]
         for slot in plan.slots:
-            own = _tensors(member[slot.call])[slot.name]
-            own.copy_(_within(slot.of(values[at]), own))
+            tensor = _tensors(member[slot.call])[slot.name]
+            tensor.copy_(_within(slot.of(values[at]), tensor))
         for (number, name), stack in buffers.items():
-            there = _tensors(member[number])
-            if name in there:
-                there[name].copy_(_within(stack[at], there[name]))
+            tensors = _tensors(member[number])
+            if name in tensors:
+                tensors[name].copy_(_within(stack[at], tensors[name]))
         for number in _owners(family):
             tracked = getattr(member[number].module, "num_batches_tracked", None)
             if tracked is not None:
@@ -205,5 +205,5 @@ def scatter(
 
 
 def is_masked(calls: Sequence[LayerCall], name: str) -> bool:
-    """Whether a parameter is read through a mask by some candidate."""
+    """Whether any candidate masks a parameter."""
     return any(name in masked_names(type(call.module)) for call in calls)

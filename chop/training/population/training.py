@@ -1,4 +1,4 @@
-"""`train_population`: what `Training` does for one network, for many at once."""
+"""`train_population`: trains many networks at once, each as `Training` would."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def train_population(
     resume: bool = False,
     keep_best: bool = False,
 ) -> list[PopulationOutcome]:
-    """Train all `models` at once on (training, validation) data, each as `Training` would alone.
+    """Train all `models` at once on (training, validation) data, each as `Training` would.
 
-    `options` are for all, or one a model; `seeds`, by default those of the options, decide each
-    candidate's order of the samples, and `shared_order` gives all that of the first. A candidate
-    ends by its own epochs, steps or patience, or when `should_stop` says so at the end of one of
-    its epochs; `max_seconds` end them all. Afterwards the models have the weights of their last
-    epoch or, with `keep_best`, of that with the lowest loss. The file `snapshot` is written
-    whenever an epoch or a candidate ends; with `resume` and such a file the population goes on from
-    there.
+    `options` are for all models, or one per model; `seeds`, by default those of the options, set
+    each candidate's order of samples, and with `shared_order` all use that of the first. A
+    candidate ends after its epochs, steps or patience, or when `should_stop` returns True at the
+    end of one of its epochs; all end after `max_seconds`. The models then have the weights of
+    their last epoch or, with `keep_best`, of the epoch with the lowest loss. The file `snapshot`
+    is written whenever an epoch or a candidate ends; with `resume`, the population resumes from it
+    if it exists.
     """
     chosen = [options] * len(models) if isinstance(options, TrainOptions) else list(options)
     orders = [each.seed for each in chosen] if seeds is None else list(seeds)
@@ -70,7 +70,7 @@ def train_population(
         family=family,
         keep_best=keep_best,
     )
-    work = population.work  # of all, so that one that goes on sums in the order that it began with
+    work = population.work  # of all candidates, so that a resumed population rounds the same way
     saved = read_snapshot(snapshot) if resume and snapshot and snapshot.exists() else None
     if saved is not None:
         restore(population, saved)
@@ -87,7 +87,7 @@ def _run(
     on_epoch: OnEpoch | None,
     should_stop: ShouldStop | None,
 ) -> Iterator[None]:
-    """Train until no candidate is left; each item is an epoch that has ended for some of them."""
+    """Train until no candidate is left; yield when an epoch has ended for some of them."""
     at_once = [row for row, c in enumerate(population.active) if c.stopped()]
     population.score(at_once)
     population.finish(dict.fromkeys(at_once, "budget"))
@@ -113,10 +113,10 @@ def _checked(
     options: Sequence[TrainOptions],
     seeds: Sequence[int],
 ) -> Family:
-    """The networks as a family; what cannot be trained is refused before anything is."""
-    for what, given in (("options", options), ("seeds", seeds)):
-        if len(given) != len(models):
-            raise ValueError(f"{len(models)} models need as many {what}, not {len(given)}")
+    """Return the family of the networks; refuse what cannot be trained."""
+    for name, values in (("options", options), ("seeds", seeds)):
+        if len(values) != len(models):
+            raise ValueError(f"{len(models)} models need as many {name}, not {len(values)}")
     if data[1] is None and any(each.early_stopping is not None for each in options):
         raise ValueError("early_stopping needs a validation split")
     try:
@@ -132,7 +132,7 @@ def _family(models: Sequence[nn.Module], options: Sequence[TrainOptions]) -> Fam
 
 
 def _check_members(models: Sequence[nn.Module], split: TensorSplit, batch_size: int) -> None:
-    """Let each network compute by itself: padding would hide a layer that does not fit."""
+    """Check each network separately, as padding would hide a layer that does not fit."""
     feeds: dict[torch.device, Feed] = {}
     for model in models:
         home = next(model.parameters()).device
@@ -145,7 +145,7 @@ def _check_members(models: Sequence[nn.Module], split: TensorSplit, batch_size: 
 def reason_against(
     models: Sequence[nn.Module], options: TrainOptions | Sequence[TrainOptions] = ()
 ) -> str | None:
-    """Why these networks cannot be trained as one population (so); None if they can."""
+    """Return why these networks cannot be trained as one population; None if they can."""
     try:
         _family(models, [options] if isinstance(options, TrainOptions) else options)
     except Unfit as error:
@@ -155,9 +155,11 @@ def reason_against(
 
 def _check_options(options: TrainOptions, first: TrainOptions) -> None:
     if options.precision not in ("32", "64") or options.precision != first.precision:
-        raise Unfit(f"a population computes in precision 32 or in 64, not in {options.precision}")
+        raise Unfit(f"a population needs one precision, 32 or 64, not {options.precision}")
     if options.accumulate_grad_batches != 1 or options.fast_dev_run or options.devices > 1:
-        raise Unfit("a population takes whole batches on one device")
+        raise Unfit(
+            "a population does not support accumulate_grad_batches, fast_dev_run or several devices"
+        )
     if options.optimizer not in UPDATES:
         known = ", ".join(UPDATES)
-        raise Unfit(f"{options.optimizer} has no form for populations; those are {known}")
+        raise Unfit(f"populations do not support the optimizer {options.optimizer}; use {known}")

@@ -1,4 +1,4 @@
-"""Optimisers for rows of parameters: each candidate has its own rate, decay and moments."""
+"""Optimisers for rows of parameters, with a learning rate, decay and moments per candidate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BETAS, EPSILON, MOMENTUM = (0.9, 0.999), 1e-8, 0.9
 
 
 class Rows:
-    """Candidates of one optimiser: views of their parameters, and what is kept about these."""
+    """Views of the parameters and moments of candidates with the same optimiser."""
 
     def __init__(
         self, values: Tensor, moments: Sequence[Tensor], rates: Tensor, decay: Tensor, step: Tensor
@@ -58,7 +58,7 @@ def _by_moments(rows: Rows, grad: Tensor) -> None:
 
 @UPDATES.register("sgd")
 def sgd(rows: Rows, grad: Tensor) -> None:
-    """With Nesterov's momentum."""
+    """SGD with Nesterov momentum."""
     if rows.decay is not None:
         grad = torch.addcmul(grad, rows.values, rows.decay)
     momentum, _ = rows.moments
@@ -67,7 +67,7 @@ def sgd(rows: Rows, grad: Tensor) -> None:
 
 
 class Updates:
-    """The optimiser of a population whose candidates are sorted by the names of theirs."""
+    """The optimisers of a population; its candidates are sorted by the name of the optimiser."""
 
     def __init__(
         self, values: Tensor, options: Sequence[TrainOptions], moments: Tensor, step: int
@@ -94,7 +94,7 @@ class Updates:
             self._parts.append((part, UPDATES[name], rows))
 
     def set_rates(self, *, epoch: int, step: int) -> None:
-        """Give every candidate the rate of the coming step; it may have moved, or not."""
+        """Set the learning rate of every candidate for the next step."""
         at = (epoch, min(step, self._moving))
         if at == self._rates_at:
             return

@@ -148,7 +148,7 @@ def test_a_parent_whose_training_was_cut_is_trained_to_the_end(runs, here, numbe
     assert code == CODES[number], said
     assert "Traceback" not in said
     if number != signal.SIGKILL:
-        assert said.strip().splitlines()[-1].endswith("--resume goes on from here")
+        assert said.strip().splitlines()[-1].endswith("--resume continues from here")
     assert 1 <= runs.last_epoch() < EPOCHS
     code, _, said = here(*runs.words(*flags))
     assert code == 0, said

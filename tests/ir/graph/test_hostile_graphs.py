@@ -425,7 +425,7 @@ def test_a_graph_that_cannot_be_run_is_one_sentence(folder, tmp_path, capfd):
     said = capfd.readouterr().err
     assert ended.value.code == 1
     assert "Traceback" not in said
-    assert "the model cannot take a batch" in said.splitlines()[-1]
+    assert "the model cannot process a batch" in said.splitlines()[-1]
 
 
 ALLOWED = {

@@ -163,7 +163,7 @@ def test_another_population_is_not_resumed(family, tmp_path):
 def test_a_file_that_is_no_snapshot_is_refused(family, tmp_path):
     file = tmp_path / "population.pt"
     torch.save({"state_dict": {}}, file)
-    with pytest.raises(ValueError, match="not a snapshot of a population; remove it"):
+    with pytest.raises(ValueError, match="not a snapshot of a population; delete it"):
         train(family, models(family), snapshot=file, resume=True)
     file.write_bytes(b"garbage")
     with pytest.raises(ValueError, match="damaged"):

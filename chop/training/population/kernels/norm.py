@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Triton kernels of a batch norm over rows that lie one after the other in memory.
+"""Triton kernels for batch norm over contiguous rows.
 
-This folder has no __init__.py, so that nobody imports triton by looking around.
+This directory has no __init__.py, so that walking the packages does not import triton.
 """
 
 import triton
@@ -10,11 +10,11 @@ import triton.language as tl
 
 @triton.jit
 def _tile(rows, size, ROWS: tl.constexpr, SIZE: tl.constexpr):
-    """The rows of this program, where their numbers lie, and which of both exist."""
+    """Return the rows of this program, the offsets of their numbers, and masks for both."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, SIZE)
-    there = (row < rows)[:, None] & (column < size)[None, :]
-    return row, row[:, None] * size + column[None, :], row < rows, there
+    exists = (row < rows)[:, None] & (column < size)[None, :]
+    return row, row[:, None] * size + column[None, :], row < rows, exists
 
 
 @triton.jit
@@ -29,10 +29,10 @@ def forward(
     rows, size, momentum, epsilon,
     WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    row, at, real, there = _tile(rows, size, ROWS, SIZE)
-    x = tl.load(x_ptr + at, mask=there, other=0.0)
+    row, at, real, exists = _tile(rows, size, ROWS, SIZE)
+    x = tl.load(x_ptr + at, mask=exists, other=0.0)
     mean = tl.sum(x, 1) / size
-    apart = tl.where(there, x - mean[:, None], 0.0)
+    apart = tl.where(exists, x - mean[:, None], 0.0)
     squares = tl.sum(apart * apart, 1)
     inverse = 1.0 / tl.sqrt(squares / size + epsilon)
     y = apart * inverse[:, None]
@@ -40,7 +40,7 @@ def forward(
         y = y * tl.load(weight_ptr + row, mask=real, other=0.0)[:, None]
     if BIAS:
         y = y + tl.load(bias_ptr + row, mask=real, other=0.0)[:, None]
-    tl.store(y_ptr + at, y, mask=there)
+    tl.store(y_ptr + at, y, mask=exists)
     tl.store(mean_ptr + row, mean, mask=real)
     tl.store(inverse_ptr + row, inverse, mask=real)
     _moved(moving_mean_ptr, row, mean, momentum, real)
@@ -53,17 +53,17 @@ def backward(
     rows, size,
     WEIGHT: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    row, at, real, there = _tile(rows, size, ROWS, SIZE)
-    grad = tl.load(grad_ptr + at, mask=there, other=0.0)
-    x = tl.load(x_ptr + at, mask=there, other=0.0)
+    row, at, real, exists = _tile(rows, size, ROWS, SIZE)
+    grad = tl.load(grad_ptr + at, mask=exists, other=0.0)
+    x = tl.load(x_ptr + at, mask=exists, other=0.0)
     mean = tl.load(mean_ptr + row, mask=real, other=0.0)
     inverse = tl.load(inverse_ptr + row, mask=real, other=0.0)
-    normal = tl.where(there, (x - mean[:, None]) * inverse[:, None], 0.0)
+    normal = tl.where(exists, (x - mean[:, None]) * inverse[:, None], 0.0)
     along, total = tl.sum(grad * normal, 1), tl.sum(grad, 1)
     scale = inverse
     if WEIGHT:
         scale = scale * tl.load(weight_ptr + row, mask=real, other=0.0)
     rest = grad - (total / size)[:, None] - normal * (along / size)[:, None]
-    tl.store(x_grad_ptr + at, rest * scale[:, None], mask=there)
+    tl.store(x_grad_ptr + at, rest * scale[:, None], mask=exists)
     tl.store(weight_grad_ptr + row, along, mask=real)
     tl.store(bias_grad_ptr + row, total, mask=real)

@@ -182,7 +182,10 @@ def test_another_depth_is_another_population(jets, caplog):
     ("options", "reason"),
     [
         ({"distill": 0.5}, "distill needs the parent's scores"),
-        ({"gradient_accumulation_steps": 2}, "a population takes whole batches"),
+        (
+            {"gradient_accumulation_steps": 2},
+            "a population does not support accumulate_grad_batches",
+        ),
     ],
 )
 def test_what_populations_cannot_do_is_said_once(jets, caplog, options, reason):
