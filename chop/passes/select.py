@@ -1,4 +1,4 @@
-"""Which nodes a user means: `by` type, by name, or by regular expression on names."""
+"""Select nodes `by` type, by name, or by regular expression on names."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ By = Literal["type", "name", "regex_name"]
 
 
 def select(graph: MaseGraph, by: By, keys: Iterable[str]) -> dict[fx.Node, str]:
-    """Each node that one of `keys` means -> that key, in graph order; the first key that fits wins.
+    """Map each node that one of `keys` selects to that key, in graph order; the first match wins.
 
-    A type that no op has, or a name that no node has, is refused with the nearest one; a type or
-    an expression that finds nothing in this graph is worth a warning.
+    An unknown type or name is an error that suggests the nearest one; a type or an expression
+    without a match in this graph gives a warning.
     """
     wanted = list(dict.fromkeys(keys))
     if by == "regex_name":
@@ -43,7 +43,7 @@ def select(graph: MaseGraph, by: By, keys: Iterable[str]) -> dict[fx.Node, str]:
 
 
 def _check_known(by: By, wanted: list[str], called: list[str]) -> None:
-    """A type may be any op of the table, or one that this graph has of its own."""
+    """Check that each type is an op of the table or of this graph, and each name that of a node."""
     known = dict.fromkeys([*called, *(sorted(OPS) if by == "type" else ())])
     for key in wanted:
         if key not in known:
@@ -51,7 +51,7 @@ def _check_known(by: By, wanted: list[str], called: list[str]) -> None:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The expression, or a sentence about what is wrong with it."""
+    """Compile a regular expression; raises an error that explains what is wrong with it."""
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -598,7 +598,7 @@ def test_a_layer_with_a_forward_of_its_own_is_refused():
         def forward(self, input):
             return 2 * super().forward(input)
 
-    with pytest.raises(TypeError, match="Scaled has a forward of its own"):
+    with pytest.raises(TypeError, match="Scaled has a custom forward"):
         quantized(nn.Linear, INTEGER, Scaled(4, 3))
 
 

@@ -1,4 +1,4 @@
-"""Quantize the layers of a model that was never traced."""
+"""Quantise the layers of an untraced model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def quantize_module_transform_pass(
     default: Mapping[str, Any] | None = None,
     **per_key: Any,
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Put layers into number formats, chosen by op, by dotted name or by expression on names.
+    """Quantise layers to number formats, chosen by op, by dotted name or by expression on names.
 
     The options are those of the graph pass `quantize`. Only modules are seen: functions inside
     forward() stay as they are.
@@ -79,7 +79,7 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
-    """The layers that can be quantized; attention reads the weights of its own and calls none."""
+    """The layers that can be quantized; those of attention are not, as it bypasses them."""
     read = {
         id(part)
         for attention in module.modules()
@@ -94,12 +94,12 @@ def _layers(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _forbid_fast_paths(module: nn.Module) -> None:
-    """Torch's fused encoder, too, would read the weights of its layers and call none of them."""
+    """Disable torch's fused encoder, which bypasses the forward of its layers too."""
     for parent in module.modules():
         if not any(isinstance(part, Quantized) for part in parent.modules()):
             continue
         if isinstance(parent, nn.TransformerEncoderLayer):
-            parent.activation_relu_or_gelu = 0  # says that its activation has no fused form
+            parent.activation_relu_or_gelu = 0  # marks its activation as one without a fused form
         elif isinstance(parent, nn.TransformerEncoder):
             parent.use_nested_tensor = False
 

@@ -1,4 +1,4 @@
-"""Which hooks hang on the layers of a graph."""
+"""List the hooks that are registered on the layers of a graph."""
 
 from __future__ import annotations
 

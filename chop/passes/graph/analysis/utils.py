@@ -1,4 +1,4 @@
-"""Small questions about fx graphs, where scripts import them from."""
+"""Helpers for fx graphs, at the path where scripts import them from."""
 
 from chop.passes.graph.describe.nodes import (
     fetch_attr,

@@ -1,4 +1,4 @@
-"""Run a graph for what it shows, and leave no trace of it in the model."""
+"""Run a graph to observe it, and leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from chop.registry import unknown
 
 
 class RunError(RuntimeError):
-    """A node that failed, by name, with the reason in one sentence."""
+    """A node failed; the message names it and gives the reason in one sentence."""
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards every module is in the mode that it was in.
 
-    The flags are set as they are: a train() of the user's own may do more, as merging weights.
+    The flags are set directly, as a user's train() may do more, such as merging weights.
     """
     modes = {module: module.training for module in model.modules()}
     try:
@@ -40,22 +40,22 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def kept_random_state(model: nn.Module) -> Iterator[None]:
-    """Random numbers drawn inside do not advance the generators outside."""
+    """Restore the random state on exit, so that numbers drawn inside have no effect outside."""
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
     with torch.random.fork_rng(devices=sorted(device.index for device in devices)):
         yield
 
 
 class GraphRunner(fx.Interpreter):
-    """Runs a graph node by node, for what it shows; a node that fails is named.
+    """Runs a graph node by node to observe it; an error names the node that failed.
 
-    Subclasses look at nodes in `run_node`. Model, inputs and random state stay as they are: it runs
+    Subclasses observe nodes in `run_node`. Model, inputs and random state stay unchanged: it runs
     in eval mode and without gradients, on clones of the inputs and of all tensors of the model that
-    functions see, as these may be in-place or a batch norm traced in train mode. `on_meta` runs
-    with all tensors on the meta device instead, where nothing is computed.
+    functions read, as these may write in place or be a batch norm traced in train mode. `on_meta`
+    runs with all tensors on the meta device instead, where nothing is computed.
     """
 
-    keep_random_state = True  # who runs many batches keeps it once for all of them
+    keep_random_state = True  # a caller with many batches restores it once for all of them
 
     def __init__(self, model: fx.GraphModule, on_meta: bool = False) -> None:
         super().__init__(model)
@@ -77,7 +77,7 @@ class GraphRunner(fx.Interpreter):
             )
 
     def _stand_ins(self) -> dict[str, Tensor]:
-        """What to lend the model: copies of its buffers and of the parameters that functions see.
+        """Copies of the model's buffers, and of the parameters that functions read, to run with.
 
         On the meta device these are all its tensors.
         """
@@ -95,7 +95,7 @@ class GraphRunner(fx.Interpreter):
         return tree_map_only(Tensor, copy, value)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return next(self.args_iter)  # one value each; that of *args is a tuple, of **kwargs a dict
+        return next(self.args_iter)  # one value per input; *args is a tuple, **kwargs a dict
 
     def run_node(self, n: fx.Node) -> Any:
         try:
@@ -116,7 +116,7 @@ class GraphRunner(fx.Interpreter):
             for source in node.all_input_nodes
             if source.op == "placeholder" and self.env[source] is None
         ]
-        fix = "check the shapes, dtypes and values you give"
+        fix = "check the shapes, dtypes and values of the inputs"
         if self.on_meta:
             fix += ", or drop force_device_meta"
         if absent:
@@ -130,7 +130,7 @@ class GraphRunner(fx.Interpreter):
 
 
 class _Lent(nn.Module):
-    """A model run by an interpreter, as a module, so that functional_call can lend it tensors."""
+    """An interpreted model as a module, so that functional_call can replace its tensors."""
 
     def __init__(self, model: nn.Module, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -147,14 +147,14 @@ def _shape(value: Any) -> str:
 
 
 def input_name(node: fx.Node) -> str:
-    """What forward() calls a placeholder; fx renames the node of an input called `input`."""
+    """The name of a placeholder in forward(); fx renames the node of an input called `input`."""
     return str(node.target).lstrip("*")
 
 
 def input_values(graph: MaseGraph, given: Mapping[str, Any], option: str) -> list[Any]:
-    """A value for each input of the model: the given one, its `additional_inputs`, its default.
+    """A value for each input of the model: from `given`, its `additional_inputs`, or its default.
 
-    `option` is what the user knows `given` as.
+    `option` is the name of `given` for the user.
     """
     names = [input_name(node) for node in graph.inputs]
     for name, value in given.items():

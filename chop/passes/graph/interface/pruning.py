@@ -1,4 +1,4 @@
-"""What pruning attaches to layers, as a saved graph carries it: masks, pruned inputs, movement."""
+"""Pruning state of layers in a saved graph: masks, pruned inputs, movement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOME = "chop.passes.graph.transforms.pruning"
 
 
 def _home(part: str) -> Any:
-    """A module of the passes that prune; None where there are none."""
+    """Return a module of the pruning passes, or None if it does not exist."""
     if importlib.util.find_spec(HOME) is None:
         return None
     return importlib.import_module(f"{HOME}.{part}")
@@ -24,12 +24,12 @@ def _home(part: str) -> Any:
 def _needed(part: str) -> Any:
     home = _home(part)
     if home is None:
-        raise ValueError("the graph is pruned, and this MASE has no pruning")
+        raise ValueError("the graph is pruned, but this version of MASE has no pruning")
     return home
 
 
 def read_masks(module: nn.Module) -> dict[str, Tensor]:
-    """Mask by name of the tensor that it prunes."""
+    """Return the masks of a module by the name of the masked tensor."""
     home = _home("masks")
     return dict(home.masks_of(module)) if home is not None else {}
 
@@ -42,32 +42,32 @@ def attach_masks(module: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
 
 def read_activation_pruning(module: nn.Module) -> dict[str, Any]:
-    """How a layer prunes what it takes in."""
+    """Return the options with which a layer prunes its input; {} if it does not."""
     home = _home("activation")
     return (home.activation_pruning_of(module) or {}) if home is not None else {}
 
 
 def attach_activation_pruning(module: nn.Module, options: Mapping[str, Any]) -> None:
-    """Let a layer prune what it takes in again."""
+    """Make a layer prune its input again."""
     home = _needed("activation")
-    loaded = module._modules.pop(home.NAME, None)  # a part of the layer that nobody calls yet
+    loaded = module._modules.pop(home.NAME, None)  # a submodule that is not called yet
     home.attach_activation_pruning(module, **options)
     if loaded is not None:
         module._modules[home.NAME] = loaded
 
 
 def read_movement(module: nn.Module) -> dict[str, Any]:
-    """Whether a layer adds up the movement of its weight; the sums are a buffer of it."""
+    """Return whether a layer accumulates the movement of its weight; the sums are a buffer."""
     home = _home("movement")
     return {"followed": True} if home is not None and home.follows_movement(module) else {}
 
 
 def resume_movement(module: nn.Module, options: Mapping[str, Any]) -> None:
-    """Let a layer go on adding up the movement of its weight."""
+    """Make a layer continue to accumulate the movement of its weight."""
     home = _needed("movement")
     scores, weight = module._buffers.get(home.MOVEMENT), module._parameters.get("weight")
     if scores is None or weight is None or scores.shape != weight.shape:
-        raise ValueError(f"a layer is followed without a {home.MOVEMENT!r} like its weight")
+        raise ValueError(f"a layer with movement has no {home.MOVEMENT!r} of its weight's shape")
     home.resume_movement(module)
 
 

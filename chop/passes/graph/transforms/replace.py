@@ -1,4 +1,4 @@
-"""Put modules of your own in the place of others."""
+"""Replace modules by your own."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def replace_transform_pass(
     """Replace modules, chosen by op, by name or by regular expression on names of nodes.
 
     `modules` maps each key to a class that is built without arguments, to the name of one in
-    torch.nn, or to a function that is given the old module and returns the new one. What replaces a
-    module takes its arguments and gives results of the same shapes and dtypes; this is tried out
-    before anything is changed. Nodes that call functions are left as they are.
+    torch.nn, or to a function that takes the old module and returns the new one. A new module must
+    accept the old arguments and return results of the same shapes and dtypes; this is checked
+    before anything is changed. Nodes that call functions stay unchanged.
     """
     builders = {key: _builder(key, given) for key, given in modules.items()}
     chosen = select(graph, by, builders)
@@ -48,7 +48,7 @@ def replace_transform_pass(
         if old in read:
             raise PassArgsError(
                 f"node {nodes[0].name!r}: weights of its module are read elsewhere in the graph; "
-                f"leave it"
+                f"leave it out"
             )
         made[old] = _built(builders[chosen[nodes[0]]], old, nodes)
     if by == "name":
@@ -66,7 +66,7 @@ def replace_transform_pass(
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     modules = options.get("modules", {"": "Identity"})
     if not modules:
-        yield Problem("modules", "modules names none to replace; give {'relu': 'GELU'}")
+        yield Problem("modules", "modules is empty; give {'relu': 'GELU'}")
     for key, given in modules.items():
         try:
             _builder(key, given)
@@ -83,7 +83,9 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
 def _refuse_functions(chosen: Mapping[fx.Node, str]) -> None:
     for node in chosen:
         if node.op != "call_module":
-            raise PassArgsError(f"node {node.name!r} calls no module (it is a {node.op}); leave it")
+            raise PassArgsError(
+                f"node {node.name!r} does not call a module (it is a {node.op}); leave it out"
+            )
 
 
 def _builder(key: str, given: Any) -> Callable[[nn.Module], Any]:
@@ -105,14 +107,14 @@ def _builder(key: str, given: Any) -> Callable[[nn.Module], Any]:
 
 
 def _built(build: Callable[[nn.Module], Any], old: nn.Module, nodes: list[fx.Node]) -> nn.Module:
-    """The new module, in the old one's mode and on its device, tried out on every call."""
+    """Build the new module in the old one's mode and on its device, and try it on every call."""
     where = f"node {nodes[0].name!r}"
     try:
         new = build(old)
     except Exception as error:
         raise PassArgsError(f"{where}: the new module could not be built: {error}") from error
     if not isinstance(new, nn.Module):
-        raise PassArgsError(f"{where}: a module is wanted, and {type(new).__name__} was given")
+        raise PassArgsError(f"{where}: the function must return a module, not {type(new).__name__}")
     first = next(old.parameters(), None)
     if first is not None and new is not old:
         new.to(first.device)
@@ -122,7 +124,7 @@ def _built(build: Callable[[nn.Module], Any], old: nn.Module, nodes: list[fx.Nod
 
 
 def _try_out(node: fx.Node, new: nn.Module) -> None:
-    """Refuse a module that does not take what `node` takes or does not give what it gives."""
+    """Raise an error if a module does not accept `node`'s inputs or returns other shapes."""
     args, kwargs = (fx.node.map_arg(part, _example) for part in (node.args, node.kwargs))
     buffers = {name: buffer.clone() for name, buffer in new.named_buffers()}
     try:
@@ -138,13 +140,13 @@ def _try_out(node: fx.Node, new: nn.Module) -> None:
     wanted = _outline(mase(node).common.results)
     if given != wanted:
         raise PassArgsError(
-            f"node {node.name!r}: {type(new).__name__} gives {given}, but {wanted} is needed; "
+            f"node {node.name!r}: {type(new).__name__} returns {given}, but {wanted} is needed; "
             f"build it with the sizes of the old module"
         )
 
 
 def _example(source: fx.Node) -> Any:
-    """A value like the one that a node gives: zeros, which are also valid indices."""
+    """Zeros like the value that a node returns; these are also valid indices."""
 
     def zeros(value: Any) -> Any:
         if isinstance(value, TensorMeta):

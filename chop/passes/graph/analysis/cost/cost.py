@@ -1,4 +1,4 @@
-"""What a graph costs: arithmetic, bits and memory, of every node and altogether."""
+"""What a graph costs: arithmetic, bits and memory, per node and in total."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from chop.passes.options import OutputPath, check_picture
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-# what grows with the batch
+# the keys that scale with the batch
 PER_BATCH = (
     "macs",
     "flops",
@@ -60,8 +60,8 @@ def cost_analysis_pass(
 ) -> Row:
     """Parameters, MACs, FLOPs, BitOPs and memory of each node, of each op, and in total.
 
-    `sparse` counts only the weights that are not zero. `per_sample` divides by the batch that the
-    metadata were made with. The table goes to the log unless `silent`, the numbers as JSON to
+    `sparse` counts only the weights that are not zero. `per_sample` divides by the batch size of
+    the metadata. The table goes to the log unless `silent`, the numbers as JSON to
     `file_name`, and bars as SVG to `picture`.
     """
     info = cost_of(graph, sparse=sparse, per_sample=per_sample)
@@ -74,7 +74,7 @@ cost_analysis_pass.law(check_picture)
 
 
 def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False) -> Row:
-    """The numbers of `cost_analysis_pass`, without a report."""
+    """Return the numbers of `cost_analysis_pass` without a report."""
     unknown: dict[str, list[str]] = defaultdict(list)
     counted: set[Place] = set()
     rows: dict[str, Row] = {}
@@ -107,7 +107,7 @@ def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False)
 
 
 def call_of(node: fx.Node) -> Call:
-    """A node as the rules see it."""
+    """Describe a node's call in the form that cost rules take."""
     common = mase(node).common
     inputs = {name: tuple(tensor.shape) for name, tensor in real_tensors(common.args)}
     outputs = [tuple(tensor.shape) for tensor in result_tensors(node)]
@@ -148,7 +148,7 @@ def whole(value: float) -> int | float:
 
 
 def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
-    """Of the multiplications, and of adding the products up in a register that cannot overflow."""
+    """BitOPs of the multiplications, and of the sums in a register that cannot overflow."""
     multiply = accumulate = 0.0
     for product in found.products:
         left, right = (_width(node, name) for name in (product.left, product.right))
@@ -158,25 +158,25 @@ def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
 
 
 def guard_bits(product: Product) -> int:
-    """What a register is wider than a product, so that the whole sum fits."""
+    """Extra bits that a register needs beyond a product's width so that the whole sum fits."""
     return max(product.depth - 1, 0).bit_length()
 
 
 def _width(node: fx.Node, name: str | None) -> float:
     if name is not None and _is_known(node, name):
         return element_width(operand_format(node, name))
-    results = result_tensors(node)  # what an op computes inside is as wide as what it gives
+    results = result_tensors(node)  # intermediate values inside an op are as wide as its results
     return element_width(format_of(results[0])) if results else 32.0
 
 
 def _is_known(node: fx.Node, name: str) -> bool:
-    """Whether an operand comes from outside; of a part inside, as linear.data_in_0, too."""
+    """Whether the metadata lists an operand, also that of a submodule, as linear.data_in_0."""
     given = mase(node).common.args
     return name in given or name.rpartition(".")[2] in given or name in parameters_of(node)
 
 
 def _without_zeros(node: fx.Node, found: Count) -> Count:
-    """Every weight is used equally often, so that the zeros can be taken off exactly."""
+    """The count without zero weights; every weight is used equally often, so this is exact."""
     if not found.products:
         return found
     weights = weights_of(node)
@@ -194,7 +194,7 @@ def _without_zeros(node: fx.Node, found: Count) -> Count:
 
 
 def _parameters(node: fx.Node, sparse: bool, counted: set[Place]) -> tuple[int, int]:
-    """How many, and their bits; what is called twice, or shared, is there once."""
+    """Number of parameters and their bits; shared ones, and those of repeated calls, count once."""
     found = {n: p for n, p in parameters_of(node).items() if place_of(p) not in counted}
     counted.update(place_of(p) for p in found.values())
     number = bits = 0
@@ -212,14 +212,14 @@ def _parameters(node: fx.Node, sparse: bool, counted: set[Place]) -> tuple[int, 
 
 
 def _kept_bits(node: fx.Node) -> int:
-    """What the results take, if they are activations with a place of their own."""
+    """Bits of a node's results if they are activations with memory of their own, else 0."""
     if node.op in ("get_attr", "output") or shares_memory(node):
         return 0
     return result_bits(node)
 
 
 def _moved_bits(node: fx.Node, kept: int, computes: bool) -> int:
-    """What a node reads and writes; a view moves nothing, and a table is not read as a whole."""
+    """Bits that a node reads and writes; a view moves nothing, a lookup reads only its rows."""
     if node.op not in ("call_module", "call_function", "call_method"):
         return 0
     if not kept and not computes:
@@ -262,7 +262,7 @@ def _divide(row: Row, batch: int) -> None:
 
 
 def warn_of(unknown: Mapping[str, list[str]]) -> None:
-    """What is not counted is said, in one line."""
+    """Warn once about all ops that have no cost rule."""
     if not unknown:
         return
     named = "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items())

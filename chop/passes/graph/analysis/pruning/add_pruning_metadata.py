@@ -1,4 +1,4 @@
-"""How much of each layer is pruned."""
+"""Record how much of each layer is pruned."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from chop.passes.graph.analysis.pruning.layers import software_entry, watch_laye
 def add_pruning_metadata_analysis_pass(
     graph: MaseGraph, *, dummy_in: Mapping[str, Any] | None = None, add_value: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Note in `software.args` how much of each weight and input is masked, 0 being nothing.
+    """Record in `software.args` which share of each weight and input is masked (0: nothing).
 
-    `add_value` keeps the masks themselves, as `mask_value`. Returned are `weight_sparsity` and
-    `activation_sparsity` by target; zeros that nobody pruned are those of `add_natural_sparsity`.
+    `add_value` keeps the masks themselves, as `mask_value`. Returns `weight_sparsity` and
+    `activation_sparsity` by target; `add_natural_sparsity` also counts zeros that were not pruned.
     """
-    # a transform builds on analyses, so it is imported where it is needed
+    # imported here because transforms build on analyses
     from chop.passes.graph.transforms.pruning.activation import activation_mask
     from chop.passes.graph.transforms.pruning.masks import masks_of
 

@@ -1,4 +1,4 @@
-"""How much each part of a weight matters, and which parts matter least."""
+"""Importance scores of the parts of a weight, and selection of the least important."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.pruning.movement import MOVEMENT, follows_movement
 from chop.registry import Registry
 
-# The score of each row of a matrix; rows are what is pruned as one: elements, channels
+# Returns the score of each row of a matrix; a row is pruned as one: an element, a channel
 Method = Callable[[Tensor, Generator], Tensor]
 METHODS: Registry[Method] = Registry("pruning method")
 
 
 @METHODS.register("random")
 def random_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Each row a random number, drawn on the CPU, so that they are the same on any device."""
+    """A random number per row, drawn on the CPU to be the same on any device."""
     return torch.rand(len(rows), generator=generator).to(rows.device)
 
 
 @METHODS.register("l1-norm")
 def l1_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Mean absolute value, comparable between layers whose rows differ in length."""
+    """Mean absolute value, comparable between layers with rows of different length."""
     return rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.abs().mean(1)
 
 
 @METHODS.register("l2-norm")
 def l2_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Root mean square; of single elements the absolute value, without squares that underflow."""
+    """Root mean square; for single elements the absolute value, as squares may underflow."""
     if rows.shape[1] == 1:
         return l1_scores(rows, generator)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
@@ -42,12 +42,12 @@ def l2_scores(rows: Tensor, generator: Generator) -> Tensor:
 
 @METHODS.register("movement")
 def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Mean movement during training; `looked_at` gives the rows of it rather than of weights."""
+    """Mean movement during training; `looked_at` returns movement instead of weights for it."""
     return rows.mean(1)
 
 
 def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
-    """What a method judges a layer by: its weight, as masked, or where that has moved."""
+    """Return the tensor by which a method scores a layer: its masked weight, or its movement."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     _check_finite(weight.detach(), "weights", target)
     if method != "movement":
@@ -60,8 +60,8 @@ def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
         )
     if not follows_movement(layer):
         raise PassArgsError(
-            f"the movement of layer {target!r} is no longer added up, as the hook that did so is "
-            f"gone; run add_movement_metadata_analysis_pass and train again"
+            f"the movement of layer {target!r} is no longer accumulated, as its hook was removed; "
+            f"run add_movement_metadata_analysis_pass and train again"
         )
     _check_finite(found, "movements", target)
     if not found.any():
@@ -73,7 +73,7 @@ def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
 
 
 def _check_finite(numbers: Tensor, what: str, target: str) -> None:
-    """What cannot be compared cannot be ranked; a finite sum, which is quick, says that all are."""
+    """Raise an error for NaN or infinity, which cannot be ranked; a finite sum is a quick check."""
     if not bool(numbers.sum().isfinite()) and not bool(numbers.isfinite().all()):
         raise PassArgsError(
             f"layer {target!r} has {what} that are NaN or infinite; load or train finite ones "
@@ -82,12 +82,12 @@ def _check_finite(numbers: Tensor, what: str, target: str) -> None:
 
 
 def generator_for(seed: int, target: str) -> Generator:
-    """Random numbers of one layer, which do not depend on the other layers."""
+    """A generator per layer, independent of the other layers."""
     return Generator().manual_seed(zlib.crc32(f"{seed} {target}".encode()))
 
 
 def share(sparsity: float, size: int) -> int:
-    """How many of `size` things are pruned, to the nearest.
+    """Return how many of `size` things are pruned, rounded to the nearest.
 
     >>> share(0.5, 9), share(0.0, 9), share(1.0, 9)
     (4, 0, 9)
@@ -96,7 +96,7 @@ def share(sparsity: float, size: int) -> int:
 
 
 def smallest(scores: Tensor, count: int) -> Tensor:
-    """Marks exactly `count` of the smallest scores along the last dimension; of equals the first.
+    """Mark exactly `count` of the smallest scores along the last dimension; ties go to the first.
 
     >>> smallest(torch.tensor([3, 1, 1, 1]), 2)
     tensor([False,  True,  True, False])
@@ -114,7 +114,7 @@ def smallest(scores: Tensor, count: int) -> Tensor:
 
 
 def smallest_in_size(numbers: Tensor, count: int) -> Tensor:
-    """Marks `count` of the smallest absolute values, as `smallest` does, but without a copy.
+    """Mark `count` of the smallest absolute values, as `smallest` does, but without a copy.
 
     >>> smallest_in_size(torch.tensor([3, -1, 1, 1]), 2)
     tensor([False,  True,  True, False])
@@ -126,8 +126,8 @@ def smallest_in_size(numbers: Tensor, count: int) -> Tensor:
     return smallest(numbers.abs(), count)
 
 
-FEW = 16  # so many are compared one with one
-MANY = 1 << 15  # of so many a sample tells where to look
+FEW = 16  # up to here, all pairs are compared
+MANY = 1 << 15  # from here on, a sample predicts the threshold
 SAMPLE = 1 << 13
 IN_CACHE = 1 << 18  # so many are compared at a time
 MARGIN = SAMPLE // 64  # about three standard deviations of a rank in the middle
@@ -151,10 +151,10 @@ def _smallest_by_limit(scores: Tensor, count: int) -> Tensor:
 def _smallest_by_sample(
     scores: Tensor, count: int, measure: np.ufunc = np.positive
 ) -> Tensor | None:
-    """Decides at once except near the limit, which a sample tells; None if it tells wrong.
+    """Compare with a threshold estimated from a sample; None if the estimate is wrong.
 
-    By numpy, which compares and counts on a CPU several times as fast as torch; `measure` is
-    taken of a few at a time, as memory that was never used costs more than the arithmetic.
+    Uses numpy, which compares and counts several times faster than torch on a CPU; `measure` is
+    applied in blocks, as touching new memory costs more than the arithmetic.
     """
     wide = scores.float() if scores.dtype.itemsize < 4 else scores
     numbers = wide.numpy()
@@ -167,7 +167,7 @@ def _smallest_by_sample(
     found = []
     for start in range(0, len(numbers), IN_CACHE):
         part, below = measure(numbers[start : start + IN_CACHE]), removed[start : start + IN_CACHE]
-        with np.errstate(invalid="ignore"):  # NaNs, which are neither below nor near
+        with np.errstate(invalid="ignore"):  # NaNs, which are neither below nor near the threshold
             np.less(part, low, out=below)
             found.append(start + np.flatnonzero((part <= high) ^ below))
     near = np.concatenate(found)
@@ -180,7 +180,7 @@ def _smallest_by_sample(
 
 
 def _smallest_of_few(scores: Tensor, count: int) -> Tensor:
-    """A score is removed if fewer than `count` others go before it."""
+    """Mark a score if fewer than `count` others precede it."""
     columns = scores.unbind(-1)
     marks = []
     for i, column in enumerate(columns):

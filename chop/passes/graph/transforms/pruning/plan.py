@@ -1,4 +1,4 @@
-"""What a user asks to be pruned, checked: which layers, how much, by what measure."""
+"""Checked requests of the user: which layers to prune, how much, by which method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRUNABLE_OP = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """Of `of` neighbouring weights, at most `keep` are not zero."""
+    """At most `keep` of `of` neighbouring weights are not zero."""
 
     keep: int
     of: int
@@ -46,7 +46,7 @@ class PruneRequest:
     """The table `weight` or `activation` of a config.
 
     `sparsity` is one number, or numbers by type, name or regular expression, as `by` says; the
-    number of the key "default" is that of all other layers.
+    key "default" is for all other layers.
     """
 
     table: str
@@ -58,7 +58,7 @@ class PruneRequest:
 
     @classmethod
     def read(cls, table: str, given: Mapping[str, Any]) -> PruneRequest:
-        """The table `given`, in which nothing is wrong any more."""
+        """Create the request from a table without problems."""
         for problem in cls.problems(table, given):
             raise PassArgsError(problem.text)
         granularity = _granularity(given)
@@ -69,7 +69,7 @@ class PruneRequest:
 
     @classmethod
     def problems(cls, table: str, given: Mapping[str, Any]) -> Iterator[Problem]:
-        """All that is wrong with a table, whatever the graph is."""
+        """Yield all problems of a table that do not depend on the graph."""
         known = [field.name for field in fields(cls) if field.name != "table"]
         where = f"{table}." if table else ""
         for key in given:
@@ -84,8 +84,8 @@ class PruneRequest:
         if granularity is None:
             yield Problem(
                 f"{where}granularity",
-                f"{where}granularity is {given['granularity']!r}; it is 'elementwise', 'channel', "
-                f"or a pattern such as '2:4', of every 4 neighbours 2 stay",
+                f"{where}granularity is {given['granularity']!r}; give 'elementwise', 'channel', "
+                f"or a pattern such as '2:4', which keeps 2 of every 4 neighbours",
             )
         for key, number in _numbers(given):
             place = f"{where}sparsity{key and '.' + key}"
@@ -101,7 +101,7 @@ class PruneRequest:
 
     @classmethod
     def choices(cls, table: str, given: Mapping[str, Any]) -> Iterator[Choice]:
-        """The layers that a table names."""
+        """Yield the layers that a table names."""
         where = f"{table}." if table else ""
         by = given.get("by", cls.by)
         for key, _ in _numbers(given):
@@ -110,7 +110,7 @@ class PruneRequest:
                 yield Choice(place, by, key, ops=PRUNABLE_OP, done="pruned", or_module=True)
 
     def per_node(self, graph: MaseGraph, pass_name: str = "prune") -> dict[fx.Node, float]:
-        """How sparse each layer is to become, in graph order; one node for each module."""
+        """The sparsity of each layer in graph order; one node per module."""
         refuse_adapters(pass_name, self._adapted(graph))
         if isinstance(self.sparsity, Mapping):
             asked = self._chosen(graph, self.sparsity)
@@ -119,7 +119,7 @@ class PruneRequest:
         return _once_per_module(asked)
 
     def _adapted(self, graph: MaseGraph) -> list[fx.Node]:
-        """Layers beside an adapter that are meant, too."""
+        """The chosen layers that have an adapter."""
         nodes = [node for node in graph.nodes if has_adapter(node)]
         if not isinstance(self.sparsity, Mapping):
             return nodes if self.sparsity else []
@@ -149,7 +149,7 @@ class PruneRequest:
 
 
 def is_prunable(node: fx.Node) -> bool:
-    """Whether a node calls a layer with a weight of its own that masks can be put on."""
+    """Whether a node calls a layer with a maskable weight."""
     module = mase(node).module
     return (
         module is not None
@@ -162,14 +162,14 @@ def _why_not(node: fx.Node) -> str:
     op = mase(node).common.mase_op
     if op in PRUNABLE_OP:
         return (
-            f"is {op} without a weight of its own, as one that is computed; prune the layers that "
-            f"have one"
+            f"is {op} without a weight parameter, as when the weight is computed; prune the "
+            f"layers that have one"
         )
     return f"is {op}, which cannot be pruned; these can: {', '.join(PRUNABLE_OP)}"
 
 
 def _granularity(given: Mapping[str, Any]) -> Granularity | None:
-    """What a table says of it; None if that is nothing that can be meant."""
+    """The granularity in a table; None if it is not a valid one."""
     written = given.get("granularity", "elementwise")
     if written in ("elementwise", "channel"):
         return written  # type: ignore[no-any-return]
@@ -184,7 +184,7 @@ def _own_sparsity(granularity: Granularity) -> float:
 
 
 def _numbers(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each sparsity by its key; "" is that of all layers."""
+    """Each sparsity with its key; "" means all layers."""
     if "sparsity" not in given:
         return []
     value = given["sparsity"]
@@ -205,7 +205,7 @@ def _wrong_number(number: Any, granularity: Granularity | None) -> str | None:
 
 
 def _names_for_targets(graph: MaseGraph, wanted: Mapping[str, float]) -> dict[str, float]:
-    """Modules may be called by their own dotted name as well as by that of their node."""
+    """Replace dotted names of modules by the names of their nodes."""
     nodes = {str(n.target): n.name for n in graph.nodes if n.op == "call_module"}
     names = {node.name for node in graph.nodes}
     return {key if key in names else nodes.get(key, key): v for key, v in wanted.items()}

@@ -1,4 +1,4 @@
-"""Remove channels and neurons, so that layers really become smaller."""
+"""Remove channels and neurons, so that layers become smaller."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def prune_channels_transform_pass(
     by: Literal["type", "name", "regex_name"] = "name",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Remove the share `sparsity` of the output channels that matter least, and what reads them.
+    """Remove the least important share `sparsity` of output channels, and what reads them.
 
-    Layers, their norms and their consumers get new, smaller parameters; what then comes out is what
-    the network computed without these channels. Channels that an addition ties together go
-    together, and count once; every layer keeps at least one. Layers that cannot shrink, as the
-    last one, stay as they are, and are refused if they were asked for by name. The metadata are
-    those of the smaller network.
+    Layers, their norms and their consumers get new, smaller parameters; the
+    result is that of the network without these channels. Channels that an addition ties together
+    are removed together and count once; every layer keeps at least one. Layers that cannot shrink,
+    such as the last one, stay unchanged; naming one is an error. The metadata describe the
+    smaller network.
     """
     given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
     request = PruneRequest.read("", given)
@@ -80,7 +80,7 @@ def _request_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_named(graph: MaseGraph, channels: ChannelGraph, request: PruneRequest) -> None:
-    """Whoever names a layer wants to know that it cannot be done."""
+    """Raise an error for layers named by the user that cannot lose channels."""
     if not isinstance(request.sparsity, Mapping) or request.by != "name":
         return
     nodes = {node.name: node for node in graph.nodes}
@@ -98,16 +98,16 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, request: PruneRequest
 
 
 def obstacle_to(channels: ChannelGraph, target: str) -> Obstacle | None:
-    """Why none of a layer's channels can go, if so."""
+    """Return why none of a layer's channels can be removed, or None."""
     if target not in channels.producers:
         node = next(n for n in channels.graph.nodes if str(n.target) == target)
-        return Obstacle(node, "gives the channels that it takes; name the layer before it")
+        return Obstacle(node, "returns the channels that it takes; name the layer before it")
     obstacles = [channels.atoms.obstacle(atom) for atom in channels.outs[target]]
     return obstacles[0] if all(obstacles) else None
 
 
 def _families(channels: ChannelGraph, asked: Mapping[str, float]) -> list[list[str]]:
-    """Layers that share channels, and of which at least one was asked for; the others follow."""
+    """Layers that share channels, at least one of which was requested."""
     groups = _Groups(channels.producers)
     first: dict[int, str] = {}
     for target in channels.producers:
@@ -140,15 +140,15 @@ def _check_same(channels: ChannelGraph, targets: list[str], asked: Mapping[str, 
         if asked[target] != asked[targets[0]]:
             one, other = (channels.producers[t].name for t in (targets[0], target))
             raise PassArgsError(
-                f"nodes {one!r} and {other!r} give channels that are added to each other, and so "
-                f"lose the same ones; give them the same sparsity"
+                f"nodes {one!r} and {other!r} give channels that are added to each other, so they "
+                f"must lose the same ones; give them the same sparsity"
             )
 
 
 def channel_scores(
     graph: MaseGraph, channels: ChannelGraph, method: str, seed: int
 ) -> dict[int, float]:
-    """What a channel is worth: in all layers that give it, together."""
+    """Importance of each channel, summed over all layers that give it."""
     scores: dict[int, float] = defaultdict(float)
     for target in channels.producers:
         layer = graph.modules[target]
@@ -156,14 +156,14 @@ def channel_scores(
             looked_at(layer, method, target).movedim(sides_of(layer).outs["weight"], 0).flatten(1)
         )
         values = METHODS[method](rows, generator_for(seed, target)).tolist()
-        # rows of a transposed convolution in groups are those of all groups
+        # rows of a grouped transposed convolution span all groups
         for atom, value in zip(channels.outs[target], values, strict=False):
             scores[channels.atoms.root(atom)] += value
     return scores
 
 
 def _classes(channels: ChannelGraph, family: Iterable[str]) -> list[int]:
-    """The different channels of a family, in the order in which its layers give them."""
+    """The distinct channels of a family, in the order in which its layers give them."""
     roots = (channels.atoms.root(atom) for target in family for atom in channels.outs[target])
     return list(dict.fromkeys(roots))
 
@@ -180,7 +180,7 @@ def _weakest(
     scores: Mapping[int, float],
     before: set[int],
 ) -> set[int]:
-    """Up to `count` of the channels that may go; no layer, and no part, loses its last one."""
+    """Up to `count` removable channels; no layer and no part loses its last channel."""
     groups = {target: channels.outs[target] for target in family} | _parts(channels)
     left = {
         name: Counter(root for a in atoms if (root := channels.atoms.root(a)) not in before)
@@ -214,7 +214,7 @@ def _parts(channels: ChannelGraph) -> dict[str, list[int]]:
 
 
 def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[str, list[int]]:
-    """Give every module the size that it now has; what each has lost of its outputs."""
+    """Resize every module; return the removed output channels of each."""
 
     def kept(atoms: list[int] | None) -> list[int] | None:
         if atoms is None:
@@ -232,7 +232,7 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
     }
 
 
-Places = list[int] | None  # the old place that each new place along a dimension is of; None: all
+Places = list[int] | None  # the old position of each new position along a dimension; None: all
 
 
 def resize(
@@ -241,7 +241,7 @@ def resize(
     places: Callable[[list[int] | None], Places],
     make: Callable[[str, nn.Module, Places, Places], nn.Module],
 ) -> list[str]:
-    """Let `make` give every module its new size, and write it into the code; who has changed."""
+    """Resize every module by `make`, and the sizes in the code; return what changed."""
     changed: list[str] = []
     for target in dict.fromkeys((*channels.outs, *channels.ins)):
         outs, ins = places(channels.outs.get(target)), places(channels.ins.get(target))
@@ -267,7 +267,7 @@ def resize(
 
 
 def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
-    """A size that stands in the code, as in view(-1, 512)."""
+    """Update a size in the code, as in view(-1, 512)."""
     listed = len(node.args) == 2 and isinstance(node.args[1], list | tuple)
     sizes: list[Any] = list(node.args[1] if listed else node.args[1:])  # type: ignore[arg-type]
     assert sizes[dim] == old, f"{node} has the size {sizes[dim]} where {old} was found"
@@ -276,7 +276,7 @@ def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
 
 
 def _write_parts(node: fx.Node, split: Split, stays: list[list[int] | None]) -> None:
-    """The sizes of the parts, in numbers: they may differ now."""
+    """Write the sizes of a split's parts, which may differ now."""
     pairs = zip(split.parts, stays, strict=True)
     sizes = [len(part.atoms if stay is None else stay) for part, stay in pairs]
     node.target = "split" if node.op == "call_method" else torch.split
@@ -284,7 +284,7 @@ def _write_parts(node: fx.Node, split: Split, stays: list[list[int] | None]) -> 
 
 
 def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
-    """A tensor that a function reads; its owner, which another model may hold, is another then."""
+    """Cut a tensor that a function reads; its owner is copied, as another model may share it."""
     parent, _, last = name.rpartition(".")
     owner = graph.model if not parent else renewed(graph.modules[parent])
     with_less(owner, last, kept)
@@ -295,7 +295,7 @@ def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
 def _rows(
     channels: ChannelGraph, asked: Mapping[str, float], removed: Mapping[str, list[int]]
 ) -> dict[str, dict[str, Any]]:
-    """Of each layer: the channels asked for, those that went, and how many there were."""
+    """For each layer: requested sparsity, removed channels, and their number before."""
     rows: dict[str, dict[str, Any]] = {}
     for target, node in channels.producers.items():
         lost, total = len(removed.get(target, ())), len(channels.outs[target])
@@ -304,7 +304,7 @@ def _rows(
 
 
 def _kept(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
-    """Why layers that were asked for keep all their channels."""
+    """Why requested layers keep all their channels."""
     reasons = {}
     for target, value in asked.items():
         obstacle = obstacle_to(channels, target) if value else None

@@ -1,4 +1,4 @@
-"""What a quantisation changed: a table of nodes, and a histogram of ops."""
+"""What quantisation changed: a table of nodes, and a histogram of ops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _changed(before: fx.Node, after: fx.Node) -> bool:
 
 
 def _config(node: fx.Node) -> Any:
-    """What a quantized node was quantized with."""
+    """The config of a quantized node."""
     if node.op == "call_module":
         return getattr(get_node_actual_target(node), "config", None)
     return node.kwargs.get("config")
@@ -90,7 +90,7 @@ def _table(rows: Rows) -> str:
 
 
 def _save(rows: Rows, path: Path) -> None:
-    """As a data frame would be saved: with an index before the columns."""
+    """Save rows in the CSV layout of a data frame, with an index column."""
     with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["", *rows[0]])
@@ -98,7 +98,7 @@ def _save(rows: Rows, path: Path) -> None:
 
 
 def _frame(rows: Rows) -> Any:
-    """A data frame where pandas is installed, else the rows."""
+    """Return a data frame if pandas is installed, else the rows."""
     try:
         import pandas
     except ImportError:
@@ -112,7 +112,7 @@ def graph_iterator_compare_nodes(
     save_path: str | Path | None = None,
     silent: bool = False,
 ) -> Any:
-    """What each node was and is, as a data frame; at DEBUG level also as a table."""
+    """Compare each node with the original, as a data frame; at DEBUG level also as a table."""
     rows = compare_nodes(ori_graph, graph)
     if not silent:
         logger.debug("Compare nodes:")
@@ -136,7 +136,7 @@ def graph_iterator_node_histogram(
 
 
 class _Summarize(GraphPass):
-    """Takes `(original, quantized, save_dir)` as well as a graph and its options."""
+    """A pass that also takes `(original, quantized, save_dir)`."""
 
     def __call__(
         self, graph: MaseGraph, pass_args: Any = None, *save_dir: Any, **options: Any

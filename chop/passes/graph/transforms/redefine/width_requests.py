@@ -20,9 +20,9 @@ from chop.registry import unknown
 
 NAMES = ("output_only", "both", "input_only")
 WIDTHS = ("width", "out_features", "out_channels")
-LARGEST = 1_000_000  # times as wide, or channels: more than any layer has
+LARGEST = 1_000_000  # factor or channels: more than any layer has
 KEYS = ("name", "channel_multiplier", *WIDTHS, "repeat")
-# what a sampled config of a search has beside the keys of nodes
+# keys of a sampled search config besides the keys of nodes
 IGNORED = ("accelerator",)
 
 
@@ -37,7 +37,7 @@ class WidthRequest:
 
     @classmethod
     def read(cls, key: str, table: Any) -> WidthRequest:
-        """The choice in a table `{"config": {…}}`; a plain dict of these keys counts as one."""
+        """Read a table `{"config": {…}}`; a plain dict of these keys counts as one."""
         config = table.get("config", table) if isinstance(table, Mapping) else None
         if not isinstance(config, Mapping):
             raise PassArgsError(
@@ -80,7 +80,7 @@ class WidthRequest:
         return self.name is None and not self.changes_outputs and self.repeat is None
 
     def of(self, original: int) -> int:
-        """The width that a layer of so many outputs becomes; never none."""
+        """The new width of a layer with that many outputs; at least 1."""
         if self.width is not None:
             return self.width
         return max(1, round(original * (1 if self.multiplier is None else self.multiplier)))
@@ -97,7 +97,7 @@ def _name(key: str, config: Mapping[str, Any]) -> str | None:
 
 def _number(key: str, config: Mapping[str, Any], which: str) -> float | None:
     value = config.get(which)
-    if value is None or config.get("name", "both") is None:  # the labs' "not this layer"
+    if value is None or config.get("name", "both") is None:  # how the labs leave a layer out
         return None
     if isinstance(value, list | tuple):
         raise PassArgsError(
@@ -132,7 +132,7 @@ def _repeat(key: str, config: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True)
 class RedefinePlan:
-    """The choices of a call by dotted name: of layers that were meant, of all others, of blocks."""
+    """The requests of a call by dotted name: of named layers, of all others, of blocks."""
 
     chosen: dict[str, WidthRequest]
     others: dict[str, WidthRequest]
@@ -143,7 +143,7 @@ class RedefinePlan:
 def read_plan(
     graph: MaseGraph, by: By, default: Any, tables: Mapping[str, Any], kinds: Collection[str]
 ) -> RedefinePlan:
-    """All choices, checked against the graph; nothing is changed yet."""
+    """Read all requests and check them against the graph; nothing is changed yet."""
     choices = {key: WidthRequest.read(key, t) for key, t in tables.items() if key not in IGNORED}
     rest = WidthRequest.read("default", default) if default is not None else WidthRequest()
     blocks: dict[str, int] = {}
@@ -165,7 +165,7 @@ def read_plan(
 
 
 def _check_kinds(found: Mapping[fx.Node, WidthRequest], kinds: Collection[str]) -> None:
-    """Whoever names a node wants to know that it cannot be done."""
+    """Raise an error for nodes named by the user that cannot be redefined."""
     for node, choice in found.items():
         if not choice.idle and not is_layer(node, kinds):
             raise PassArgsError(
@@ -187,7 +187,7 @@ def _by_module(chosen: Mapping[fx.Node, WidthRequest]) -> dict[str, WidthRequest
 
 
 def is_layer(node: fx.Node, kinds: Collection[str]) -> bool:
-    """Whether a node calls a layer of these ops that has a weight of its own."""
+    """Return whether a node calls a layer of these ops with a weight parameter."""
     module = mase(node).module
     named = module is not None and module._parameters.get("weight") is not None
     return named and mase(node).common.mase_op in kinds
@@ -201,7 +201,7 @@ def _why_not(node: fx.Node) -> str:
 def _without_blocks(
     graph: MaseGraph, choices: Mapping[str, WidthRequest], repeats: dict[str, int]
 ) -> dict[str, WidthRequest]:
-    """Choices by the names of nodes; those of modules with several layers go to `repeats`."""
+    """Requests by node name; those of modules with several layers go to `repeats`."""
     names = dict.fromkeys(node.name for node in graph.nodes)
     targets = {str(node.target): node.name for node in graph.nodes if node.op == "call_module"}
     blocks = containers(graph)

@@ -557,7 +557,7 @@ class TestRefusals:
         graph, _ = init_metadata_analysis_pass(MaseGraph(model, custom_ops=custom(Scaled)), None)
         args = {"dummy_in": {"input": torch.randn(2, 4)}, "add_value": False}
         add_common_metadata_analysis_pass(graph, args)
-        with pytest.raises(TypeError, match="Scaled has a forward of its own"):
+        with pytest.raises(TypeError, match="Scaled has a custom forward"):
             quantize_transform_pass(graph, {"by": "type", "linear": integer()})
 
     def test_older_keys_that_change_nothing_here_are_let_pass(self, graph):

@@ -1,4 +1,4 @@
-"""One generic quantized layer per op; a class for each format is made when it is asked for."""
+"""One generic quantized layer per op; the class of each format is created on demand."""
 
 from __future__ import annotations
 
