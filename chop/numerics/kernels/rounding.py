@@ -12,7 +12,7 @@ from chop.numerics.kernels.rules import _bits, _clamp, _float, _magnitudes, _mea
 
 @triton.jit
 def _cast(y, most, y_ptr):
-    """To the dtype of the result; half precision keeps to its finite numbers, up to `most`."""
+    """Convert to the result's dtype; half precision stays finite, up to `most`."""
     if y_ptr.dtype.element_ty == tl.float32:
         return y
     return _clamp(y, -most, most).to(y_ptr.dtype.element_ty)
@@ -39,8 +39,9 @@ def round_elements(
 def round_slices(
     x_ptr, y_ptr, inner, slices, table_ptr, most, RULE: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
-    """`inner` numbers after each other are of one slice, then come those of the next, round and
-    round; a row of the table has the arguments of a slice."""
+    """Slices alternate: `inner` consecutive numbers belong to one, the next to the following one.
+
+    A row of the table has the arguments of a slice."""
     outer = tl.program_id(0).to(tl.int64)
     p = table_ptr + (outer % slices) * 5
     at = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
@@ -55,8 +56,9 @@ def _tile(
     m, n, block_m, block_n, groups_n, parts_m, parts_n,
     ROWS: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Of this program: its elements, their rows within the block and how many there are of these,
-    which of its columns exist, its blocks, and which of those exist.
+    """Return this program's elements, their rows in the block and the number of rows, and masks.
+
+    The masks mark the columns and the blocks that exist.
 
     A tile is BM rows by G blocks of BN columns, of which a program may take several downwards,
     ROWS in all; a block may take parts_m by parts_n programs.
@@ -84,7 +86,7 @@ def round_blocks(
     RULE: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` block by block. Blocks larger than a tile (not WHOLE) find their largest in memory."""
+    """`RULE` per block. Blocks larger than a tile (not WHOLE) read their largest from memory."""
     at, row, rows, there, block, real = _tile(
         m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, BM, G, BN
     )
@@ -128,7 +130,7 @@ def find_largest(
 
 @triton.jit
 def _piece(x_ptr, at, there, EVEN: tl.constexpr, KEEP: tl.constexpr):
-    """To be read again, and then out of the cache, if KEEP."""
+    """Load a piece; with KEEP it will be read again from the cache."""
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     if EVEN:
         x = tl.load(x_ptr + at, eviction_policy=policy)
@@ -142,9 +144,9 @@ def round_vectors(
     x_ptr, y_ptr, columns, p0, p1, p2, p3, p4, most,
     RULE: tl.constexpr, EVEN: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` for blocks of one row each, one to a program, which reads it again out of the cache.
+    """`RULE` for blocks of one row each, one row per program, which re-reads it from the cache.
 
-    That is faster than holding it in registers, which leaves room for few others meanwhile.
+    This is faster than keeping it in registers, which would limit occupancy.
     """
     start = tl.program_id(0).to(tl.int64) * columns
     column = tl.arange(0, C)
@@ -169,7 +171,7 @@ def round_rows(
     RULE: tl.constexpr, MEAN: tl.constexpr, BEYOND: tl.constexpr,
     EVEN: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` for R rows to a program, which reads them again and again out of the cache.
+    """`RULE` for R rows per program, which re-reads them from the cache.
 
     The first statistic is `share`, of the mean magnitude if MEAN. The second is the mean of the
     magnitudes beyond the first, or one.
@@ -217,7 +219,7 @@ def round_rows(
 
 @triton.jit
 def _part_of_row(columns, parts, SIZE: tl.constexpr):
-    """Of this program: the row, its elements, and which of them exist."""
+    """The row of this program, its elements, and the mask of those that exist."""
     program = tl.program_id(0).to(tl.int64)
     row = program // parts
     column = (program % parts) * SIZE + tl.arange(0, SIZE)
@@ -229,7 +231,7 @@ def add_up(
     x_ptr, largest_ptr, border_ptr, total_ptr, count_ptr, columns, parts, lift,
     EVEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Of rows longer than a tile, the magnitudes beyond a border, and how many they are."""
+    """For rows longer than a tile: sum and count of the magnitudes beyond a border."""
     row, at, there = _part_of_row(columns, parts, SIZE)
     x = _piece(x_ptr, at, there, EVEN, False)
     largest = _float(tl.load(largest_ptr + row))
@@ -244,7 +246,7 @@ def round_long_rows(
     x_ptr, y_ptr, first_ptr, second_ptr, columns, parts, p, most,
     RULE: tl.constexpr, BEYOND: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` by statistics that are there already."""
+    """`RULE` with precomputed statistics."""
     row, at, there = _part_of_row(columns, parts, SIZE)
     x = _piece(x_ptr, at, there, EVEN, False)
     second = tl.load(second_ptr + row) if BEYOND else 1.0

@@ -479,7 +479,7 @@ REFUSED = {
     ),
     "width out of range": (
         {"linear": {"config": {**GOOD, "weight_width": 0}}},
-        r"'linear': integer: width is a whole number from 1 to 64 \(given: .*width = 0",
+        r"'linear': integer: width must be a whole number from 1 to 64 \(got .*width = 0",
     ),
     "width of the wrong type": (
         {"linear": {"config": {**GOOD, "weight_width": "8"}}},
