@@ -1,4 +1,4 @@
-"""What is registered, as rows: the source of `ch list` and of the reference in the docs."""
+"""The contents of the registries as rows, for `ch list` and docs/reference.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of thing: what it is, and how its registry is read (imported only then)."""
+    """One registry: a description, and a function that reads it (imports happen only then)."""
 
     about: str
     rows: Callable[[], list[Row]]
@@ -126,9 +126,9 @@ def _runners() -> list[Row]:
 KINDS: dict[str, Kind] = {
     "datasets": Kind("data to train and test on", _datasets),
     "formats": Kind("number formats to quantise into", _formats),
-    "models": Kind("networks to start from", _models),
-    "ops": Kind("what a node of a graph can be", _ops),
-    "passes": Kind("what can be done to a graph", _passes),
-    "runners": Kind("what a search can measure", _runners),
-    "statistics": Kind("what profile_statistics can measure", _statistics),
+    "models": Kind("models to start from", _models),
+    "ops": Kind("the operations of a graph's nodes", _ops),
+    "passes": Kind("analyses and transforms of a graph", _passes),
+    "runners": Kind("metrics of a search", _runners),
+    "statistics": Kind("statistics for profile_statistics", _statistics),
 }

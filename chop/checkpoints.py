@@ -1,4 +1,4 @@
-"""Weights from disk into a model: nothing that is read may run code."""
+"""Load weights from disk into a model, without running code from the file."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WRAPPERS = ("state_dict", "model")  # keys under which people put a state_dict
+WRAPPERS = ("state_dict", "model")  # common keys of a nested state_dict
 State = Mapping[str, Tensor]
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
 def read_torch_file(file: Path) -> Any:
-    """What `torch.save` wrote, on the CPU; a file that would run code is refused."""
+    """Return the contents of a `torch.save` file on the CPU; refuse a file that would run code."""
     try:
         return load_plain(file)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{file} is damaged or not a checkpoint, or reading it would run code from it; save a "
-            f"state_dict with torch.save(model.state_dict(), …) and use --load-type pt"
+            f"state_dict with torch.save(model.state_dict(), …) and load it with load_type 'pt'"
         ) from error
     except MemoryError:
         raise
-    except Exception as error:  # bytes that are no pickle make torch fail in any way
+    except Exception as error:  # torch may raise anything for bytes that are not a pickle
         raise ValueError(
             f"{file} is damaged or not a checkpoint ({why_unreadable(error)}); give a file that "
             f"torch.save wrote, or copy it again"
@@ -47,7 +47,7 @@ def _pt(file: Path) -> State:
         return _safetensors(file)
     content = read_torch_file(file)
     if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
-        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
+        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl (load_type 'pl')")
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -55,7 +55,7 @@ def _pt(file: Path) -> State:
 
 
 def _pl(file: Path) -> State:
-    """The weights of a wrapped model; metric states and the like are no part of it."""
+    """The weights of a wrapped model, without metric states and the like."""
     if file.suffix != ".ckpt":
         logger.warning("%s does not end in .ckpt; is it a Lightning checkpoint?", file)
     content = read_torch_file(file)
@@ -63,11 +63,11 @@ def _pl(file: Path) -> State:
     if not isinstance(state, Mapping):
         raise ValueError(f"{file} is not a Lightning checkpoint, as it has no state_dict; try pt")
     began = content.get("hyper_parameters")
-    began = began if isinstance(began, Mapping) else {}  # other programs may keep anything there
+    began = began if isinstance(began, Mapping) else {}  # other programs may store anything here
     if began.get("load_type") == "mz" and began.get("load_name"):
         logger.warning(
             "%s holds the weights of a transformed network without its number formats and masks; "
-            "load the directory transformed_ckpt beside it instead (--load-type mz)",
+            "load the directory transformed_ckpt beside it instead (load_type 'mz')",
             file,
         )
     mine = {
@@ -76,13 +76,13 @@ def _pl(file: Path) -> State:
         if isinstance(key, str) and key.startswith("model.")
     }
     if not mine:
-        raise ValueError(f"{file} has no weights that begin with 'model.'; try --load-type pt")
+        raise ValueError(f"{file} has no weights that begin with 'model.'; try load_type 'pt'")
     return _tensors(mine, file)
 
 
 def _mz(file: Path) -> State:
     if file.suffix == ".ckpt":
-        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl")
+        raise ValueError(f"{file} is a Lightning checkpoint; add --load-type pl (load_type 'pl')")
     if not file.is_dir():
         return _pt(file)
     if (file / "node_meta_param.toml").exists():
@@ -92,7 +92,7 @@ def _mz(file: Path) -> State:
 
 
 def _hf(folder: Path) -> State:
-    """The weights in a folder of Hugging Face, in one file or in several."""
+    """The weights in a Hugging Face directory, in one or several files."""
     if folder.is_file():
         return _pt(folder)
     single, index, binary = (folder / name for name in HF_FILES)
@@ -103,11 +103,11 @@ def _hf(folder: Path) -> State:
         return {k: v for name in names for k, v in _safetensors(folder / name).items()}
     if binary.exists():
         return _pt(binary)
-    raise FileNotFoundError(f"{folder} holds none of {', '.join(HF_FILES)}")
+    raise FileNotFoundError(f"{folder} has none of {', '.join(HF_FILES)}")
 
 
 def _files_of(index: Path) -> list[str]:
-    """The files beside an index that hold the weights."""
+    """The files with weights that an index lists."""
     import json
 
     try:
@@ -170,23 +170,25 @@ def load_model(
 ) -> nn.Module:
     """Load the weights at `load_name` into `model`, all of them and no others.
 
-    `load_type` is pt (a state_dict), pl (a Lightning checkpoint), mz (a saved graph, whose model
-    is returned in the place of `model`, or its weights), hf (a Hugging Face folder), or auto (by
-    the ending of the file).
+    `load_type` is pt (a state_dict), pl (a Lightning checkpoint), mz (a saved graph, which returns
+    its own model instead of `model`, or only weights), hf (a Hugging Face directory), or auto (by
+    the suffix of the file).
     """
     path = Path(load_name).expanduser()
     if load_type == "auto":
         folder = "mz" if is_saved_graph(path) else "hf"
         load_type = folder if path.is_dir() else ENDINGS.get(path.suffix, "pt")
     if load_type not in READERS:
-        raise ValueError(f"load_type is one of {', '.join(READERS)} or auto, not {load_type!r}")
+        raise ValueError(
+            f"load_type must be one of {', '.join(READERS)} or auto, not {load_type!r}"
+        )
     if load_type == "mz" and is_saved_graph(path):
         return load_graph(path).model
     if model is None:
         raise ValueError(f"a {load_type!r} checkpoint holds weights only; pass the model to fill")
     restore_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint {path}; --load needs an existing file")
+        raise FileNotFoundError(f"there is no checkpoint {path}; give an existing file")
     if path.is_dir() and load_type in ("pt", "pl"):
         raise ValueError(f"{path} is a directory; give the checkpoint in it")
     read, message = READERS[load_type]
@@ -196,14 +198,14 @@ def load_model(
 
 
 def is_saved_graph(path: str | Path) -> bool:
-    """Whether this is a folder that `MaseGraph.export` or `ch transform` wrote."""
+    """Return whether this is a directory that `MaseGraph.export` or `ch transform` wrote."""
     from chop.ir.graph.saving import is_saved_graph
 
     return is_saved_graph(path)
 
 
 def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> MaseGraph:
-    """The graph in a folder that `MaseGraph.export` or `ch transform` wrote."""
+    """Load the graph in a directory that `MaseGraph.export` or `ch transform` wrote."""
     from chop.ir.graph.mase_graph import MaseGraph
 
     graph = MaseGraph.from_checkpoint(path, map_location)
@@ -212,7 +214,7 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
 
 
 def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
-    """Write the weights of `model` to a folder that `--load-type mz` fills a model from."""
+    """Write the weights of `model` to a directory that load_type 'mz' reads."""
     state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
     with replaced_folder(folder, ["state_dict.safetensors"]) as part:
         write_safetensors(state, part / "state_dict.safetensors")
@@ -220,13 +222,13 @@ def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
 
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:
-    """Put `state` into `model`; what does not fit is named before anything is changed."""
+    """Load `state` into `model`; mismatches raise an error before anything is changed."""
     check_fits(model, state, source)
     model.load_state_dict(dict(state))
 
 
 def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
-    """Refuse weights of other names, shapes or kinds than those of `model`."""
+    """Raise an error for weights with names, shapes or kinds other than those of `model`."""
     own = model.state_dict()
     for key, tensor in state.items():
         if (problem := _problem_of(tensor, own.get(key))) is not None:
@@ -253,9 +255,9 @@ def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
 
 
 def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
-    """Refuse parameters that are nan or infinite, and buffers that are nan.
+    """Raise an error for parameters that are nan or infinite, and for buffers that are nan.
 
-    An infinite buffer may well be meant, as in a mask of attention.
+    An infinite buffer may be intended, as in an attention mask.
     """
     wrong = {name: ~torch.isfinite(p) for name, p in model.named_parameters()}
     wrong |= {name: torch.isnan(buffer) for name, buffer in model.named_buffers()}
@@ -264,22 +266,22 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
             values_are = "value that is" if count == 1 else "values that are"
             raise ValueError(
                 f"{source or 'the model'}: {name} has {count:,} {values_are} nan or infinite; "
-                f"train it again with a lower --learning-rate, or use --allow-nonfinite to continue"
+                f"train it again with a lower learning rate, or set allow_nonfinite to continue"
             )
 
 
 def _problem_of(tensor: Tensor, own: Tensor | None) -> str | None:
-    """Why a tensor cannot become a parameter, whatever its shape; `own` is what is there now."""
+    """Why a tensor cannot become the parameter `own`, regardless of shape; None if it can."""
     if (reason := why_not_plain(tensor)) is not None:
         return reason
     if own is not None and _kind(tensor) != _kind(own):
         theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, own))
-        return f"is {theirs}, and the model's is {ours}"
+        return f"is {theirs}, but the model's is {ours}"
     return None
 
 
 def _kind(tensor: Tensor) -> str:
-    """Kinds of numbers of which one cannot stand for the other."""
+    """Return the kind of numbers; different kinds cannot replace each other."""
     if tensor.dtype is torch.bool:
         return "bool"
     return "complex" if tensor.is_complex() else "real"

@@ -182,7 +182,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _terminated_by_exit_code() -> Iterator[None]:
-    """Turn SIGTERM into an exit meanwhile, so that files are closed."""
+    """Turn SIGTERM into an exit inside, so that files are closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

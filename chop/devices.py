@@ -1,4 +1,4 @@
-"""Which device an accelerator of the command line means."""
+"""The device that an accelerator name selects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ACCELERATORS = ("auto", "cpu", "cuda", "cuda:N", "gpu", "mps")
 
 
 def parse_accelerator(accelerator: str | torch.device = "auto") -> torch.device:
-    """The device that an accelerator of the command line means, which this machine must have.
+    """Return the device that an accelerator name selects; this machine must have it.
 
     >>> parse_accelerator("cpu")
     device(type='cpu')

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, JSON that is read again, and the cache folder."""
+"""Atomic writes of files and directories, reading of JSON, and the cache directory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-SWAP_SECONDS = 60  # a folder that was moved aside for longer than this will not be moved back
-ABANDONED_SECONDS = 24 * 60 * 60  # no write takes that long, on whatever machine it was begun
-UNTOUCHED = "what was there before is untouched"
-_in_use: set[Path] = set()  # the parts that this process is writing, and what it has moved aside
+SWAP_SECONDS = 60  # after which a directory that was moved away is not moved back
+ABANDONED_SECONDS = 24 * 60 * 60  # no write takes that long, on any machine
+UNTOUCHED = "the previous content is unchanged"
+_in_use: set[Path] = set()  # the parts that this process is writing, and what it has moved away
 
 
 def cache_folder() -> Path:
-    """`$MASE_CACHE`, or `mase` in the user's cache: never inside the installed package."""
+    """Return `$MASE_CACHE`, or `mase` in the user's cache directory, never in the package."""
     own = os.environ.get("MASE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(own).expanduser() if own else Path(shared) / "mase"
@@ -38,7 +38,7 @@ def cache_folder() -> Path:
 def write_whole(
     file: str | Path, content: str | bytes | memoryview, *, advice: str = UNTOUCHED
 ) -> Path:
-    """Write a file whole or not at all, and the folders above it."""
+    """Write a file atomically, and create its parent directories."""
     with whole_file(file, advice=advice) as part:
         part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     return Path(file)
@@ -46,9 +46,9 @@ def write_whole(
 
 @contextlib.contextmanager
 def whole_file(file: str | Path, *, advice: str = UNTOUCHED) -> Iterator[Path]:
-    """A path to write at; what is written there takes the place of `file` when all went well.
+    """Yield a path to write to, which replaces `file` on success.
 
-    An error or a kill leaves what was there before. A link stays a link to what is replaced; a
+    An error or a kill leaves the previous content. A link stays a link to the replaced file; a
     device or a pipe is written directly.
     """
     target = Path(os.path.realpath(file))
@@ -67,20 +67,20 @@ def whole_file(file: str | Path, *, advice: str = UNTOUCHED) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(file: str | Path, advice: str = UNTOUCHED) -> Iterator[None]:
-    """Make an error of the operating system one sentence that names the file being written."""
+    """Turn an operating-system error into one sentence that names the file being written."""
     try:
         yield
     except OSError as error:
         reason = str(error.strerror or error)
         named = OSError(f"cannot write {file}: {reason}; {advice}")
-        named.strerror = reason  # for a folder that this file is a part of
+        named.strerror = reason  # for the directory that this file is part of
         raise named from error
 
 
 def write_safetensors(
     tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors with the permissions of any other file; a full disk is an OSError."""
+    """Write tensors with the usual file permissions; a full disk raises OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -93,11 +93,11 @@ def write_safetensors(
         if number is None:
             raise ValueError(f"{file} cannot hold these tensors: {error}") from error
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
-    file.chmod(mode)  # safetensors lets the owner alone read it
+    file.chmod(mode)  # safetensors makes the file readable only by its owner
 
 
 def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
-    """The object in a JSON file; one that is damaged is named, with what to do about it."""
+    """Return the object in a JSON file; an error names a damaged file and gives advice."""
     try:
         text = Path(file).read_text(encoding="utf-8")
         content = json.loads(text)
@@ -107,7 +107,7 @@ def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
         raise _damaged(file, f"byte {error.start} is not UTF-8 text", advice) from error
     except RecursionError as error:
         raise _damaged(file, "it is nested too deeply", advice) from error
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise _damaged(file, str(error), advice) from error
     if not isinstance(content, dict):
         kind = type(content).__name__
@@ -116,7 +116,7 @@ def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
 
 
 def _where(error: json.JSONDecodeError) -> str:
-    """Where a text stops being JSON, and whether it is because the rest is missing."""
+    """Where a text stops being JSON, and whether it is truncated there."""
     if not error.doc.strip():
         return "it is empty"
     place = f"line {error.lineno}, column {error.colno}"
@@ -134,15 +134,15 @@ def _sync(file: Path) -> None:
         os.fsync(written.fileno())
 
 
-# --- folders
+# --- directories
 
 
 @contextlib.contextmanager
 def replaced_folder(folder: str | Path, files: Iterable[str]) -> Iterator[Path]:
-    """A folder to write `files` in, which takes the place of `folder` when all went well.
+    """Yield a directory to write `files` to, which replaces `folder` on success.
 
-    An error leaves what was there before, and `restore_folder` brings it back if the process was
-    killed meanwhile. A folder with anything else in it is not replaced.
+    An error leaves the previous content, and `restore_folder` restores it if the process was killed
+    meanwhile. A directory with any other file in it is not replaced.
     """
     target = Path(folder).expanduser().absolute()
     restore_folder(target)
@@ -159,7 +159,7 @@ def replaced_folder(folder: str | Path, files: Iterable[str]) -> Iterator[Path]:
 
 
 def restore_folder(folder: str | Path) -> None:
-    """Bring back what was in `folder`, if the process that was replacing it was killed."""
+    """Restore the previous content of `folder` if the process that replaced it was killed."""
     target = Path(folder).expanduser().absolute()
     if target.exists():
         return
@@ -180,7 +180,7 @@ def _swap(part: Path, target: Path, old: Path) -> None:
         except OSError:
             os.rename(old, target)
             raise
-        os.rename(old, part)  # half of it must not be taken for the whole, should we be killed
+        os.rename(old, part)  # if we are killed, a partial directory must not look complete
     finally:
         _in_use.discard(old)
 
@@ -198,14 +198,14 @@ def _check_replaceable(target: Path, files: set[str]) -> None:
         )
 
 
-# --- parts: what is not complete yet lies beside its target, in a folder of its own
+# --- parts: incomplete content lies beside its target, in a separate directory
 
 
 @contextlib.contextmanager
 def part_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target` that only this user can enter; it is gone afterwards.
+    """Yield a private directory beside `target`, which is deleted afterwards.
 
-    What killed processes have left of the same target is removed.
+    Leftovers of killed processes for the same target are deleted.
     """
     name = f".{_stem(target)}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part"
     part = target.with_name(name)
@@ -222,22 +222,22 @@ def part_folder(target: Path) -> Iterator[Path]:
 
 
 class _Writer(NamedTuple):
-    """The process that has left something beside a target."""
+    """The process that left something beside a target."""
 
     machine: str
     process: int
 
     def is_gone(self, age: float, longest: float) -> bool:
-        """Whether it has ended; of one on another machine only the age of its part tells."""
+        """Whether the process has ended; on another machine only the age of its part shows that."""
         if age > longest:
             return True
         return self.machine == _machine() and not _is_running(self.process)
 
 
 def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
-    """What processes that have ended left beside `target`, the newest last.
+    """What ended processes left beside `target`, newest last.
 
-    `now` is by the clock of the file server, if it is known.
+    `now` is the time of the file server, if it is known.
     """
     pattern = re.compile(
         rf"\.{re.escape(_stem(target))}\.([0-9a-f]{{8}})\.(\d+)\.[0-9a-f]{{8}}\.{kind}"
@@ -256,26 +256,26 @@ def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
 
 
 def _stem(target: Path) -> str:
-    return target.name[:40]  # names of files have at most 255 bytes
+    return target.name[:40]  # file names have at most 255 bytes
 
 
 @functools.cache
 def _machine() -> str:
-    """A name of what numbers the processes: this machine, or the container on it."""
+    """A name for the scope of process ids: this machine, or the container on it."""
     namespace = "/proc/self/ns/pid"
     numbering = os.readlink(namespace) if os.path.lexists(namespace) else ""
     return hashlib.sha256(f"{platform.node()} {numbering}".encode()).hexdigest()[:8]
 
 
 def _changed_at(path: Path) -> float:
-    with contextlib.suppress(FileNotFoundError):  # just now moved back
+    with contextlib.suppress(FileNotFoundError):  # it was just moved back
         return path.stat().st_ctime
     return time.time()
 
 
 def _is_running(process: int) -> bool:
-    """Whether another process has that number; what had ours before us is gone."""
-    if process == os.getpid() or os.name != "posix":  # elsewhere asking would end it
+    """Whether another process has that id; a previous process with ours has ended."""
+    if process == os.getpid() or os.name != "posix":  # elsewhere, checking would kill it
         return False
     try:
         os.kill(process, 0)

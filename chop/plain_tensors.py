@@ -1,4 +1,4 @@
-"""Files that `torch.save` wrote: why one cannot be read, and which tensors are plain numbers."""
+"""Files of `torch.save`: why one cannot be read, and which tensors are plain numbers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 
 def load_plain(file: Path) -> Any:
-    """What `torch.save` wrote, on the CPU; a file that would run code raises an error of torch."""
+    """Return the contents of a `torch.save` file on the CPU; torch raises for files with code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about files of other programs; the errors say more
+        warnings.simplefilter("ignore")  # about files of other programs; errors say more
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return the first sentence of what torch says; its advice, to run the file's code, is not."""
+    """The first sentence of torch's error, without its advice to run the file's code."""
     sentence = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
     if "weights" in sentence.lower():
-        return "reading it would run code from it, or it is in a format of old versions of torch"
-    # other errors are those of torch's own code, tripping over bytes that it did not expect
+        return "reading it would run code from it, or its format is that of an old version of torch"
+    # other errors come from torch's parser failing on unexpected bytes
     said = isinstance(error, RuntimeError | OSError | ValueError) and " " in sentence
     return sentence if said else "torch cannot read it"
 
 
 def why_not_plain(tensor: Tensor) -> str | None:
-    """What a tensor is instead of an array of numbers; None for one that is."""
+    """Return what a tensor is instead of a plain array of numbers; None for a plain one."""
     if tensor.is_nested:
         return "is nested"
     if tensor.is_quantized:
@@ -36,5 +36,5 @@ def why_not_plain(tensor: Tensor) -> str | None:
     if tensor.layout is not torch.strided:
         return "is sparse"
     if tensor.is_meta:
-        return "has no values, as it is on the device meta"
+        return "has no values, as it is on the meta device"
     return None

@@ -162,7 +162,12 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
     [
         ("nowhere.pt", "pt", FileNotFoundError, "there is no checkpoint"),
         ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add --load-type pl"),
-        ("best.ckpt", "zip", ValueError, "load_type is one of pt, pl, mz, hf or auto, not 'zip'"),
+        (
+            "best.ckpt",
+            "zip",
+            ValueError,
+            "load_type must be one of pt, pl, mz, hf or auto, not 'zip'",
+        ),
         ("number.pt", "pt", ValueError, "holds an object of type int, not a state_dict"),
         (
             "list.ckpt",
@@ -170,7 +175,7 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
             ValueError,
             "not a Lightning checkpoint, as it has no state_dict; try pt",
         ),
-        ("", "hf", FileNotFoundError, "holds none of model.safetensors"),
+        ("", "hf", FileNotFoundError, "has none of model.safetensors"),
     ],
 )
 def test_wrong_names_and_kinds_are_refused(name, load_type, error, sentence, tmp_path):

@@ -203,7 +203,7 @@ class TestAFile:
     def test_of_tensors_on_a_full_disk_is_named_and_nothing_is_left(self, small_disk):
         disk, big = small_disk(64), {"x": nn.Linear(500, 500).weight.data}
         with (
-            pytest.raises(OSError, match=r"cannot write .*f: .*; what was there before is untouch"),
+            pytest.raises(OSError, match=r"cannot write .*f: .*; the previous content is unch"),
             whole_file(disk / "f") as part,
         ):
             write_safetensors(big, part)

@@ -1,4 +1,4 @@
-"""The one table of MASE ops: how each is recognised, what it is called, which operands it has."""
+"""The table of MASE ops: how each is recognised, its name, and its operands."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from chop.registry import Registry
 
 MaseType = Literal[
     "module_related_func",  # exists both as nn.Module and as function
-    "module",  # an nn.Module without a functional twin
+    "module",  # an nn.Module without a functional form
     "builtin_func",  # arithmetic of Python and torch
     "implicit_func",  # shapes and bookkeeping: no hardware
-    "patched_func",  # what the table does not know: yours
+    "patched_func",  # user-defined: not in the table
     "placeholder",
     "get_attr",
     "output",
@@ -42,11 +42,11 @@ class OpSpec:
     modules: tuple[type[nn.Module], ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
-    params: tuple[str, ...] = ()  # argument names in metadata where torch's own differ; dim_0=dim0
+    params: tuple[str, ...] = ()  # argument names in metadata where torch's differ; dim_0=dim0
     quantized: tuple[str, ...] = ()  # operands that a format applies to, in argument order
-    given: tuple[Callable[..., Any], ...] = ()  # functions that were not looked up by a name
-    # whether it takes and gives tensors and plain values and touches nothing else, files above all;
-    # a graph that was loaded from a file may call pure ops only
+    given: tuple[Callable[..., Any], ...] = ()  # functions that were not looked up by name
+    # whether it only maps tensors and plain values and has no side effects, such as on files;
+    # a graph that was loaded from a file may call only pure ops
     pure: bool = True
 
     @property
@@ -61,7 +61,7 @@ class StandIn:
 
     target: Callable[..., Any]
     spec: OpSpec
-    own_arguments: frozenset[str]  # those that only the stand-in takes
+    own_arguments: frozenset[str]  # arguments that only the stand-in takes
 
 
 OPS: Registry[OpSpec] = Registry("op")
@@ -71,7 +71,7 @@ _BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
 
 
 class TrainingMode(nn.Module):
-    """Says whether the model trains: what `self.training` is in a graph, which train() changes."""
+    """Returns whether the model is in train mode: `self.training` in a graph."""
 
     def forward(self) -> bool:
         return self.training
@@ -92,11 +92,11 @@ def define(
     quantized: str = "",
     pure: bool = True,
 ) -> OpSpec:
-    """Add a row. `names` are the spellings of its functions and methods, by default the op's own.
+    """Add an op. `names` are the spellings of its functions and methods, by default the op's name.
 
-    A name stands for the functions of `NAMESPACES` and the Tensor method that are called so, and
-    for their in-place forms, unless such a form is an op itself. An op of your own gives its
-    `modules` and `functions` themselves. Saved graphs may call them, unless it is not `pure`.
+    A name means the functions of `NAMESPACES` and the Tensor method of that name, with their
+    in-place forms, unless such a form is an op itself. Your own op lists its `modules` and
+    `functions`. Saved graphs may call them, unless it is not `pure`.
     """
     spellings = (name if names is None else names).split()
     inplace = (f"{spelling}_" for spelling in spellings if not spelling.endswith("_"))
@@ -119,10 +119,10 @@ def define(
     claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
     for other in claimed:
         if other is not None and other.name != name:
-            raise ValueError(f"op {name!r} claims what is op {other.name!r} already")
+            raise ValueError(f"op {name!r} claims a function or module of op {other.name!r}")
     OPS.register(name, replace=again)(spec)
     _BY_MODULE.update(dict.fromkeys(modules, spec))
-    # of a name that two rows spell, such as sum in torch and in Python, the first row has it
+    # if two rows have the same name, such as sum in torch and in Python, the first row wins
     for fn in unique:
         _BY_FUNCTION.setdefault(fn, spec)
     for spelling in spellings:
@@ -133,9 +133,9 @@ def define(
 
 @cache
 def module_op(cls: Any) -> OpSpec | None:
-    """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear.
+    """Find an op by the nearest known base class: ReLU6 is not Hardtanh, LinearInteger is linear.
 
-    A layer of ours that is made of others names its row itself, as the table knows torch alone.
+    A composed layer of MASE names its row itself, as the table contains only torch's layers.
     """
     named = getattr(cls, "mase_op", None)
     if isinstance(named, str):
@@ -144,7 +144,7 @@ def module_op(cls: Any) -> OpSpec | None:
 
 
 def _function_op(target: Any) -> OpSpec | None:
-    """By identity; torch's operators, as torch.ops.aten.add.Tensor, by their exact name."""
+    """Find an op by identity; torch's operators, as torch.ops.aten.add.Tensor, by exact name."""
     if isinstance(target, StandIn):
         return target.spec
     if isinstance(target, torch._ops.OpOverload):
@@ -163,7 +163,7 @@ _LAB_PARAMETER = re.compile(
 
 
 def is_tensor_constant(s: str) -> bool:
-    """Whether fx gave this name to a tensor written into forward().
+    """Return whether fx gave this name to a tensor constant in forward().
 
     >>> is_tensor_constant("_tensor_constant0"), is_tensor_constant("x")
     (True, False)
@@ -172,7 +172,7 @@ def is_tensor_constant(s: str) -> bool:
 
 
 def is_seq_blocks_parameter(s: str) -> bool:
-    """Whether this name is a parameter that functional layers of the labs' models read.
+    """Return whether functional layers of the labs' models read a parameter of this name.
 
     >>> is_seq_blocks_parameter("seq_blocks_2_weight"), is_seq_blocks_parameter("head_weight")
     (True, False)
@@ -181,7 +181,7 @@ def is_seq_blocks_parameter(s: str) -> bool:
 
 
 def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
-    """The op of a node; what the table does not know is a user-defined op, never an error."""
+    """Return the op of a node; unknown ones are user-defined ops, never an error."""
     if node.op == "call_module":
         cls: Any = type(module)
         return module_op(cls) or OPS["user_defined_module"]
@@ -532,9 +532,9 @@ _define_all(
     "imag alias lift_fresh_copy as_strided stride get_device adjoint select_scatter slice_scatter",
 )
 define("movedim", "implicit_func", names="movedim moveaxis")
-define("numpy", "implicit_func", pure=False)  # arrays have methods that write files
+define("numpy", "implicit_func", pure=False)  # array methods can write files
 define("df_split", "builtin_func", names="")
 
-# what chop.ir.pure reads: rows that come later are the user's
+# for chop.ir.pure: later rows are the user's
 TABLE = tuple(OPS.values())
 PURE_SPELLINGS = frozenset(spelling for spelling, op in _BY_NAME.items() if op.pure)

@@ -1,7 +1,7 @@
-"""Functions and classes by name: which of them a saved graph may name, and what each name means.
+"""Functions and classes by name: which ones a saved graph may use, and what each name means.
 
-A name is looked up in tables of what is allowed. Nothing is imported but MASE's own modules, and
-nothing is called: a file cannot bring code with it.
+Names are looked up in tables of what is allowed. Only MASE's modules are imported and nothing is
+called, so a file cannot run code.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class ForeignName(ValueError):
 
 
 def check_method(name: str) -> str:
-    """The name of a method that a saved graph may call."""
+    """Return the name of a method that a saved graph may call."""
     if name not in METHODS:
         raise ForeignName(f"the method {name!r:.60} is not one that a saved graph may call")
     return name
 
 
 class Names:
-    """What names mean in one file: torch's, MASE's, those of the user's files, and of `own`."""
+    """Names in one file: those of torch, MASE, the user's files, and of `own`."""
 
     def __init__(self, own: Iterable[Any] = ()) -> None:
         registered = [thing for op in OPS.values() if op.pure for thing in (*op.modules, *op.given)]
@@ -52,7 +52,7 @@ class Names:
         self._functions: dict[str, Any] = {}
 
     def of_function(self, fn: Any) -> str:
-        """The name under which `function` finds `fn` again."""
+        """Return the name by which `function` finds `fn`."""
         for name in _spellings(fn):
             try:
                 if self.function(name) is fn:
@@ -77,12 +77,12 @@ class Names:
         if not callable(found) or (isinstance(found, type) and found not in FUNCTIONS):
             raise ForeignName(
                 f"the function {name!r:.80} is not one that a saved graph may call; if it is "
-                f"yours, import its file (--import) or give it in custom_ops"
+                f"yours, import its file (on the command line: --import) or give it in custom_ops"
             )
         return found
 
     def of_class(self, cls: type) -> str:
-        """The name under which `module_class` finds `cls` again."""
+        """Return the name by which `module_class` finds `cls`."""
         name = _path(cls)
         try:
             if self.module_class(name) is cls:
@@ -92,14 +92,14 @@ class Names:
         raise ForeignName(
             f"the class {cls.__qualname__!r} of {cls.__module__!r} is not one that a saved graph "
             f"may use; define it at the top of a module, and give it in custom_ops unless that is "
-            f"your script or a file of --import"
+            f"your script or an imported file"
         )
 
     def meant_by(self, cls: type) -> type[nn.Module]:
-        """The class that the name of `cls` means: that of the layer which `cls` stands in for."""
+        """Return the class that the name of `cls` means: the layer's that `cls` stands in for."""
         found = self.module_class(_path(cls))
         if not issubclass(cls, found):
-            raise ForeignName(f"the class {cls.__qualname__!r} bears the name of another")
+            raise ForeignName(f"the class {cls.__qualname__!r} has the name of another class")
         return found
 
     def module_class(self, name: str) -> type[nn.Module]:
@@ -111,14 +111,14 @@ class Names:
         if not _is_layer(cls):
             raise ForeignName(
                 f"there is no layer {name!r:.80} that a saved graph may use; if it is yours, "
-                f"import its file (--import) or give it in custom_ops"
+                f"import its file (on the command line: --import) or give it in custom_ops"
             )
         found: type[nn.Module] = cls
         return found
 
 
 def _is_layer(thing: Any) -> bool:
-    """Whether this is a class of layers that compute when they are called, as they are."""
+    """Whether this is a class of layers that can be called directly."""
     barred = (torch.jit.ScriptModule, fx.GraphModule, LazyModuleMixin)
     return (
         isinstance(thing, type) and issubclass(thing, nn.Module) and not issubclass(thing, barred)
@@ -133,14 +133,14 @@ def _torch_layers() -> dict[str, type]:
 
 
 def _own_layer(module: str, name: str) -> Any:
-    """A layer that MASE defines, such as a quantized one, which its module makes when asked."""
+    """A layer that MASE defines; quantized ones are created on demand."""
     cls = _of_mase(module, name)
     defined = isinstance(cls, type) and cls.__module__.startswith(OWN_LAYERS)
     return cls if defined else None
 
 
 def _of_mase(module: str, name: str) -> Any:
-    """A public thing of one of MASE's modules."""
+    """A public attribute of one of MASE's modules."""
     if not module.startswith(OWN_LAYERS) or not MODULE.fullmatch(module):
         return None
     try:
@@ -151,7 +151,7 @@ def _of_mase(module: str, name: str) -> Any:
 
 
 def _other(module: str, name: str) -> Any:
-    """A quantized function, one that torch.fx.wrap keeps whole in a model, or one of the user."""
+    """A quantized function, a function of torch.fx.wrap, or one of the user."""
     fn = _of_mase(module, name)
     if isinstance(fn, StandIn):
         known = fn.target in fn.spec.functions
@@ -168,7 +168,7 @@ def _is_wrapped(fn: FunctionType) -> bool:
 
 
 def _users(module: str, qualname: str) -> Any:
-    """What the script, or a file of the user, defines; not what it has imported."""
+    """Something that the script or a user's file defines, not imports."""
     if not module.startswith((SCRIPT, "mase_user_")):
         return None
     for full, home in list(sys.modules.items()):
@@ -181,7 +181,7 @@ def _users(module: str, qualname: str) -> Any:
 
 
 def _in_vars(home: ModuleType, path: list[str]) -> Any:
-    """Without getattr, as a module's own __getattr__ may import whatever it likes."""
+    """Look up without getattr, as a module's __getattr__ could import anything."""
     thing: Any = home
     for part in path:
         is_home = thing is home or isinstance(thing, type)
@@ -207,7 +207,7 @@ def _spellings(fn: Any) -> Iterator[str]:
 
 
 def _aten(name: str) -> Any:
-    """An operator of torch.ops.aten, or one overload of it, that the table of ops knows."""
+    """An operator of torch.ops.aten, or one overload of it, in the table of ops."""
     if not name.startswith("torch.ops.aten."):
         return None
     operator, _, overload = name.removeprefix("torch.ops.aten.").partition(".")
@@ -218,5 +218,5 @@ def _aten(name: str) -> Any:
 
 
 def own_of(custom_ops: Mapping[str, Mapping[Any, Any]] | None) -> list[Any]:
-    """The classes and functions in `custom_ops`, which a file may name."""
+    """The classes and functions in `custom_ops`, which a file may use."""
     return [thing for things in (custom_ops or {}).values() for thing in things]

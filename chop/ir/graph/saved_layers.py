@@ -1,4 +1,4 @@
-"""The layers of a saved graph: as they are described in the file, and made from that again."""
+"""The layers of a saved graph: describe them for the file, and rebuild them from it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MOST_LAYERS = 1_000_000
 
 @dataclass(frozen=True)
 class Extra:
-    """Something that layers carry beside their attributes, such as masks: values by name."""
+    """Additional state of layers besides their attributes, such as masks: values by name."""
 
     read: Callable[[nn.Module], Mapping[str, Any]]  # {} for a layer without
     attach: Callable[[nn.Module, Mapping[str, Any]], None]
-    hooks: tuple[str, ...] = ()  # functions that `attach` hangs on the layer again
+    hooks: tuple[str, ...] = ()  # functions that `attach` registers on the layer again
 
 
 EXTRAS: dict[str, Extra] = {}
-# who fills it in: a file may have extras that nobody has asked for yet
+# imported lazily: a file may have extras that were not loaded yet
 EXTRA_HOMES = dict.fromkeys(
     ("masks", "activation_pruning", "movement"), "chop.passes.graph.interface.pruning"
 )
@@ -42,7 +42,7 @@ EXTRA_HOMES = dict.fromkeys(
 
 
 def described_layers(model: nn.Module, names: Names, tensors: Tensors) -> list[dict[str, Any]]:
-    """All modules, parents first; one that is met again is named by its first name."""
+    """All modules, parents first; a shared one is listed again by its first name."""
     rows: list[dict[str, Any]] = []
     first: dict[int, str] = {}
     queue: list[tuple[str, nn.Module | None]] = [("", model)]
@@ -84,7 +84,7 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
         )
     root = isinstance(module, fx.GraphModule)
     cls: type = nn.Module if root else type(module).__mro__[1 if parametrized else 0]
-    if theirs:  # classes made for them bear the name of the layer's own
+    if theirs:  # their generated classes have the name of the original class
         cls = names.meant_by(cls)
     parameters = dict(module._parameters)
     if parametrized:
@@ -111,7 +111,7 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
     known = {id(buffer): key for key, buffer in module._buffers.items()}
     for key, found in extras.items():
         for what, value in found.items():
-            if isinstance(value, Tensor):  # under the name that it has in the state_dict
+            if isinstance(value, Tensor):  # under its name in the state_dict
                 stored(known.get(id(value), f"{what}.{key}"), value)
         if found:
             encode = Encoder(names, tensors, name)
@@ -120,7 +120,7 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
 
 
 def _foreign_hooks(module: nn.Module, extras: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a module has hooks beside those that come with what it carries."""
+    """Whether a module has hooks besides those of its extras."""
     ours = {hook for key, found in extras.items() if found for hook in EXTRAS[key].hooks}
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return any(getattr(hook, "__name__", "") not in ours for hook in hooks)
@@ -138,7 +138,7 @@ def _tensor(key: str, tensor: Tensor | None, tensors: Tensors) -> dict[str, Any]
 
 
 def _attributes(module: nn.Module, encode: Encoder) -> dict[str, Any]:
-    """The hyper-parameters of a layer: what its constructor left, as plain values."""
+    """The hyperparameters of a layer, as plain values."""
     derived = derived_attributes(type(module))[0]
     found = {}
     for key, value in vars(module).items():
@@ -161,7 +161,7 @@ def _attributes(module: nn.Module, encode: Encoder) -> dict[str, Any]:
 def rebuilt_layers(
     rows: list[dict[str, Any]], tensors: Mapping[str, Tensor], names: Names
 ) -> nn.Module:
-    """The root of the layers that `rows` describe, parents first."""
+    """Return the root of the layers that `rows` describe, parents first."""
     made = _Layers(tensors, names)
     for row in rows:
         made.add(row)
@@ -176,7 +176,7 @@ def rebuilt_layers(
 
 
 class _Layers:
-    """Layers as they are made from rows of a file, without their constructors having run."""
+    """Layers created from rows of a file without running constructors."""
 
     def __init__(self, tensors: Mapping[str, Tensor], names: Names) -> None:
         self.tensors, self.names = tensors, names
@@ -218,9 +218,9 @@ class _Layers:
     def _blank(self, row: dict[str, Any]) -> nn.Module:
         cls = self.names.module_class(row["class"])
         if row["name"] == "" and (cls is not nn.Module or row["attributes"]):
-            raise ForeignName(f"the root of a graph is a plain Module, not a {cls.__name__}")
+            raise ForeignName(f"the root of a graph must be a plain Module, not a {cls.__name__}")
         taken = [key for key in row["attributes"] if key in INTERNAL]
-        if taken:  # before it is set: a module cannot even be looked at without these
+        if taken:  # before it is set, as a module without these cannot even be read
             raise ForeignName(f"{taken[0]!r} is not an attribute that a file may set")
         module: nn.Module = cls.__new__(cls)
         nn.Module.__init__(module)
@@ -253,7 +253,7 @@ class _Layers:
         return there.copy_(tensor)
 
     def check(self, row: dict[str, Any]) -> None:
-        """Refuse what `check_layer` refuses, now that all children are known."""
+        """Run `check_layer`, now that all children are known."""
         module = self.by_name[row["name"]]
         cls = type(module) if row["name"] else fx.GraphModule
         attributes = {key: vars(module)[key] for key in row["attributes"]}
@@ -261,7 +261,7 @@ class _Layers:
         check_layer(row["name"], cls, attributes, tensors, module._modules)
 
     def finish(self, row: dict[str, Any]) -> None:
-        """Make what follows from the rest, and attach what a layer carries."""
+        """Derive the remaining attributes, and attach a layer's extras."""
         module = self.by_name[row["name"]]
         derive = derived_attributes(type(module))[1]
         if derive is not None:
@@ -275,13 +275,13 @@ class _Layers:
 
 
 def _order(stride: list[int]) -> list[int]:
-    """The dimensions from the slowest to the fastest."""
+    """Return the dimensions from slowest to fastest."""
     return sorted(range(len(stride)), key=lambda i: -int(stride[i]))
 
 
 def _check_tree(root: nn.Module) -> None:
     """Refuse layers that contain themselves, or each other so often that torch would hang."""
-    sizes: dict[nn.Module, int] = {}  # in layers, those that are shared counted again
+    sizes: dict[nn.Module, int] = {}  # number of layers; shared ones count each time
     stack = [root]
     while stack:
         module = stack[-1]
@@ -296,4 +296,4 @@ def _check_tree(root: nn.Module) -> None:
         else:
             stack.append(ahead[0])
     if sizes[root] > MOST_LAYERS:
-        raise ValueError(f"it has {sizes[root]} layers, and {MOST_LAYERS} is the most")
+        raise ValueError(f"it has {sizes[root]} layers; at most {MOST_LAYERS} are allowed")

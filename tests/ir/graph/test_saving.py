@@ -249,7 +249,7 @@ def test_a_failed_save_leaves_the_earlier_one(saved, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("chop.ir.graph.saving.write_node_meta", full)
-    with pytest.raises(OSError, match=r"No space left.*untouched"):
+    with pytest.raises(OSError, match=r"No space left.*unchanged"):
         MaseGraph(nn.Sequential(nn.Linear(2, 2))).export(saved)
     assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
     assert [p.name for p in saved.parent.iterdir()] == ["graph"]
@@ -266,7 +266,7 @@ def test_a_swap_that_fails_is_undone(tmp_path, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", broken)
-    with pytest.raises(OSError, match="untouched"), replaced_folder(tmp_path / "f", ["a"]) as part:
+    with pytest.raises(OSError, match="unchanged"), replaced_folder(tmp_path / "f", ["a"]) as part:
         (part / "a").write_text("new")
     assert (tmp_path / "f" / "a").read_text() == "old"
 
@@ -324,7 +324,7 @@ def test_a_part_of_another_kind_is_refused(saved):
 
 
 def test_foreign_and_newer_folders_are_refused(saved, tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="there is no directory"):
         MaseGraph.from_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="is not a saved graph"):
         MaseGraph.from_checkpoint(tmp_path)

@@ -143,13 +143,13 @@ class LogicNets(Neurons):
         if bits > MAX_BITS:
             raise ValueError(
                 f"neuron {neuron} sees {most} inputs of {self.input_format.width} bits: its table "
-                f"would have 2^{bits} entries, and 2^{MAX_BITS} is the most; prune its weights, or "
+                f"would have 2^{bits} entries (at most 2^{MAX_BITS}); prune its weights, or "
                 f"give fan_in = {max(1, MAX_BITS // self.input_format.width)} or fewer"
             )
         if self.num_neurons * 2**bits > MAX_ENTRIES:
             raise ValueError(
                 f"{self.num_neurons} tables of 2^{bits} entries are "
-                f"{self.num_neurons * 2**bits}, and {MAX_ENTRIES} is the most; give fewer bits"
+                f"{self.num_neurons * 2**bits} (at most {MAX_ENTRIES}); give fewer bits"
             )
 
     @property

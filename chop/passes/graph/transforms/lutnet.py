@@ -126,7 +126,7 @@ class LUTNet(Neurons):
         if entries > MAX_ENTRIES:
             raise ValueError(
                 f"{self.levels} levels of {weight.numel()} tables with 2^{self.k} entries are "
-                f"{entries} numbers to train, and {MAX_ENTRIES} is the most; give a smaller "
+                f"{entries} numbers to train (at most {MAX_ENTRIES}); give a smaller "
                 f"data_in_k, or a smaller layer"
             )
 

@@ -483,11 +483,11 @@ REFUSED = {
     ),
     "width of the wrong type": (
         {"linear": {"config": {**GOOD, "weight_width": "8"}}},
-        r"'linear': integer: width is a whole number",
+        r"'linear': integer: width must be a whole number",
     ),
     "bad config of an op that the graph does not have": (
         {"conv1d": {"config": {**GOOD, "weight_width": 0}}},
-        r"'conv1d': integer: width is a whole number",
+        r"'conv1d': integer: width must be a whole number",
     ),
     "bad default though it is not needed": (
         {"default": {"config": {**GOOD, "wieght_width": 0}}, "linear": integer()},
