@@ -229,21 +229,21 @@ def fill(model: nn.Module, state: State, source: Path | str) -> None:
 
 def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
     """Raise an error for weights with names, shapes or kinds other than those of `model`."""
-    own = model.state_dict()
+    expected = model.state_dict()
     for key, tensor in state.items():
-        if (problem := _problem_of(tensor, own.get(key))) is not None:
+        if (problem := _problem_of(tensor, expected.get(key))) is not None:
             raise ValueError(f"{source}: {key} {problem}; save the weights as plain tensors")
     problems = []
     for title, keys in (
-        ("missing", own.keys() - state.keys()),
-        ("unexpected", state.keys() - own.keys()),
+        ("missing", expected.keys() - state.keys()),
+        ("unexpected", state.keys() - expected.keys()),
     ):
         if keys:
             problems.append(f"{title} {_some(keys)}")
     shapes = {
-        f"{k} {list(state[k].shape)} for {list(own[k].shape)}"
-        for k in own.keys() & state.keys()
-        if own[k].shape != state[k].shape
+        f"{k} {list(state[k].shape)} for {list(expected[k].shape)}"
+        for k in expected.keys() & state.keys()
+        if expected[k].shape != state[k].shape
     }
     if shapes:
         problems.append(f"other shapes {_some(shapes)}")
@@ -270,12 +270,12 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
             )
 
 
-def _problem_of(tensor: Tensor, own: Tensor | None) -> str | None:
-    """Why a tensor cannot become the parameter `own`, regardless of shape; None if it can."""
+def _problem_of(tensor: Tensor, expected: Tensor | None) -> str | None:
+    """Why a tensor cannot become the parameter `expected`, regardless of shape; None if it can."""
     if (reason := why_not_plain(tensor)) is not None:
         return reason
-    if own is not None and _kind(tensor) != _kind(own):
-        theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, own))
+    if expected is not None and _kind(tensor) != _kind(expected):
+        theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, expected))
         return f"is {theirs}, but the model's is {ours}"
     return None
 

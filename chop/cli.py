@@ -85,12 +85,12 @@ def common(
     pass
 
 
-def _run(action: Action, given: dict[str, Any]) -> None:
+def _run(action: Action, options: dict[str, Any]) -> None:
     """Check the options, print them, and run the action."""
-    if "info" in given:
-        import_files([Path(file) for file in given.get("imports", [])])
-        _show_info(given["info"])
-    run = prepare(action, given)
+    if "info" in options:
+        import_files([Path(file) for file in options.get("imports", [])])
+        _show_info(options["info"])
+    run = prepare(action, options)
     if is_first_process():
         print(f"Seed set to {run.config.seed}")
         print(printable(run.table), flush=True)
@@ -186,11 +186,11 @@ def _terminated_by_exit_code() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

@@ -41,10 +41,10 @@ def _refuse_missing_gpu(device: torch.device, asked: object) -> None:
     if not torch.cuda.is_available():
         raise RuntimeError(
             f"accelerator {str(asked)!r}: torch {torch.__version__} finds no CUDA device; "
-            f"use 'cpu', or 'auto' to use a GPU if there is one"
+            f"use 'cpu', or 'auto' to use a GPU if count is one"
         )
-    there = torch.cuda.device_count()
-    if (device.index or 0) >= there:
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
         raise RuntimeError(
-            f"accelerator {str(asked)!r}: this machine has cuda:0 to cuda:{there - 1}"
+            f"accelerator {str(asked)!r}: this machine has cuda:0 to cuda:{count - 1}"
         )

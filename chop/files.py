@@ -27,9 +27,9 @@ _in_use: set[Path] = set()  # the parts that this process is writing, and what i
 
 def cache_folder() -> Path:
     """Return `$MASE_CACHE`, or `mase` in the user's cache directory, never in the package."""
-    own = os.environ.get("MASE_CACHE")
+    chosen = os.environ.get("MASE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own).expanduser() if own else Path(shared) / "mase"
+    return Path(chosen).expanduser() if chosen else Path(shared) / "mase"
 
 
 # --- files
@@ -245,12 +245,12 @@ def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
     longest = SWAP_SECONDS if kind == "old" else ABANDONED_SECONDS
     left = {}
     for name in os.listdir(target.parent) if target.parent.is_dir() else ():
-        found, path = pattern.fullmatch(name), target.with_name(name)
-        if found is None or path in _in_use:
+        match, path = pattern.fullmatch(name), target.with_name(name)
+        if match is None or path in _in_use:
             continue
         changed = _changed_at(path)
         age = (time.time() if now is None else now) - changed
-        if _Writer(found[1], int(found[2])).is_gone(age, longest):
+        if _Writer(match[1], int(match[2])).is_gone(age, longest):
             left[path] = changed
     return sorted(left, key=left.__getitem__)
 

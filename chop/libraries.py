@@ -34,10 +34,10 @@ BUILDER = (
 def load_library(name: str, command: Sequence[str], symbols: Iterable[str]) -> ctypes.CDLL:
     """Return the library `name`, from the cache if it is valid there, else built by `command`."""
     folder, wanted = _private_folder(), tuple(symbols)
-    library = _kept(folder, name, wanted)
+    library = _cached(folder, name, wanted)
     if library is None:
         _build_apart(folder / name, command)
-        library = _kept(folder, name, wanted)
+        library = _cached(folder, name, wanted)
     if library is None:
         raise OSError(f"the library that was just built in {folder} cannot be loaded; {ADVICE}")
     return library
@@ -63,12 +63,12 @@ def _private_folder() -> Path:
 
 def _check_owner(about: os.stat_result, path: Path) -> None:
     """Raise an error for a file of another user, who could have put any code in it."""
-    own = os.getuid() if hasattr(os, "getuid") else about.st_uid
-    if about.st_uid not in (own, 0):
+    user = os.getuid() if hasattr(os, "getuid") else about.st_uid
+    if about.st_uid not in (user, 0):
         raise PermissionError(f"{path} belongs to another user; {ADVICE}")
 
 
-def _kept(folder: Path, name: str, symbols: Sequence[str]) -> ctypes.CDLL | None:
+def _cached(folder: Path, name: str, symbols: Sequence[str]) -> ctypes.CDLL | None:
     """The first valid library of that name; invalid ones are deleted."""
     for file in sorted(folder.glob(f"{name}-*.so")):
         try:
@@ -128,11 +128,11 @@ def build(target: str, command: Sequence[str]) -> None:
     """Compile a library and store it beside `target`, with its checksum in the name."""
     path = Path(target)
     with part_folder(path) as part:
-        made = part / "library.so"
-        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
+        library = part / "library.so"
+        done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line]
             sys.exit((errors or [f"exit code {done.returncode}"])[0])
-        made.chmod(made.stat().st_mode & ~BY_OTHERS)
-        checksum = hashlib.sha256(made.read_bytes()).hexdigest()[:DIGITS]
-        os.replace(made, path.with_name(f"{path.name}-{checksum}.so"))
+        library.chmod(library.stat().st_mode & ~BY_OTHERS)
+        checksum = hashlib.sha256(library.read_bytes()).hexdigest()[:DIGITS]
+        os.replace(library, path.with_name(f"{path.name}-{checksum}.so"))

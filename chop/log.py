@@ -25,7 +25,7 @@ root_logger = logging.getLogger("chop")
 
 def printable(text: str) -> str:
     """Return `text` with its control characters as escapes: names in files may have any."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class _Formatter(logging.Formatter):
@@ -71,10 +71,10 @@ def show_logs_unless_configured() -> None:
 def quieter(part: str, level: int = logging.WARNING) -> Iterator[None]:
     """Raise the level of the logger `part` inside, unless it is set to DEBUG."""
     logger = logging.getLogger(part)
-    before = logger.level
+    previous = logger.level
     if not logger.isEnabledFor(logging.DEBUG):
         logger.setLevel(max(level, logger.getEffectiveLevel()))
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(previous)

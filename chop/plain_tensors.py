@@ -23,8 +23,8 @@ def why_unreadable(error: Exception) -> str:
     if "weights" in sentence.lower():
         return "reading it would run code from it, or its format is that of an old version of torch"
     # other errors come from torch's parser failing on unexpected bytes
-    said = isinstance(error, RuntimeError | OSError | ValueError) and " " in sentence
-    return sentence if said else "torch cannot read it"
+    is_sentence = isinstance(error, RuntimeError | OSError | ValueError) and " " in sentence
+    return sentence if is_sentence else "torch cannot read it"
 
 
 def why_not_plain(tensor: Tensor) -> str | None:

@@ -40,14 +40,14 @@ def import_path() -> list[str]:
 def same_import_path() -> Iterator[None]:
     """Keep `python -m` inside from adding the current directory, unless this process has it."""
     by_module = getattr(sys.modules["__main__"], "__spec__", None) is not None
-    before = os.environ.get(SAFE_PATH)
+    previous = os.environ.get(SAFE_PATH)
     if by_module and os.getcwd() not in import_path():
         os.environ[SAFE_PATH] = "1"
     try:
         yield
     finally:
         os.environ.pop(SAFE_PATH, None)
-        os.environ.update({} if before is None else {SAFE_PATH: before})
+        os.environ.update({} if previous is None else {SAFE_PATH: previous})
 
 
 def end_process(code: int) -> None:

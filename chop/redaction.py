@@ -52,8 +52,8 @@ def redacted_text(text: str, *urls: str) -> str:
 def without_marks(url: str) -> str:
     """The URL without `***`, so that drivers use PGPASSWORD or ~/.pgpass."""
     base, question, query = url.replace(f":{MARK}@", "@", 1).partition("?")
-    kept = [each for each in query.split("&") if not each.endswith(f"={MARK}")]
-    return base + question * bool(kept) + "&".join(kept)
+    parameters = [parameter for parameter in query.split("&") if not parameter.endswith(f"={MARK}")]
+    return base + question * bool(parameters) + "&".join(parameters)
 
 
 def _redacted_word(word: str) -> str:
@@ -68,14 +68,14 @@ def _passwords(url: str) -> set[str]:
 
     Also their parts, as a driver may parse the URL differently.
     """
-    found: list[str] = []
+    secrets: list[str] = []
 
     def hide(secret: str) -> str:
-        found.append(secret)
+        secrets.append(secret)
         return MARK
 
     _rewritten(url, hide)
-    parts = [part for secret in found for part in (secret, *re.split("[@/:?&#]", secret))]
+    parts = [part for secret in secrets for part in (secret, *re.split("[@/:?&#]", secret))]
     return {form for part in parts for form in (part, unquote(part), unquote_plus(part)) if form}
 
 

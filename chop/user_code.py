@@ -73,5 +73,5 @@ def _where(error: BaseException, path: Path) -> str:
 
 
 def _what(error: BaseException) -> str:
-    said = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

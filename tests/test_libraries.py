@@ -110,8 +110,8 @@ def take_other_symbols(cache):
 
 DAMAGES = {
     "half": (halve, "its checksum differs from the one in its name"),
-    "empty": (lambda cache: cache.library.write_bytes(b""), "its checksum is not the one"),
-    "garbage": (lambda cache: cache.library.write_bytes(b"x" * 9999), "its checksum is not the"),
+    "empty": (lambda cache: cache.library.write_bytes(b""), "its checksum differs"),
+    "garbage": (lambda cache: cache.library.write_bytes(b"x" * 9999), "its checksum differs"),
     "a flipped bit": (flip_a_bit, "its checksum differs from the one in its name"),
     "other symbols": (take_other_symbols, "it does not define the function add"),
     "writable by all": (lambda c: c.library.chmod(0o666), "other users can write to it"),

@@ -229,7 +229,7 @@ class _Operands(dict[str, Any]):
         return self.add(value) if isinstance(value, TensorMeta) else _mapped(value, self.add_inside)
 
 
-def _stood_for(target: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+def _behind_stand_in(target: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """The function behind a stand-in, and the arguments of that function."""
     if not isinstance(target, StandIn):
         return target, kwargs
@@ -257,7 +257,7 @@ def bind_operands(
     if module is not None:
         bound = _bind(_module_calls(type(module).forward), args, kwargs)
     else:
-        target, kwargs = _stood_for(node.target, kwargs)
+        target, kwargs = _behind_stand_in(node.target, kwargs)
         bound = _bind(_calls(node.op, target, spec.params), args, kwargs)
     operands = _Operands()
     for param, value in bound.items():

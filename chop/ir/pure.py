@@ -71,8 +71,8 @@ WITHOUT_A_ROW = tuple(_SPELLINGS.split())
 def _without_a_row() -> Iterator[Function]:
     for name in WITHOUT_A_ROW:
         for spelling in (name, f"{name}_"):
-            found = (getattr(space, spelling, None) for space in TENSOR_SPACES)
-            yield from (fn for fn in found if callable(fn))
+            functions = (getattr(space, spelling, None) for space in TENSOR_SPACES)
+            yield from (fn for fn in functions if callable(fn))
 
 
 # the row `index` means torch.ops.aten's; this one creates values that are not plain tensors
@@ -93,8 +93,8 @@ def _methods() -> Iterator[str]:
         if getattr(operator, fn.__name__, None) is fn:
             bare = fn.__name__.strip("_")
             names += [f"__{bare}__", f"__r{bare}__"]
-    found = ((name, getattr(Tensor, name, None)) for name in names)
-    yield from (name for name, fn in found if callable(fn) and fn not in _BARRED)
+    methods = ((name, getattr(Tensor, name, None)) for name in names)
+    yield from (name for name, fn in methods if callable(fn) and fn not in _BARRED)
     yield from ("count", "get", "items", "keys", "values")
 
 

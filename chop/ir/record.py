@@ -33,9 +33,9 @@ class Record(dict[str, Any]):
 
     def __init_subclass__(cls, of: type[Record] | None = None) -> None:
         cls._kinds = {**cls._kinds, **({"*": of} if of else {})}
-        own = vars(cls).get("__annotations__", {})
+        annotations = vars(cls).get("__annotations__", {})
         for name, hint in typing.get_type_hints(cls).items():
-            if name not in own or typing.get_origin(hint) is ClassVar:
+            if name not in annotations or typing.get_origin(hint) is ClassVar:
                 continue
             if hasattr(dict, name):
                 raise TypeError(f"{cls.__name__}.{name} would hide dict.{name}")

@@ -113,9 +113,9 @@ class NumberFormat(abc.ABC):
         """Return the nearest representable values in the shape and dtype of `x`."""
         if not x.is_floating_point():
             raise TypeError(f"{self.name} rounds floating-point tensors, not {x.dtype}")
-        return straight_through(x, self._by_the_fastest_way, self._limits)
+        return straight_through(x, self._round_fast, self._limits)
 
-    def _by_the_fastest_way(self, x: Tensor) -> Tensor:
+    def _round_fast(self, x: Tensor) -> Tensor:
         return fused.rounded(self, x)
 
     @property
@@ -124,7 +124,7 @@ class NumberFormat(abc.ABC):
         return self.range if self.ste == "clip" else None
 
     @classmethod
-    def _rounds_as_all_do(cls) -> bool:
+    def _uses_common_rounding(cls) -> bool:
         """Whether the class does not override the common rounding."""
         return cls.__call__ is NumberFormat.__call__ and cls.quantize is NumberFormat.quantize
 
@@ -170,8 +170,8 @@ class NumberFormat(abc.ABC):
     def require(self, law: bool, text: str) -> None:
         """Raise an error with `text` unless the condition `law` holds."""
         if not law:
-            given = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in fields(self))
-            raise ValueError(f"{self.name}: {text} (got {given})")
+            values = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in fields(self))
+            raise ValueError(f"{self.name}: {text} (got {values})")
 
     def require_whole(self, key: str, low: int, high: int) -> None:
         value = getattr(self, key)
@@ -191,20 +191,19 @@ class NumberFormat(abc.ABC):
             object.__setattr__(self, key, value)
 
 
-def quantize_all(given: Sequence[tuple[NumberFormat | None, Any]]) -> list[Any]:
+def quantize_all(operands: Sequence[tuple[NumberFormat | None, Any]]) -> list[Any]:
     """Quantize each operand that has a format, like `fmt(x)`, with fewer autograd nodes."""
     joining = [
         (i, fmt, x)
-        for i, (fmt, x) in enumerate(given)
-        if fmt is not None and fmt._rounds_as_all_do()
+        for i, (fmt, x) in enumerate(operands)
+        if fmt is not None and fmt._uses_common_rounding()
         if isinstance(x, Tensor) and x.is_floating_point()
     ]
-    rounded = all_straight_through(
-        [(x, fmt._by_the_fastest_way, fmt._limits) for _, fmt, x in joining]
-    )
-    found = {i: y for (i, *_), y in zip(joining, rounded, strict=True)}
+    rounded = all_straight_through([(x, fmt._round_fast, fmt._limits) for _, fmt, x in joining])
+    joined = {i: y for (i, *_), y in zip(joining, rounded, strict=True)}
     return [
-        found[i] if i in found else x if fmt is None else fmt(x) for i, (fmt, x) in enumerate(given)
+        joined[i] if i in joined else x if fmt is None else fmt(x)
+        for i, (fmt, x) in enumerate(operands)
     ]
 
 
@@ -225,8 +224,8 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     """
     cls = FORMATS[config["name"]]
     keys = cls.precision_keys()
-    own = any(f"{operand}_{key}" in config for key in keys)
-    source = "weight" if operand == "bias" and not own else operand
+    has_keys = any(f"{operand}_{key}" in config for key in keys)
+    source = "weight" if operand == "bias" and not has_keys else operand
     wanted = [f"{source}_{key}" for key in keys]
     missing = [key for key in wanted if key not in config]
     if missing:
@@ -236,8 +235,8 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     refined: dict[str, Any] = {}
     for key in cls.refinement_keys():
         places = (f"{operand}_{key}", f"{source}_{key}", key)
-        found = [config[place] for place in places if place in config]
-        refined |= {key: found[0]} if found else {}
+        values = [config[key_path] for key_path in places if key_path in config]
+        refined |= {key: values[0]} if values else {}
     return cls(*(config[key] for key in wanted), **refined)
 
 

@@ -24,12 +24,12 @@ def residual_signs(
     x: Tensor, means: Iterable[Any], binarize: Callable[[Tensor], Tensor] = sign
 ) -> list[Tensor]:
     """Binarise the remainder of the previous levels in each level; each sign is times its mean."""
-    found: list[Tensor] = []
-    rest = x
+    levels: list[Tensor] = []
+    remainder = x
     for mean in means:
-        found.append(binarize(rest) * abs(mean))
-        rest = rest - found[-1]
-    return found
+        levels.append(binarize(remainder) * abs(mean))
+        remainder = remainder - levels[-1]
+    return levels
 
 
 def scale_bits(shape: Sequence[int]) -> float:

@@ -81,8 +81,8 @@ class BlockFormat(NumberFormat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: Any = self.sizes
-        sizes = [given] if isinstance(given, int) else given
+        written: Any = self.sizes
+        sizes = [written] if isinstance(written, int) else written
         law = isinstance(sizes, list | tuple) and len(sizes) > 0
         law = law and all(type(n) is int and (n == -1 or n > 0) for n in sizes)
         self.require(

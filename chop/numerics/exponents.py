@@ -53,8 +53,8 @@ def reinterpreted(x: Tensor, dtype: torch.dtype) -> Tensor:
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             return torch.view_copy(x, dtype)  # torch.jit can record this, unlike the next line
         return x.view(dtype)
-    found: Tensor = _Reinterpreted.apply(x, dtype)
-    return found
+    bits: Tensor = _Reinterpreted.apply(x, dtype)
+    return bits
 
 
 def floor_log2(x: Tensor) -> Tensor:

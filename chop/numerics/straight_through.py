@@ -83,13 +83,13 @@ class _Together(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         clipped = iter(ctx.saved_tensors)
-        found: list[Tensor | None] = [None, None]
+        gradients: list[Tensor | None] = [None, None]
         for grad, limits in zip(grads, ctx.limits, strict=True):
             if limits is not None:
                 x = next(clipped)
                 grad = None if grad is None else _within(grad, x, limits)
-            found.append(grad)
-        return tuple(found)
+            gradients.append(grad)
+        return tuple(gradients)
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -112,19 +112,21 @@ def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None
     return through
 
 
-def all_straight_through(given: Sequence[tuple[Tensor, Rounding, Limits | None]]) -> list[Tensor]:
+def all_straight_through(
+    inputs: Sequence[tuple[Tensor, Rounding, Limits | None]],
+) -> list[Tensor]:
     """`straight_through` for each; plain tensors with gradients share an autograd node."""
     if not torch.is_grad_enabled():
-        return [rounding(x) for x, rounding, _ in given]
-    together = [is_plain(x) and x.requires_grad for x, *_ in given]
-    chosen = [each for each, joins in zip(given, together, strict=True) if joins]
+        return [rounding(x) for x, rounding, _ in inputs]
+    together = [is_plain(x) and x.requires_grad for x, *_ in inputs]
+    chosen = [operand for operand, joins in zip(inputs, together, strict=True) if joins]
     if len(chosen) < 2:
-        return [straight_through(*each) for each in given]
+        return [straight_through(*operand) for operand in inputs]
     tensors, roundings, limits = zip(*chosen, strict=True)
-    found = iter(_Together.apply(roundings, [_real(limit) for limit in limits], *tensors))
+    rounded = iter(_Together.apply(roundings, [_real(limit) for limit in limits], *tensors))
     return [
-        next(found) if joins else straight_through(*each)
-        for each, joins in zip(given, together, strict=True)
+        next(rounded) if joins else straight_through(*operand)
+        for operand, joins in zip(inputs, together, strict=True)
     ]
 
 

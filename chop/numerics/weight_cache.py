@@ -32,10 +32,10 @@ class TrackedWeights(dict[str, CachedWeight]):
 
     layer: CachesWeights
 
-    def vouches(self, name: str) -> bool:
+    def tracks(self, name: str) -> bool:
         """Return whether the owner tracks a parameter; not if it is computed on each access."""
-        made = hasattr(type(self.layer), name)  # masked, or parametrized
-        return not made and self.layer._parameters.get(name) is not None
+        computed = hasattr(type(self.layer), name)  # masked, or parametrized
+        return not computed and self.layer._parameters.get(name) is not None
 
     def unchanged(self, name: str) -> CachedWeight | None:
         """Return the cached value of a parameter that has not changed since, or None."""
@@ -94,18 +94,18 @@ class _FrozenWeights(TrackedWeights):
         self._seen: dict[str, ObservedParameter] = {}
 
     def unchanged(self, name: str) -> CachedWeight | None:
-        seen = self._seen.get(name)
-        still = seen is not None and seen.is_still(self.layer._parameters[name])
+        observed = self._seen.get(name)
+        still = observed is not None and observed.is_still(self.layer._parameters[name])
         return self.get(name) if still else None
 
-    def __setitem__(self, name: str, kept: CachedWeight) -> None:
-        super().__setitem__(name, kept)
-        if self.vouches(name):
+    def __setitem__(self, name: str, cached: CachedWeight) -> None:
+        super().__setitem__(name, cached)
+        if self.tracks(name):
             self._seen[name] = ObservedParameter.of(self.layer, name)
 
     def afterwards(self) -> dict[str, CachedWeight]:
         """Return the cached values that can be compared with the parameters later."""
-        return {name: kept for name, kept in self.items() if kept.source is not None}
+        return {name: cached for name, cached in self.items() if cached.source is not None}
 
 
 @contextlib.contextmanager

@@ -169,10 +169,10 @@ def _call_plain(run: Pass, graph: MaseGraph, pass_args: Any) -> Any:
         params = inspect.signature(run).parameters.values()
     except ValueError:  # some built-ins have no readable signature
         return run(graph, pass_args)
-    given = [p for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     any_number = any(p.kind is p.VAR_POSITIONAL for p in params)
-    takes_options = any_number or len(given) > 1
-    has_default = len(given) > 1 and given[1].default is not inspect.Parameter.empty
+    takes_options = any_number or len(positional) > 1
+    has_default = len(positional) > 1 and positional[1].default is not inspect.Parameter.empty
     if not takes_options or (pass_args is None and has_default):
         return run(graph)
     return run(graph, pass_args)

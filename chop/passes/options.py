@@ -85,15 +85,15 @@ class Choice:
         if self.by == "module":
             return self._among("module", modules, self.wanted in modules)
         if self.by == "name":
-            there = self.wanted in names or (self.or_module and self.wanted in modules)
-            return self._among(_kind(subject), names, there)
+            exists = self.wanted in names or (self.or_module and self.wanted in modules)
+            return self._among(_kind(subject), names, exists)
         if self.by == "regex_name" and self.must_match:
-            there = any(re.fullmatch(self.wanted, name) for name in names)
-            return self._among(f"{_kind(subject)} matching", names, there)
+            exists = any(re.fullmatch(self.wanted, name) for name in names)
+            return self._among(f"{_kind(subject)} matching", names, exists)
         return None
 
-    def _among(self, what: str, known: list[str], there: bool) -> Problem | None:
-        return None if there else Problem(self.key, unknown(what, self.wanted, known))
+    def _among(self, what: str, known: list[str], exists: bool) -> Problem | None:
+        return None if exists else Problem(self.key, unknown(what, self.wanted, known))
 
 
 def _kind(subject: MaseGraph | nn.Module) -> str:

@@ -29,17 +29,17 @@ def select(graph: MaseGraph, by: By, keys: Iterable[str]) -> dict[fx.Node, str]:
     if by == "regex_name":
         patterns = {key: compiled(key) for key in wanted}
         matches = {n: [k for k, p in patterns.items() if p.fullmatch(n.name)] for n in graph.nodes}
-        found = {node: match[0] for node, match in matches.items() if match}
+        selected = {node: match[0] for node, match in matches.items() if match}
     elif by in ("type", "name"):
         called = {n: mase(n).common.mase_op if by == "type" else n.name for n in graph.nodes}
         chosen = set(wanted)
         _check_known(by, wanted, list(called.values()))
-        found = {node: name for node, name in called.items() if name in chosen}
+        selected = {node: name for node, name in called.items() if name in chosen}
     else:
         raise ValueError(f'Unsupported "by": {by!r}; it is one of {", ".join(get_args(By))}')
-    for key in set(wanted) - set(found.values()):
+    for key in set(wanted) - set(selected.values()):
         logger.warning("no node of the graph matches %s %r", by, key)
-    return found
+    return selected
 
 
 def _check_known(by: By, wanted: list[str], called: list[str]) -> None:

@@ -134,9 +134,9 @@ def _operations(formula: Formula) -> int:
     return number.operations
 
 
-def _elements(things: Any) -> int:
-    """Return the number of elements of the first tensor in `things`."""
-    return next((x.numel() for x in tree_leaves(things) if isinstance(x, Tensor)), 0)
+def _elements(values: Any) -> int:
+    """Return the number of elements of the first tensor in `values`."""
+    return next((x.numel() for x in tree_leaves(values) if isinstance(x, Tensor)), 0)
 
 
 def _per_result(formula: Formula) -> Kernel:

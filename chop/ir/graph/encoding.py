@@ -45,20 +45,20 @@ class Tensors:
         while key in self.by_key:
             again += 1
             key = f"{wanted}#{again}"
-        self.by_key[key] = self._alone(tensor.detach())
+        self.by_key[key] = self._separate_copy(tensor.detach())
         self._keys[id(tensor)] = key
         self._met.append(tensor)
         return key
 
-    def _alone(self, tensor: Tensor) -> Tensor:
+    def _separate_copy(self, tensor: Tensor) -> Tensor:
         """Copy to separate CPU memory, as safetensors requires."""
-        there = tensor.cpu().contiguous()
-        storage = there.untyped_storage()
-        whole = storage.nbytes() == there.numel() * there.element_size()
+        copy = tensor.cpu().contiguous()
+        storage = copy.untyped_storage()
+        whole = storage.nbytes() == copy.numel() * copy.element_size()
         if not whole or storage.data_ptr() in self._storages:
-            there = there.clone(memory_format=torch.contiguous_format)
-        self._storages.add(there.untyped_storage().data_ptr())
-        return there
+            copy = copy.clone(memory_format=torch.contiguous_format)
+        self._storages.add(copy.untyped_storage().data_ptr())
+        return copy
 
 
 class Encoder:

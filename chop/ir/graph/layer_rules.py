@@ -113,14 +113,14 @@ def _is_known(cls: type) -> bool:
 @cache
 def _needed(cls: type) -> frozenset[str]:
     """The attributes that the constructors of a class always set; empty for users' layers."""
-    found: set[str] = set()
+    attributes: set[str] = set()
     for base in cls.__mro__ if _is_known(cls) else ():
         if base in (nn.Module, object) or "__init__" not in vars(base):
             continue
         body = _body(vars(base)["__init__"])
         if not any(isinstance(node, ast.Return) for each in body for node in ast.walk(each)):
-            found |= _always_set(body) or set()
-    return frozenset(found) - set(derived_attributes(cls)[0])
+            attributes |= _always_set(body) or set()
+    return frozenset(attributes) - set(derived_attributes(cls)[0])
 
 
 def _body(constructor: Any) -> list[ast.stmt]:
@@ -134,7 +134,7 @@ def _body(constructor: Any) -> list[ast.stmt]:
 
 def _always_set(body: list[ast.stmt]) -> set[str] | None:
     """The attributes that are set after `body` has run; None if it never finishes."""
-    found: set[str] = set()
+    attributes: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.Raise):
             return None
@@ -143,12 +143,12 @@ def _always_set(body: list[ast.stmt]) -> set[str] | None:
             ended = [way for way in ways if way is not None]
             if not ended:
                 return None
-            found |= set.intersection(*ended)
+            attributes |= set.intersection(*ended)
         elif isinstance(statement, ast.With):
-            found |= _always_set(statement.body) or set()
+            attributes |= _always_set(statement.body) or set()
         else:
-            found |= set(_set(statement)) | set(_set(getattr(statement, "value", None)))
-    return found
+            attributes |= set(_set(statement)) | set(_set(getattr(statement, "value", None)))
+    return attributes
 
 
 def _set(node: ast.AST | None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
-from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
+from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
 from chop.registry import UnknownName
 
 # attributes of the GraphModule that passes read; fx drops them in a copy
@@ -90,9 +90,11 @@ class MaseGraph:
         others are frozen at their defaults. The last two arguments exist for older scripts.
         """
         _check_model(model)
-        for name, given in (("cf_args", cf_args), ("custom_ops", custom_ops)):
-            if given is not None and not isinstance(given, Mapping):
-                raise TypeError(f"{name} must be a dict, not {type(given).__name__} {given!r:.40}")
+        for name, argument in (("cf_args", cf_args), ("custom_ops", custom_ops)):
+            if argument is not None and not isinstance(argument, Mapping):
+                raise TypeError(
+                    f"{name} must be a dict, not {type(argument).__name__} {argument!r:.40}"
+                )
         del skip_init_metadata, add_metadata_args
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)
@@ -121,15 +123,15 @@ class MaseGraph:
             custom_leaf_layers=(*layers, *self.custom_ops["modules"]),
             custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
         )
-        with attributes_kept(model):  # fx stores the constants of the graph on the model
+        with attributes_restored(model):  # fx stores the constants of the graph on the model
             graph = self.tracer.trace(model, self.cf_args or None)
             self.model = fx.GraphModule(model, graph)
-        _resemble(self.model, model)
+        _copy_container_state(self.model, model)
         self.tracer.forget()
         set_model_attributes(
             self.model,
             {
-                "patched_op_names": [thing.__name__.lower() for thing in (*layers, *functions)],
+                "patched_op_names": [op.__name__.lower() for op in (*layers, *functions)],
                 "patched_custom_layers": list(layers),
                 "additional_inputs": dict(patched.get("additional_inputs", {})),
                 "custom_ops": self.custom_ops,
@@ -228,7 +230,7 @@ class MaseGraph:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"
 
 
-def _resemble(traced: fx.GraphModule, model: nn.Module) -> None:
+def _copy_container_state(traced: fx.GraphModule, model: nn.Module) -> None:
     """Give containers that fx created the mode and the persistent buffers of the model's."""
     originals = dict(model.named_modules(remove_duplicate=False))
     for name, container in traced.named_modules():
@@ -283,30 +285,30 @@ def _check_model(model: object) -> None:
             )
 
 
-def _is_layer(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, nn.Module)
+def _is_layer(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def _is_function(thing: object) -> bool:
-    return callable(thing) and hasattr(thing, "__name__")  # fx names the node after it
+def _is_function(value: object) -> bool:
+    return callable(value) and hasattr(value, "__name__")  # fx names the node after it
 
 
-def _check_all(where: str, things: Any, fits: Callable[[object], bool], what: str) -> None:
-    for thing in things:
-        if not fits(thing):
-            raise TypeError(f"{where} takes {what}, not {thing!r:.60}")
+def _check_all(where: str, values: Any, fits: Callable[[object], bool], what: str) -> None:
+    for value in values:
+        if not fits(value):
+            raise TypeError(f"{where} takes {what}, not {value!r:.60}")
 
 
 def checked_custom_ops(
     custom_ops: Mapping[str, Mapping[Any, Any]] | None,
 ) -> dict[str, dict[Any, Any]]:
     kinds: dict[str, dict[Any, Any]] = {"modules": {}, "functions": {}}
-    for kind, things in (custom_ops or {}).items():
+    for kind, table in (custom_ops or {}).items():
         if kind not in kinds:
             raise UnknownName("key of custom_ops", kind, list(kinds))
-        if not isinstance(things, Mapping):
-            raise TypeError(f"custom_ops[{kind!r}] is a dict {{thing: {{}}}}, not {things!r:.60}")
-        kinds[kind] = dict(things)
+        if not isinstance(table, Mapping):
+            raise TypeError(f"custom_ops[{kind!r}] is a dict {{thing: {{}}}}, not {table!r:.60}")
+        kinds[kind] = dict(table)
     _check_all('custom_ops["modules"]', kinds["modules"], _is_layer, "classes of modules")
     _check_all('custom_ops["functions"]', kinds["functions"], _is_function, "named functions")
     return kinds
@@ -318,7 +320,7 @@ def _checked_patched_nodes(model: nn.Module) -> dict[str, Any]:
         if key not in PATCHED_KEYS:
             raise UnknownName("key of patched_nodes", key, PATCHED_KEYS)
     for key, fits, what in (
-        ("modules", lambda thing: isinstance(thing, ModuleType), "Python modules"),
+        ("modules", lambda value: isinstance(value, ModuleType), "Python modules"),
         ("layers", _is_layer, "classes of modules"),
         ("functions", _is_function, "named functions"),
     ):

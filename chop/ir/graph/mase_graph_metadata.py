@@ -65,8 +65,8 @@ class MaseGraphMetadata:
         for key in ("nodes_in", "nodes_out"):
             if key in copy.common:
                 # a pass may have erased some of them since
-                kept = [node.name for node in copy.common[key] if node.name in theirs]
-                copy.common[key] = [theirs[name] for name in kept]
+                names = [node.name for node in copy.common[key] if node.name in theirs]
+                copy.common[key] = [theirs[name] for name in names]
         return copy
 
     def __getitem__(self, part: str) -> Any:

@@ -48,9 +48,9 @@ class Operands(Record, of=TensorMeta):
     def tensor(self, name: str) -> TensorMeta:
         if name not in self:
             raise UnknownName("operand", name, list(self))
-        found = self[name]
-        assert isinstance(found, TensorMeta), f"{name!r} is the plain value {found!r}, not a tensor"
-        return found
+        entry = self[name]
+        assert isinstance(entry, TensorMeta), f"{name!r} is the plain value {entry!r}, not a tensor"
+        return entry
 
     def tensors(self) -> Iterator[tuple[str, TensorMeta]]:
         """The entries that are tensors; for other results, such as an int, `type` is a class."""
@@ -187,5 +187,5 @@ class MaseMetadata:
 
 def mase(node: fx.Node) -> MaseMetadata:
     """`node.meta["mase"]`, typed."""
-    found: MaseMetadata = node.meta["mase"]
-    return found
+    metadata: MaseMetadata = node.meta["mase"]
+    return metadata

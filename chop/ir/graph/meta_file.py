@@ -71,15 +71,15 @@ def read_node_meta(
     nodes = {node.name: node for node in graph.nodes}
     decode = Decoder(names or Names(), tensors, nodes, METADATA)
     try:
-        found = {
+        metadata_of = {
             name: MaseMetadata(nodes[name], parameters=decode(_without_na(table)))
             for name, table in tables.items()
         }
-        for metadata in found.values():
+        for metadata in metadata_of.values():
             check_records(metadata.parameters)
     except DAMAGE as error:
         raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
-    for name, metadata in found.items():
+    for name, metadata in metadata_of.items():
         nodes[name].meta["mase"] = metadata
 
 
@@ -110,10 +110,10 @@ def tensor_file(file: Path) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    if isinstance(error, KeyError) and " " not in said:  # not a sentence but the missing key
-        return f"it has no {said!r}"
-    return said.partition("\n")[0] or type(error).__name__
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if isinstance(error, KeyError) and " " not in text:  # not a sentence but the missing key
+        return f"it has no {text!r}"
+    return text.partition("\n")[0] or type(error).__name__
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _read_lines(text: str) -> dict[str, Any] | None:
     the same object, so they must not be modified.
     """
     sections: dict[str, dict[str, Any]] = {"": {}}
-    table, parsed = sections[""], _Parsed()
+    table, parsed = sections[""], _ParsedValues()
     for line in filter(None, text.split("\n")):
         if pair := PAIR.fullmatch(line):
             key, value = pair.groups()
@@ -154,7 +154,7 @@ def _read_lines(text: str) -> dict[str, Any] | None:
             except tomllib.TOMLDecodeError:
                 return None
         elif section := SECTION.fullmatch(line):
-            opened = _opened(sections, section[1])
+            opened = _new_section(sections, section[1])
             if opened is None:
                 return None
             table = opened
@@ -163,7 +163,7 @@ def _read_lines(text: str) -> dict[str, Any] | None:
     return sections[""]
 
 
-class _Parsed(dict[str, Any]):
+class _ParsedValues(dict[str, Any]):
     """Cache of parsed values by their text."""
 
     def __missing__(self, text: str) -> Any:
@@ -171,10 +171,10 @@ class _Parsed(dict[str, Any]):
         return value
 
 
-def _opened(sections: dict[str, dict[str, Any]], path: str) -> dict[str, Any] | None:
+def _new_section(sections: dict[str, dict[str, Any]], path: str) -> dict[str, Any] | None:
     """Create a section; None if its name is already taken."""
     parent, _, key = path.rpartition(".")
-    table = sections[parent] if parent in sections else _opened(sections, parent)
+    table = sections[parent] if parent in sections else _new_section(sections, parent)
     if table is None or key in table:
         return None
     sections[path] = table[key] = {}
@@ -257,9 +257,9 @@ def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:
     if not file.is_file():
         raise GraphFileError(f"{file} is missing; copy the whole directory")
     try:
-        found = load_file(file, device=str(torch.device(device)))
+        tensors = load_file(file, device=str(torch.device(device)))
         # in separate memory with torch's alignment, as rounding in kernels may depend on it
-        return {key: tensor.clone() if tensor.is_cpu else tensor for key, tensor in found.items()}
+        return {key: tensor.clone() if tensor.is_cpu else tensor for key, tensor in tensors.items()}
     except (SafetensorError, OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise GraphFileError(f"{file} is damaged or not a safetensors file: {reason}") from error

@@ -44,11 +44,13 @@ class Names:
     """Names in one file: those of torch, MASE, the user's files, and of `own`."""
 
     def __init__(self, own: Iterable[Any] = ()) -> None:
-        registered = [thing for op in OPS.values() if op.pure for thing in (*op.modules, *op.given)]
+        registered = [
+            definition for op in OPS.values() if op.pure for definition in (*op.modules, *op.given)
+        ]
         self._own: dict[str, Any] = {}
-        for thing in (*FUNCTIONS, *registered, *own):
-            if isinstance(thing, type | FunctionType):
-                self._own[_path(thing)] = thing
+        for definition in (*FUNCTIONS, *registered, *own):
+            if isinstance(definition, type | FunctionType):
+                self._own[_path(definition)] = definition
         self._functions: dict[str, Any] = {}
 
     def of_function(self, fn: Any) -> str:
@@ -68,18 +70,18 @@ class Names:
     def function(self, name: str) -> Callable[..., Any]:
         if name not in self._functions:
             self._functions[name] = self._function(name)
-        found: Callable[..., Any] = self._functions[name]
-        return found
+        function: Callable[..., Any] = self._functions[name]
+        return function
 
     def _function(self, name: str) -> Any:
         module, _, last = name.partition(":")
-        found = NAMED.get(name) or self._own.get(name) or _aten(name) or _other(module, last)
-        if not callable(found) or (isinstance(found, type) and found not in FUNCTIONS):
+        function = NAMED.get(name) or self._own.get(name) or _aten(name) or _other(module, last)
+        if not callable(function) or (isinstance(function, type) and function not in FUNCTIONS):
             raise ForeignName(
                 f"the function {name!r:.80} is not one that a saved graph may call; if it is "
                 f"yours, import its file (on the command line: --import) or give it in custom_ops"
             )
-        return found
+        return function
 
     def of_class(self, cls: type) -> str:
         """Return the name by which `module_class` finds `cls`."""
@@ -97,10 +99,10 @@ class Names:
 
     def meant_by(self, cls: type) -> type[nn.Module]:
         """Return the class that the name of `cls` means: the layer's that `cls` stands in for."""
-        found = self.module_class(_path(cls))
-        if not issubclass(cls, found):
+        meant = self.module_class(_path(cls))
+        if not issubclass(cls, meant):
             raise ForeignName(f"the class {cls.__qualname__!r} has the name of another class")
-        return found
+        return meant
 
     def module_class(self, name: str) -> type[nn.Module]:
         cls = self._own.get(name)
@@ -113,23 +115,23 @@ class Names:
                 f"there is no layer {name!r:.80} that a saved graph may use; if it is yours, "
                 f"import its file (on the command line: --import) or give it in custom_ops"
             )
-        found: type[nn.Module] = cls
-        return found
+        layer_class: type[nn.Module] = cls
+        return layer_class
 
 
-def _is_layer(thing: Any) -> bool:
+def _is_layer(value: Any) -> bool:
     """Whether this is a class of layers that can be called directly."""
     barred = (torch.jit.ScriptModule, fx.GraphModule, LazyModuleMixin)
     return (
-        isinstance(thing, type) and issubclass(thing, nn.Module) and not issubclass(thing, barred)
+        isinstance(value, type) and issubclass(value, nn.Module) and not issubclass(value, barred)
     )
 
 
 @cache
 def _torch_layers() -> dict[str, type]:
     homes = [home for name, home in sys.modules.items() if name.startswith(TORCH_LAYERS)]
-    things = [thing for home in homes for thing in vars(home).values() if _is_layer(thing)]
-    return {_path(cls): cls for cls in things if cls.__module__.startswith(TORCH_LAYERS)}
+    layers = [value for home in homes for value in vars(home).values() if _is_layer(value)]
+    return {_path(cls): cls for cls in layers if cls.__module__.startswith(TORCH_LAYERS)}
 
 
 def _own_layer(module: str, name: str) -> Any:
@@ -174,25 +176,25 @@ def _users(module: str, qualname: str) -> Any:
     for full, home in list(sys.modules.items()):
         match = USER_FILE.fullmatch(full)
         if module == (match[1] if match else full) and (match or full == SCRIPT):
-            found = _in_vars(home, qualname.split("."))
-            if getattr(found, "__module__", None) == full:
-                return found
+            definition = _in_vars(home, qualname.split("."))
+            if getattr(definition, "__module__", None) == full:
+                return definition
     return None
 
 
 def _in_vars(home: ModuleType, path: list[str]) -> Any:
     """Look up without getattr, as a module's __getattr__ could import anything."""
-    thing: Any = home
+    value: Any = home
     for part in path:
-        is_home = thing is home or isinstance(thing, type)
-        thing = vars(thing).get(part) if is_home and PUBLIC.fullmatch(part) else None
-    return thing if isinstance(thing, type | FunctionType) else None
+        is_home = value is home or isinstance(value, type)
+        value = vars(value).get(part) if is_home and PUBLIC.fullmatch(part) else None
+    return value if isinstance(value, type | FunctionType) else None
 
 
-def _path(thing: Any) -> str:
-    module = str(thing.__module__)
+def _path(definition: Any) -> str:
+    module = str(definition.__module__)
     match = USER_FILE.fullmatch(module)
-    return f"{match[1] if match else module}:{thing.__qualname__}"
+    return f"{match[1] if match else module}:{definition.__qualname__}"
 
 
 def _spellings(fn: Any) -> Iterator[str]:
@@ -217,6 +219,6 @@ def _aten(name: str) -> Any:
     return getattr(packet, overload) if overload in packet.overloads() else None
 
 
-def own_of(custom_ops: Mapping[str, Mapping[Any, Any]] | None) -> list[Any]:
+def user_definitions(custom_ops: Mapping[str, Mapping[Any, Any]] | None) -> list[Any]:
     """The classes and functions in `custom_ops`, which a file may use."""
-    return [thing for things in (custom_ops or {}).values() for thing in things]
+    return [op for table in (custom_ops or {}).values() for op in table]

@@ -115,8 +115,10 @@ def _check_layer(node: fx.Node, root: nn.Module) -> None:
     nested = isinstance(layer, fx.GraphModule)
     if layer is None or nested or type(layer).forward is nn.Module.forward:
         raise ForeignName(f"it calls {node.target!r:.60}, which is not a layer of it")
-    own = not type(layer).__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
-    _check_arguments([*node.args, *node.kwargs.values()], _is_any if own else _is_word, dicts=own)
+    users = not type(layer).__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
+    _check_arguments(
+        [*node.args, *node.kwargs.values()], _is_any if users else _is_word, dicts=users
+    )
 
 
 def _owner(node: fx.Node, root: nn.Module) -> tuple[nn.Module, str]:
@@ -152,9 +154,9 @@ def _check_function(node: fx.Node, root: nn.Module) -> None:
         rest = [value for key, value in node.kwargs.items() if key != "config"]
         _check_arguments([*node.args, *rest], _is_word)
     elif target in PYTHON and node.kwargs:
-        given = ", ".join(node.kwargs)
+        keywords = ", ".join(node.kwargs)
         raise ForeignName(
-            f"it calls {target.__name__} with {given}, which a saved graph may not give"
+            f"it calls {target.__name__} with {keywords}, which a saved graph may not give"
         )
     elif target in FUNCTIONS or isinstance(target, ATEN):
         _check_arguments(values, TEXTS.get(identify(node).name, _is_word))
@@ -176,7 +178,7 @@ def _check_attribute(node: fx.Node) -> None:
     source, *names = node.args or (None,)
     name = names[0] if len(names) == 1 and not node.kwargs else None
     if not isinstance(source, fx.Node) or not isinstance(name, str):
-        raise ForeignName("it reads an attribute whose name is not a literal text")
+        raise ForeignName("it reads an attribute by a name that is not a string literal")
     if name not in ATTRIBUTES and name not in _attributes_of(source):
         raise ForeignName(
             f"it reads the attribute {name!r:.60}; saved graphs may read "

@@ -121,7 +121,7 @@ def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dic
 
 def _foreign_hooks(module: nn.Module, extras: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a module has hooks besides those of its extras."""
-    ours = {hook for key, found in extras.items() if found for hook in EXTRAS[key].hooks}
+    ours = {hook for key, values in extras.items() if values for hook in EXTRAS[key].hooks}
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return any(getattr(hook, "__name__", "") not in ours for hook in hooks)
 
@@ -140,19 +140,19 @@ def _tensor(key: str, tensor: Tensor | None, tensors: Tensors) -> dict[str, Any]
 def _attributes(module: nn.Module, encode: Encoder) -> dict[str, Any]:
     """The hyperparameters of a layer, as plain values."""
     derived = derived_attributes(type(module))[0]
-    found = {}
+    attributes = {}
     for key, value in vars(module).items():
         if key in INTERNAL or key in derived:
             continue
         try:
-            found[key] = encode(value)
+            attributes[key] = encode(value)
         except ValueError as error:
             raise ForeignName(
                 f"the attribute {key!r} of {type(module).__name__} is a {type(value).__name__} "
                 f"({error}); keep plain values and tensors in it, or list it in "
                 f"derived_attributes and make it in derive()"
             ) from error
-    return found
+    return attributes
 
 
 # --- reading
@@ -162,16 +162,16 @@ def rebuilt_layers(
     rows: list[dict[str, Any]], tensors: Mapping[str, Tensor], names: Names
 ) -> nn.Module:
     """Return the root of the layers that `rows` describe, parents first."""
-    made = _Layers(tensors, names)
+    layers = _Layers(tensors, names)
     for row in rows:
-        made.add(row)
-    root = made.by_name[""]
+        layers.add(row)
+    root = layers.by_name[""]
     _check_tree(root)
     described = [row for row in rows if "same_as" not in row and row["class"] is not None]
     for row in described:
-        made.check(row)
+        layers.check(row)
     for row in described:
-        made.finish(row)
+        layers.finish(row)
     return root
 
 
@@ -224,10 +224,10 @@ class _Layers:
             raise ForeignName(f"{taken[0]!r} is not an attribute that a file may set")
         module: nn.Module = cls.__new__(cls)
         nn.Module.__init__(module)
-        kept = row["not_in_state_dict"]
-        if not isinstance(row["training"], bool) or not set(kept) <= row["buffers"].keys():
+        not_saved = row["not_in_state_dict"]
+        if not isinstance(row["training"], bool) or not set(not_saved) <= row["buffers"].keys():
             raise ValueError(f"the mode or the buffers of layer {row['name']!r} are not described")
-        module.training, module._non_persistent_buffers_set = row["training"], set(kept)
+        module.training, module._non_persistent_buffers_set = row["training"], set(not_saved)
         return module
 
     def _parameter(self, described: dict[str, Any] | None) -> nn.Parameter | None:
@@ -270,8 +270,8 @@ class _Layers:
         for key, home in EXTRA_HOMES.items():
             if key in row:
                 importlib.import_module(home)
-                found = {what: decode(value) for what, value in row[key].items()}
-                EXTRAS[key].attach(module, found)
+                values = {what: decode(value) for what, value in row[key].items()}
+                EXTRAS[key].attach(module, values)
 
 
 def _order(stride: list[int]) -> list[int]:

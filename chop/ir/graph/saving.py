@@ -34,7 +34,7 @@ from chop.ir.graph.meta_file import (
     write_node_meta,
     write_tensors,
 )
-from chop.ir.graph.names import ForeignName, Names, own_of
+from chop.ir.graph.names import ForeignName, Names, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.pure import FUNCTIONS
@@ -49,7 +49,7 @@ FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
 def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
     """Write `graph` to `folder`, which is replaced as a whole or not at all."""
-    names = Names(own_of(graph.custom_ops))
+    names = Names(user_definitions(graph.custom_ops))
     tensors = Tensors()
     content = _described(graph, names, tensors)
     text = _json(content)
@@ -77,7 +77,7 @@ def _json(content: Mapping[str, Any]) -> str:
 def _described(graph: MaseGraph, names: Names, tensors: Tensors) -> dict[str, Any]:
     model = graph.model
     if type(graph.fx_graph._codegen) is not fx.graph.CodeGen:
-        raise ValueError("a graph whose inputs are nested in lists or dicts cannot be saved")
+        raise ValueError("a graph with inputs nested in lists or dicts cannot be saved")
     modules = described_layers(model, names, tensors)
     encode = Encoder(names, tensors, "_constant")
     lenient = Encoder(names, tensors, "_metadata", lenient=True)
@@ -96,11 +96,11 @@ def _described(graph: MaseGraph, names: Names, tensors: Tensors) -> dict[str, An
     }
 
 
-def _made_from(noted: Any) -> dict[str, str]:
+def _made_from(names: Any) -> dict[str, str]:
     """Check the note of what a graph was made from, such as the names of model and data set."""
-    if not isinstance(noted, dict) or not all(isinstance(v, str) for v in noted.values()):
-        raise ValueError(f"made_from has names by kind, and is {noted!r:.60}")
-    return dict(noted)
+    if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
+        raise ValueError(f"made_from has names by kind, and is {names!r:.60}")
+    return dict(names)
 
 
 def made_from(folder: str | Path) -> dict[str, str]:
@@ -166,7 +166,7 @@ def load_graph(
     path = Path(folder).expanduser()
     content = _read_json(path)
     tensors = read_tensors(path / STATE, map_location)
-    names = Names(own_of(custom_ops))
+    names = Names(user_definitions(custom_ops))
     try:
         graph = _built(content, tensors, names)
     except ForeignName as error:
@@ -238,9 +238,9 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: Names) ->
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
     graph.cf_args = decode(content["cf_args"])
-    own = Decoder(names, tensors, kinds=VALUES | {"function"})
-    graph.custom_ops = checked_custom_ops(own(content["custom_ops"]))
-    set_model_attributes(model, _model_attributes(graph, content["attributes"], own))
+    settings = Decoder(names, tensors, kinds=VALUES | {"function"})
+    graph.custom_ops = checked_custom_ops(settings(content["custom_ops"]))
+    set_model_attributes(model, _model_attributes(graph, content["attributes"], settings))
     whole = Decoder(names, tensors, {node.name: node for node in graph.nodes}, METADATA)
     graph.meta["mase"] = _checked_metadata(graph, whole(content["metadata"]))
     return graph
@@ -265,12 +265,12 @@ def _model_attributes(
 
 
 def _checked_metadata(graph: MaseGraph, described: dict[str, Any]) -> MaseGraphMetadata:
-    found = MaseGraphMetadata(graph, described)
-    check_records(found.parameters)
+    metadata = MaseGraphMetadata(graph, described)
+    check_records(metadata.parameters)
     for key in ("nodes_in", "nodes_out"):
-        if not all(isinstance(node, fx.Node) for node in found.common.get(key, [])):
+        if not all(isinstance(node, fx.Node) for node in metadata.common.get(key, [])):
             raise ValueError(f"{key!r} of its metadata has something that is not a node")
-    return found
+    return metadata
 
 
 def _fx_graph(rows: list[dict[str, Any]], root: nn.Module, names: Names) -> fx.Graph:

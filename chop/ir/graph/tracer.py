@@ -182,8 +182,8 @@ class MaseTracer(fx.Tracer):
         self._frozen = concrete_args or {}
         self._where = [("", root)]
         try:
-            with room_to_recurse(root), attributes_kept(root):
-                _watch_mode(root)
+            with room_to_recurse(root), attributes_restored(root):
+                _make_mode_traceable(root)
                 graph = super().trace(root)
         except UnknownName:
             raise
@@ -198,12 +198,12 @@ class MaseTracer(fx.Tracer):
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
-        self._ask_for_mode(graph)
-        _write_where_it_is_seen(graph)
+        self._insert_mode_nodes(graph)
+        _restore_in_place_writes(graph)
         _renew_constants(graph)
         return graph
 
-    def _ask_for_mode(self, graph: fx.Graph) -> None:
+    def _insert_mode_nodes(self, graph: fx.Graph) -> None:
         """Insert a node that reads the mode wherever `self.training` was an argument."""
         users = [n for n in graph.nodes if any(isinstance(a, _Mode) for a in _leaves(n))]
         if not users:
@@ -250,23 +250,23 @@ class MaseTracer(fx.Tracer):
     def _explain(self, error: Exception) -> str:
         name, module = self._where[-1]
         cls = type(module).__name__
-        whose = f"module {name!r} ({cls})" if name else f"{cls}.forward"
+        subject = f"module {name!r} ({cls})" if name else f"{cls}.forward"
         # the first sentence of fx's explanation is about the model, the rest about fx
         reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         reason = reason or type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
-        own = isinstance(error, ORDINARY) or not _is_library(frames[-1].filename)
-        if own and "Proxy" not in str(error):
+        users_error = isinstance(error, ORDINARY) or not _is_library(frames[-1].filename)
+        if users_error and "Proxy" not in str(error):
             kind = type(error).__name__
-            return f"cannot trace {whose}{_users_line(error)}: {kind}: {reason}; fix forward()"
-        kept = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
+            return f"cannot trace {subject}{_users_line(error)}: {kind}: {reason}; fix forward()"
+        as_leaf = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
         whole = (
-            f"keep the module whole with MaseGraph(model, {kept})"
+            f"keep the module whole with MaseGraph(model, {as_leaf})"
             if name
-            else f"keep it whole inside another module with MaseGraph({_around(module)}, {kept})"
+            else f"keep it whole inside another module with MaseGraph({_wrapped(module)}, {as_leaf})"
         )
         return (
-            f"cannot trace {whose}{_users_line(error)}: {reason}; "
+            f"cannot trace {subject}{_users_line(error)}: {reason}; "
             f"freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
             f"{whole}, or use module passes, which work on the model itself"
         )
@@ -286,22 +286,22 @@ def room_to_recurse(model: object) -> Iterator[None]:
 
 
 @contextmanager
-def attributes_kept(model: object) -> Iterator[None]:
+def attributes_restored(model: object) -> Iterator[None]:
     """Restore attributes that forward() assigns inside, in particular fx's proxies."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     plain = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
     # parameters, buffers and submodules are stored in separate dicts
     tables = [a[table] for a in plain for table in ("_parameters", "_buffers", "_modules")]
-    before = [(attributes, dict(attributes)) for attributes in (*plain, *tables)]
+    snapshots = [(attributes, dict(attributes)) for attributes in (*plain, *tables)]
     try:
         yield
     finally:
-        for attributes, kept in before:
+        for attributes, snapshot in snapshots:
             attributes.clear()
-            attributes.update(kept)
+            attributes.update(snapshot)
 
 
-def _around(model: object) -> str:
+def _wrapped(model: object) -> str:
     """Return code for a module that calls `model`; nn.Sequential suffices for one input."""
     forward = getattr(model, "forward", None)
     params = inspect.signature(forward).parameters.values() if forward else ()
@@ -309,7 +309,7 @@ def _around(model: object) -> str:
     return "nn.Sequential(model)" if len(required) == 1 else "outer"
 
 
-def _watch_mode(root: object) -> None:
+def _make_mode_traceable(root: object) -> None:
     """Replace `self.training` by a traceable value in modules that share the root's mode."""
     if isinstance(root, nn.Module):
         for module in root.modules():
@@ -318,12 +318,12 @@ def _watch_mode(root: object) -> None:
 
 
 def _leaves(node: fx.Node) -> list[Any]:
-    found: list[Any] = []
-    fx.node.map_aggregate((node.args, node.kwargs), found.append)
-    return found
+    leaves: list[Any] = []
+    fx.node.map_aggregate((node.args, node.kwargs), leaves.append)
+    return leaves
 
 
-def _write_where_it_is_seen(graph: fx.Graph) -> None:
+def _restore_in_place_writes(graph: fx.Graph) -> None:
     """Turn `a += b` into an in-place op if the tensor is read later under another name.
 
     Names of one tensor form a tree: a view, or a written value, is below its source.

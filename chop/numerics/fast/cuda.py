@@ -324,8 +324,8 @@ def _round_long_rows(
         sums = torch.zeros(2, rows, dtype=torch.int64, device=x.device)
         up = lift(columns)
         _kernels().add_up[(rows * parts,)](x, largest, border, *sums, columns, parts, up, **size)
-        found = sums[1].clamp(min=1) if count is None else count
-        return mean_of(sums[0], found, largest.view(torch.float32), up)
+        divisor = sums[1].clamp(min=1) if count is None else count
+        return mean_of(sums[0], divisor, largest.view(torch.float32), up)
 
     first = torch.full((rows,), share, device=x.device)
     if mean:

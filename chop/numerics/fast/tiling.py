@@ -16,11 +16,11 @@ def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0)
     two dimensions but not those before them, such as the filters of a convolution or the batch of a
     matrix product. Blocks never span the first `batch_dims` dimensions.
     """
-    given = [1] * (len(shape) - max(2, len(sizes))) + [-1] * (2 - len(sizes)) + list(sizes)
-    given = given[len(given) - len(shape) :]
+    aligned = [1] * (len(shape) - max(2, len(sizes))) + [-1] * (2 - len(sizes)) + list(sizes)
+    aligned = aligned[len(aligned) - len(shape) :]
     return [
         1 if i < batch_dims else dim if size == -1 else min(size, dim)
-        for i, (size, dim) in enumerate(zip(given, shape, strict=True))
+        for i, (size, dim) in enumerate(zip(aligned, shape, strict=True))
     ]
 
 
@@ -46,11 +46,11 @@ def tiling(shape: Sequence[int], block: Sequence[int]) -> Tiling | None:
     for dim, size in zip(shape, block, strict=True):
         if dim == 1:
             continue
-        before = joined[-1] if joined else (1, 1)
+        previous = joined[-1] if joined else (1, 1)
         if size == dim:
-            joined[-1:] = [(before[0] * dim, before[1] * dim)]
-        elif before[1] == 1 and dim % size == 0:
-            joined[-1:] = [(before[0] * dim, size)]
+            joined[-1:] = [(previous[0] * dim, previous[1] * dim)]
+        elif previous[1] == 1 and dim % size == 0:
+            joined[-1:] = [(previous[0] * dim, size)]
         else:
             joined.append((dim, size))
     joined = [(1, 1)] * (3 - len(joined)) + joined

@@ -72,11 +72,11 @@ def _tile(
     row = (part // parts_n) * ROWS + tl.arange(0, BM)[:, None, None]
     g = group + tl.arange(0, G)
     column = (part % parts_n) * BN + tl.arange(0, BN)[None, None, :]
-    there = column < block_n
+    inside = column < block_n
     column += g[None, :, None] * block_n
-    there = there & (column < n)
+    inside = inside & (column < n)
     at = ((row_block // blocks_m) * m + top + row) * n + column
-    return at, row, tl.minimum(block_m, m - top), there, row_block * blocks_n + g, g < blocks_n
+    return at, row, tl.minimum(block_m, m - top), inside, row_block * blocks_n + g, g < blocks_n
 
 
 @triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n"])
@@ -87,13 +87,13 @@ def round_blocks(
     BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """`RULE` per block. Blocks larger than a tile (not WHOLE) read their largest from memory."""
-    at, row, rows, there, block, real = _tile(
+    at, row, rows, inside, block, real = _tile(
         m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, BM, G, BN
     )
     if EVEN:
         x = tl.load(x_ptr + at).to(tl.float32)
     else:
-        x = tl.load(x_ptr + at, mask=there & (row < rows), other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=inside & (row < rows), other=0.0).to(tl.float32)
     if WHOLE:
         largest = tl.max(tl.max(_magnitudes(x), axis=2), axis=0)
     else:
@@ -102,7 +102,7 @@ def round_blocks(
     if EVEN:
         tl.store(y_ptr + at, y)
     else:
-        tl.store(y_ptr + at, y, mask=there & (row < rows))
+        tl.store(y_ptr + at, y, mask=inside & (row < rows))
 
 
 @triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n"])
@@ -112,7 +112,7 @@ def find_largest(
     BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """The largest magnitude of each block that is larger than a tile."""
-    at, row, rows, there, block, real = _tile(
+    at, row, rows, inside, block, real = _tile(
         m, n, block_m, block_n, groups_n, parts_m, parts_n, BM * STEPS, BM, G, BN
     )
     most = tl.zeros([BM, G, BN], tl.float32)
@@ -120,7 +120,7 @@ def find_largest(
         if EVEN:
             x = tl.load(x_ptr + at)
         else:
-            x = tl.load(x_ptr + at, mask=there & (row < rows), other=0.0)
+            x = tl.load(x_ptr + at, mask=inside & (row < rows), other=0.0)
         most = tl.maximum(most, _magnitudes(x.to(tl.float32)))
         at += BM * n
         row += BM
@@ -129,13 +129,13 @@ def find_largest(
 
 
 @triton.jit
-def _piece(x_ptr, at, there, EVEN: tl.constexpr, KEEP: tl.constexpr):
+def _piece(x_ptr, at, inside, EVEN: tl.constexpr, KEEP: tl.constexpr):
     """Load a piece; with KEEP it will be read again from the cache."""
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     if EVEN:
         x = tl.load(x_ptr + at, eviction_policy=policy)
     else:
-        x = tl.load(x_ptr + at, mask=there, other=0.0, eviction_policy=policy)
+        x = tl.load(x_ptr + at, mask=inside, other=0.0, eviction_policy=policy)
     return x.to(tl.float32)
 
 
@@ -152,17 +152,17 @@ def round_vectors(
     column = tl.arange(0, C)
     a = tl.zeros([C], tl.float32)
     for i in range(0, columns, C):
-        there = i + column < columns
-        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i + column, there, EVEN, True)))
+        inside = i + column < columns
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i + column, inside, EVEN, True)))
     largest = tl.max(a, axis=0, keep_dims=True)
     for i in range(0, columns, C):
-        at, there = start + i + column, i + column < columns
-        x = _piece(x_ptr, at, there, EVEN, False)
+        at, inside = start + i + column, i + column < columns
+        x = _piece(x_ptr, at, inside, EVEN, False)
         y = _cast(RULE(x, largest, p0, p1, p2, p3, p4), most, y_ptr)
         if EVEN:
             tl.store(y_ptr + at, y)
         else:
-            tl.store(y_ptr + at, y, mask=there)
+            tl.store(y_ptr + at, y, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -182,39 +182,39 @@ def round_rows(
     real = row < rows
     a = tl.zeros([R, C], tl.float32)
     for i in range(0, columns, C):
-        there = real & (i + column < columns)
-        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i, there, EVEN, True)))
+        inside = real & (i + column < columns)
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i, inside, EVEN, True)))
     largest = tl.max(a, axis=1, keep_dims=True)
     first = tl.zeros_like(largest) + share
     second = tl.zeros_like(largest) + 1.0
     if MEAN:
         total = tl.zeros([R, C], tl.int64)
         for i in range(0, columns, C):
-            there = real & (i + column < columns)
-            x = _piece(x_ptr, start + i, there, EVEN, True)
+            inside = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, inside, EVEN, True)
             total += _parts(_magnitudes(x), largest, lift)
         total = tl.sum(total, axis=1, keep_dims=True)
         first = share * _mean(total, columns, largest, unlift)
     if BEYOND:
-        found = tl.zeros([R, C], tl.int64)
+        magnitude_sum = tl.zeros([R, C], tl.int64)
         counts = tl.zeros([R, C], tl.int32)
         for i in range(0, columns, C):
-            there = real & (i + column < columns)
-            x = _piece(x_ptr, start + i, there, EVEN, True)
+            inside = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, inside, EVEN, True)
             beyond = tl.abs(x) > first
-            found += _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
+            magnitude_sum += _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
             counts += beyond.to(tl.int32)
-        found = tl.sum(found, axis=1, keep_dims=True)
+        magnitude_sum = tl.sum(magnitude_sum, axis=1, keep_dims=True)
         count = tl.sum(counts, axis=1, keep_dims=True)
-        second = _mean(found, tl.maximum(count, 1), largest, unlift)
+        second = _mean(magnitude_sum, tl.maximum(count, 1), largest, unlift)
     for i in range(0, columns, C):
-        there = real & (i + column < columns)
-        x = _piece(x_ptr, start + i, there, EVEN, False)
+        inside = real & (i + column < columns)
+        x = _piece(x_ptr, start + i, inside, EVEN, False)
         y = _cast(RULE(x, first, second, p), most, y_ptr)
         if EVEN:
             tl.store(y_ptr + start + i, y)
         else:
-            tl.store(y_ptr + start + i, y, mask=there)
+            tl.store(y_ptr + start + i, y, mask=inside)
 
 
 @triton.jit
@@ -232,12 +232,12 @@ def add_up(
     EVEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """For rows longer than a tile: sum and count of the magnitudes beyond a border."""
-    row, at, there = _part_of_row(columns, parts, SIZE)
-    x = _piece(x_ptr, at, there, EVEN, False)
+    row, at, inside = _part_of_row(columns, parts, SIZE)
+    x = _piece(x_ptr, at, inside, EVEN, False)
     largest = _float(tl.load(largest_ptr + row))
     beyond = tl.abs(x) > tl.load(border_ptr + row)
-    found = _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
-    tl.atomic_add(total_ptr + row, tl.sum(found, axis=0))
+    magnitudes = _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
+    tl.atomic_add(total_ptr + row, tl.sum(magnitudes, axis=0))
     tl.atomic_add(count_ptr + row, tl.sum(beyond.to(tl.int32), axis=0).to(tl.int64))
 
 
@@ -247,11 +247,11 @@ def round_long_rows(
     RULE: tl.constexpr, BEYOND: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """`RULE` with precomputed statistics."""
-    row, at, there = _part_of_row(columns, parts, SIZE)
-    x = _piece(x_ptr, at, there, EVEN, False)
+    row, at, inside = _part_of_row(columns, parts, SIZE)
+    x = _piece(x_ptr, at, inside, EVEN, False)
     second = tl.load(second_ptr + row) if BEYOND else 1.0
     y = _cast(RULE(x, tl.load(first_ptr + row), second, p), most, y_ptr)
     if EVEN:
         tl.store(y_ptr + at, y)
     else:
-        tl.store(y_ptr + at, y, mask=there)
+        tl.store(y_ptr + at, y, mask=inside)

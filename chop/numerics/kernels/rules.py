@@ -135,8 +135,8 @@ def minifloat_wide(x, reach, largest, beyond, lowest, fraction):
 
 @triton.jit
 def _signed_power(x, a, zero):
-    kept = (x != x) | ((x == 0) & (zero != 0))
-    return tl.where(kept, x, tl.where(x < 0, -a, a))
+    unchanged = (x != x) | ((x == 0) & (zero != 0))
+    return tl.where(unchanged, x, tl.where(x < 0, -a, a))
 
 
 @triton.jit
@@ -169,14 +169,14 @@ def ternary(x, border, p1, p2, p3, p4):
 def residual(x, levels, total, p2, p3, p4):
     """In units of the smallest level, so that sums are exact integers."""
     rest = x * total
-    found = tl.zeros_like(x)
+    total_signs = tl.zeros_like(x)
     part = levels
     while part > 0:
         taken = tl.where(rest > 0, part, tl.where(rest < 0, -part, 0.0))
-        found += taken
+        total_signs += taken
         rest -= taken
         part -= 1
-    return tl.where(x == x, tl.div_rn(found, total), x)
+    return tl.where(x == x, tl.div_rn(total_signs, total), x)
 
 
 # --- blocks: rule(x, largest magnitude of the block, p0, p1, p2, p3, p4) --------------------------

@@ -46,21 +46,21 @@ def quantize_module_transform_pass(
     rest = node_config("default", default) if default is not None else None
     layers = _layers(module)
     _check_keys(by, configs, layers)
-    made: dict[int, tuple[str, dict[str, Any] | None, nn.Module | None]] = {}
+    done: dict[int, tuple[str, dict[str, Any] | None, nn.Module | None]] = {}
     for name, layer in layers.items():
         key = _key(by, configs, name, layer)
         config = configs[key] if key is not None else rest
         if config is not None and config["name"] is None:
             config = None
-        if id(layer) not in made:  # a layer under two names is quantized once
-            made[id(layer)] = name, config, _made(name, layer, config)
-        first, theirs, _ = made[id(layer)]
+        if id(layer) not in done:  # a layer under two names is quantized once
+            done[id(layer)] = name, config, _quantized_layer(name, layer, config)
+        first, theirs, _ = done[id(layer)]
         if theirs != config:
             raise PassArgsError(
                 f"module pass 'quantize': {first!r} and {name!r} are the same layer; "
                 f"give them the same config"
             )
-    changed = {name: new for name, m in layers.items() if (new := made[id(m)][2]) is not None}
+    changed = {name: new for name, m in layers.items() if (new := done[id(m)][2]) is not None}
     for name, new in changed.items():
         if name:
             deepsetattr(module, name, new)
@@ -104,7 +104,9 @@ def _forbid_fast_paths(module: nn.Module) -> None:
             parent.use_nested_tensor = False
 
 
-def _made(name: str, layer: nn.Module, config: dict[str, Any] | None) -> nn.Module | None:
+def _quantized_layer(
+    name: str, layer: nn.Module, config: dict[str, Any] | None
+) -> nn.Module | None:
     if config is None:
         return None
     try:

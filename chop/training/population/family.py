@@ -294,7 +294,7 @@ def _float_class(module: nn.Module, name: str) -> type[nn.Module]:
     if not isinstance(module, Quantized):
         return cls  # type: ignore[no-any-return]
     usual = LAYERS.get(module.float_class)
-    if usual is None or module._own_ways or cls.forward is not usual.forward:
+    if usual is None or module._overrides_rounding or cls.forward is not usual.forward:
         raise Unfit(f"{name} is a {cls.__name__}, which does more than round its operands")
     return module.float_class
 
@@ -312,7 +312,7 @@ def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
                 f"{name} rounds {operand} stochastically, which would draw different "
                 f"random numbers than alone"
             )
-        if not (fmt._rounds_as_all_do() or isinstance(fmt, Float)):
+        if not (fmt._uses_common_rounding() or isinstance(fmt, Float)):
             raise Unfit(f"{name} rounds {operand} in a way of its own, {fmt.name}")
 
 

@@ -311,7 +311,7 @@ CLASSES = [
     "torch.nn.utils.parametrize:ParametrizationList",
     "torch.ao.nn.quantized.modules.linear:Linear",
     "torch.fx.graph_module:GraphModule",
-    "chop.passes.graph.analysis.run:_Lent",
+    "chop.passes.graph.analysis.run:_InterpretedModule",
     "chop.models.toy:nn.Linear",
     "chop.models.toy:torch",
     "chop.models.toy:__builtins__",

@@ -54,8 +54,8 @@ def verify_hardware_metadata_analysis_pass(graph: MaseGraph, *, strict: bool = F
 
 
 def _verify(graph: MaseGraph, strict: bool, *checks: Check) -> Problems:
-    found = {node.name: [p for check in checks for p in check(node)] for node in graph.nodes}
-    problems = {name: texts for name, texts in found.items() if texts}
+    by_node = {node.name: [p for check in checks for p in check(node)] for node in graph.nodes}
+    problems = {name: texts for name, texts in by_node.items() if texts}
     if problems and strict:
         name, texts = next(iter(problems.items()))
         more = f" (and {len(problems) - 1} more nodes)" if len(problems) > 1 else ""
@@ -94,12 +94,12 @@ def _op(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
     mase_type, mase_op = meta.common.mase_type, meta.common.mase_op
     if mase_type not in MASE_TYPES:
         yield f"mase_type {mase_type!r} is not one of {', '.join(MASE_TYPES)}"
-    found = identify(node, meta.module)
+    op = identify(node, meta.module)
     patched = mase_type == "patched_func" and (
-        found.name.startswith("user_defined") or isinstance(meta.module, _patched_layers(meta))
+        op.name.startswith("user_defined") or isinstance(meta.module, _patched_layers(meta))
     )
-    if not patched and (mase_op, mase_type) != (found.name, found.mase_type):
-        yield f"is recorded as {mase_type}/{mase_op}, but it is {found.mase_type}/{found.name}"
+    if not patched and (mase_op, mase_type) != (op.name, op.mase_type):
+        yield f"is recorded as {mase_type}/{mase_op}, but it is {op.mase_type}/{op.name}"
 
 
 def _patched_layers(meta: MaseMetadata) -> tuple[type, ...]:
@@ -120,40 +120,40 @@ def _edges(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
     """Check that each tensor that a node takes is recorded as its producer records it."""
     args, kwargs = fx.node.map_arg(node.args, _known), fx.node.map_arg(node.kwargs, _known)
     if node.op == "output":
-        given = {f"data_out_{i}": leaf for i, leaf in enumerate(flatten(args[0]))}
-        yield from _differences(meta.common.results, Operands(given))
+        actual = {f"data_out_{i}": leaf for i, leaf in enumerate(flatten(args[0]))}
+        yield from _differences(meta.common.results, Operands(actual))
     if node.op in ("call_module", "call_function", "call_method"):
-        given = bind_operands(node, identify(node, meta.module), meta.module, args, kwargs)
-        own = dict(meta.module.named_parameters()) if meta.module is not None else {}
-        noted = {name: arg for name, arg in meta.common.args.items() if name not in own}
-        yield from _differences(Operands(noted), Operands(given))
-        for name in noted.keys() & given.keys():
-            if _differ(noted[name], given[name]):
-                yield f"takes {name!r} = {given[name]!r}, but {noted[name]!r} is recorded"
+        actual = bind_operands(node, identify(node, meta.module), meta.module, args, kwargs)
+        parameters = dict(meta.module.named_parameters()) if meta.module is not None else {}
+        recorded = {name: arg for name, arg in meta.common.args.items() if name not in parameters}
+        yield from _differences(Operands(recorded), Operands(actual))
+        for name in recorded.keys() & actual.keys():
+            if _differ(recorded[name], actual[name]):
+                yield f"takes {name!r} = {actual[name]!r}, but {recorded[name]!r} is recorded"
 
 
 def _differences(noting: Operands, giving: Operands) -> Iterator[str]:
-    noted, given = dict(noting.tensors()), dict(giving.tensors())
-    for name in noted.keys() - given.keys():
+    recorded, actual = dict(noting.tensors()), dict(giving.tensors())
+    for name in recorded.keys() - actual.keys():
         yield f"does not take the tensor {name!r} that is recorded"
-    for name, produced in given.items():
-        if name not in noted:
+    for name, produced in actual.items():
+        if name not in recorded:
             yield f"takes a tensor {name!r} that is not recorded"
             continue
         for key in ("shape", "torch_dtype"):
-            ours, theirs, whose = noted[name].get(key), produced.get(key), produced["given_by"]
+            ours, theirs, source = recorded[name].get(key), produced.get(key), produced["given_by"]
             if ours != theirs:
-                yield f"takes {name!r} with {key} {ours}, but {whose!r} gives {theirs}"
+                yield f"takes {name!r} with {key} {ours}, but {source!r} gives {theirs}"
 
 
-def _differ(noted: Any, given: Any) -> bool:
+def _differ(recorded: Any, actual: Any) -> bool:
     """Whether two plain values differ; a list equals a tuple with the same items."""
-    if isinstance(noted, TensorMeta) or isinstance(given, TensorMeta):
+    if isinstance(recorded, TensorMeta) or isinstance(actual, TensorMeta):
         return False
-    if isinstance(noted, list | tuple) and isinstance(given, list | tuple):
-        return len(noted) != len(given) or any(map(_differ, noted, given))
+    if isinstance(recorded, list | tuple) and isinstance(actual, list | tuple):
+        return len(recorded) != len(actual) or any(map(_differ, recorded, actual))
     try:
-        return bool(noted != given)
+        return bool(recorded != actual)
     except (TypeError, ValueError, RuntimeError):  # some values cannot be compared
         return False
 
@@ -170,8 +170,8 @@ def _owned(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
         )
 
 
-def _shape(what: str, tensor: Any, noted: Any) -> Iterator[str]:
-    shape = noted.get("shape") if isinstance(noted, TensorMeta) else None
+def _shape(what: str, tensor: Any, recorded: Any) -> Iterator[str]:
+    shape = recorded.get("shape") if isinstance(recorded, TensorMeta) else None
     if isinstance(tensor, Tensor) and shape != list(tensor.shape):
         yield f"{what} has shape {list(tensor.shape)}, but {shape} is recorded"
 
@@ -195,16 +195,16 @@ def _software(node: fx.Node) -> Iterator[str]:
     meta = mase(node)
     for part in ("args", "results"):
         operands: Operands = meta.common.get(part, Operands())
-        noted = meta.software.get(part, {})
-        for name, entry in noted.items():
+        recorded = meta.software.get(part, {})
+        for name, entry in recorded.items():
             if "stat" not in entry:
                 yield f"software {part} {name!r} has no stat"
         if node.op == "output":
             continue  # its common arguments are empty
         for name, _ in operands.tensors():
-            if name not in noted:
+            if name not in recorded:
                 yield f"software {part} lacks {name!r}"
-        for name in noted.keys() - operands.keys() - _buffer_names(node):
+        for name in recorded.keys() - operands.keys() - _buffer_names(node):
             yield f"software {part} has {name!r}, which the node does not have"
 
 
@@ -235,8 +235,8 @@ def _hardware(node: fx.Node) -> Iterator[str]:
         expected = dict(verilog_params(common, hardware.parallelism))
         for name in expected.keys() | params.keys():
             if params.get(name) != expected.get(name):
-                noted, right = params.get(name), expected.get(name)
-                yield f"verilog_param {name} = {noted}, but common metadata says {right}"
+                recorded, correct = params.get(name), expected.get(name)
+                yield f"verilog_param {name} = {recorded}, but common metadata says {correct}"
 
 
 def _unique_verilog_names(graph: MaseGraph) -> Check:

@@ -35,7 +35,7 @@ def describe(
     inputs = input_values(graph, dummy_in, "dummy_in")
     run = _Annotate(graph, keep_values, on_meta)
     try:
-        run.run_untouched(inputs)
+        run.run_unchanged(inputs)
     except RunError as error:
         raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
     for node, common in run.found.items():
@@ -54,8 +54,8 @@ class _Snapshots:
 
     def of(self, x: Tensor) -> Tensor:
         version = None if x.is_inference() else x._version  # inference tensors do not count changes
-        source, seen, clone = self._seen.get(id(x), (None, None, None))
-        if source is not None and source() is x and seen == version and clone is not None:
+        source, seen_version, clone = self._seen.get(id(x), (None, None, None))
+        if source is not None and source() is x and seen_version == version and clone is not None:
             return clone
         clone = x.detach().clone()
         if version is not None:

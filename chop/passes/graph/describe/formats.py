@@ -67,8 +67,10 @@ def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dic
     if function is None:
         return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
     number = itertools.count()
-    given = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
-    tensors = [name for name, value in given if isinstance(value, fx.Node) and _is_tensor(value)]
+    arguments = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
+    tensors = [
+        name for name, value in arguments if isinstance(value, fx.Node) and _is_tensor(value)
+    ]
     return {
         name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
         for name in tensors

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.tracer import attributes_kept
+from chop.ir.graph.tracer import attributes_restored
 from chop.memory import OutOfMemory, memory_for
 from chop.passes.base import PassArgsError
 from chop.registry import unknown
@@ -39,7 +39,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def kept_random_state(model: nn.Module) -> Iterator[None]:
+def restored_random_state(model: nn.Module) -> Iterator[None]:
     """Restore the random state on exit, so that numbers drawn inside have no effect outside."""
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
     with torch.random.fork_rng(devices=sorted(device.index for device in devices)):
@@ -62,18 +62,20 @@ class GraphRunner(fx.Interpreter):
         self.extra_traceback = False
         self.on_meta = on_meta
 
-    def run_untouched(self, inputs: Sequence[Any]) -> Any:
+    def run_unchanged(self, inputs: Sequence[Any]) -> Any:
         model = self.module
         device = torch.device("meta") if self.on_meta else nullcontext()
         with (
             torch.no_grad(),
-            attributes_kept(model),
+            attributes_restored(model),
             evaluation_mode(model),
-            kept_random_state(model) if self.keep_random_state else nullcontext(),
+            restored_random_state(model) if self.keep_random_state else nullcontext(),
             device,
         ):
             return torch.func.functional_call(
-                _Lent(model, self.run), self._stand_ins(), tuple(self._copied(x) for x in inputs)
+                _InterpretedModule(model, self.run),
+                self._stand_ins(),
+                tuple(self._copied(x) for x in inputs),
             )
 
     def _stand_ins(self) -> dict[str, Tensor]:
@@ -108,7 +110,7 @@ class GraphRunner(fx.Interpreter):
 
     def _explain(self, node: fx.Node, error: Exception) -> str:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        given = ", ".join(
+        inputs = ", ".join(
             f"{source.name} = {_shape(self.env[source])}" for source in node.all_input_nodes
         )
         absent = [
@@ -124,12 +126,12 @@ class GraphRunner(fx.Interpreter):
             fix = f"give {', '.join(absent)} a value, or MaseGraph(model, cf_args={{{frozen}}})"
         what = getattr(node.target, "__name__", node.target)
         return (
-            f"node {node.name!r} ({node.op} {what}) failed{given and ' on ' + given}: "
+            f"node {node.name!r} ({node.op} {what}) failed{inputs and ' on ' + inputs}: "
             f"{reason}; {fix}"
         )
 
 
-class _Lent(nn.Module):
+class _InterpretedModule(nn.Module):
     """An interpreted model as a module, so that functional_call can replace its tensors."""
 
     def __init__(self, model: nn.Module, run: Callable[..., Any]) -> None:
@@ -151,20 +153,20 @@ def input_name(node: fx.Node) -> str:
     return str(node.target).lstrip("*")
 
 
-def input_values(graph: MaseGraph, given: Mapping[str, Any], option: str) -> list[Any]:
-    """A value for each input of the model: from `given`, its `additional_inputs`, or its default.
+def input_values(graph: MaseGraph, values: Mapping[str, Any], option: str) -> list[Any]:
+    """A value for each input of the model: from `values`, its `additional_inputs`, or its default.
 
-    `option` is the name of `given` for the user.
+    `option` is the name of `values` for the user.
     """
     names = [input_name(node) for node in graph.inputs]
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in names:
             raise PassArgsError(f"{option}: {unknown('input', name, names)}")
         if isinstance(value, np.ndarray):
             raise PassArgsError(
                 f"{option}: the input {name!r} is a numpy array; give torch.from_numpy(array)"
             )
-    known = {**getattr(graph.model, "additional_inputs", {}), **given}
+    known = {**getattr(graph.model, "additional_inputs", {}), **values}
     required = [input_name(n) for n in graph.inputs if not n.args and "*" not in str(n.target)]
     return [_value(node, known, required, option) for node in graph.inputs]
 

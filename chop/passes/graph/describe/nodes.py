@@ -34,12 +34,12 @@ def load_arg(a: Any, env: Mapping[str, Any]) -> Any:
 
 def fetch_attr(mod: nn.Module, target: str) -> Any:
     """Return the attribute of `mod` with the dotted name `target`."""
-    found: Any = mod
+    value: Any = mod
     for i, part in enumerate(parts := target.split(".")):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise RuntimeError(f"{type(mod).__name__} has no {'.'.join(parts[: i + 1])!r}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def match_and_filter(name: str, funcs: Iterable[str]) -> tuple[bool, str | None]:
@@ -49,8 +49,8 @@ def match_and_filter(name: str, funcs: Iterable[str]) -> tuple[bool, str | None]
     ((True, 'add'), (False, None))
     """
     stem = re.sub(r"_\d+$", "", name)
-    found = next((func for func in funcs if func in (name, stem)), None)
-    return found is not None, found
+    match = next((func for func in funcs if func in (name, stem)), None)
+    return match is not None, match
 
 
 def get_input_nodes(fx_graph: fx.Graph) -> list[fx.Node]:
@@ -83,8 +83,8 @@ def last_computing(graph: MaseGraph) -> list[fx.Node]:
 def outer_nodes(graph: MaseGraph) -> set[fx.Node]:
     """The nodes before the first and after the last nodes that compute."""
     inputs, outputs = get_input_nodes(graph.fx_graph), get_output_nodes(graph.fx_graph)
-    before = _frontier(graph, inputs, lambda node: list(node.users))[1]
-    return before | _frontier(graph, outputs, lambda node: node.all_input_nodes)[1]
+    first = _frontier(graph, inputs, lambda node: list(node.users))[1]
+    return first | _frontier(graph, outputs, lambda node: node.all_input_nodes)[1]
 
 
 def _frontier(

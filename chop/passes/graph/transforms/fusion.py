@@ -109,15 +109,15 @@ def _norm(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
 
 def _as_layer(graph: MaseGraph, node: fx.Node) -> _BatchNorm | None:
     """The eval-mode norm of an F.batch_norm call, or None if its tensors are not the model's."""
-    given = NORM_SIGNATURE.bind(*node.args, **node.kwargs).arguments
-    tensors: dict[str, Any] = {name: given.get(name) for name in TENSORS}
+    arguments = NORM_SIGNATURE.bind(*node.args, **node.kwargs).arguments
+    tensors: dict[str, Any] = {name: arguments.get(name) for name in TENSORS}
     read = [t for t in tensors.values() if t is not None]
     if not all(isinstance(t, fx.Node) and t.op == "get_attr" for t in read):
         return None
     values = {name: t and fetch_attr(graph.model, str(t.target)) for name, t in tensors.items()}
-    if given.get("training") is True or values["running_mean"] is None:
+    if arguments.get("training") is True or values["running_mean"] is None:
         return None  # it normalises by the statistics of each batch
-    norm = nn.BatchNorm1d(len(values["running_mean"]), eps=given.get("eps", 1e-5), affine=False)
+    norm = nn.BatchNorm1d(len(values["running_mean"]), eps=arguments.get("eps", 1e-5), affine=False)
     norm.running_mean, norm.running_var = values["running_mean"], values["running_var"]
     norm.register_parameter("weight", _parameter(values["weight"]))
     norm.register_parameter("bias", _parameter(values["bias"]))
@@ -192,11 +192,11 @@ def _fused(layer: nn.Module, norm: nn.Module | None) -> nn.Module | None:
         return None
     weight, bias = fused_parameters(layer, norm)
     new = own_copy(layer)
-    kept = layer.weight.requires_grad
-    had = layer.bias.requires_grad if layer.bias is not None else kept
+    trainable = layer.weight.requires_grad
+    had = layer.bias.requires_grad if layer.bias is not None else trainable
     new.register_parameter("bias", nn.Parameter(bias, requires_grad=had))
     if not parametrize.is_parametrized(layer, "weight"):
-        new.register_parameter("weight", nn.Parameter(weight, requires_grad=kept))
+        new.register_parameter("weight", nn.Parameter(weight, requires_grad=trainable))
         return new
     return new if _set_parametrized(new, weight) else None
 

@@ -78,14 +78,16 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
 
 def _groups(graph: MaseGraph) -> Groups:
     """The nodes of each call of a module, by its dotted name, except calls of a single node."""
-    found: Groups = {}
+    groups: Groups = {}
     for node in graph.nodes:
         if node.op == "get_attr":  # read again wherever it is needed
             continue
         for call, (name, _) in node.meta.get(STACK, {}).items():
             if name and not (node.op == "call_module" and name == node.target):
-                found.setdefault(name, {}).setdefault(call, []).append(node)
-    return {name: calls for name, calls in found.items() if any(len(c) > 1 for c in calls.values())}
+                groups.setdefault(name, {}).setdefault(call, []).append(node)
+    return {
+        name: calls for name, calls in groups.items() if any(len(c) > 1 for c in calls.values())
+    }
 
 
 def _innermost(groups: Groups) -> list[str]:
@@ -124,12 +126,12 @@ def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _SubgraphPart | 
 
 def _inside(graph: MaseGraph) -> dict[str, list[fx.Node]]:
     """Each module -> the nodes that call or read anything inside it."""
-    found: dict[str, list[fx.Node]] = {}
+    nodes_in: dict[str, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.op in ("call_module", "get_attr"):
             for outer in outer_names(str(node.target)):
-                found.setdefault(outer, []).append(node)
-    return found
+                nodes_in.setdefault(outer, []).append(node)
+    return nodes_in
 
 
 def _why_not(

@@ -88,21 +88,23 @@ class LogicNets(Neurons):
         cls, configs: Mapping[fx.Node, dict[str, Any]], graph: MaseGraph, baseline: MaseGraph
     ) -> dict[fx.Node, dict[str, Any]]:
         """Add to configs without them the names of the norm and activation after each node."""
-        here, there = called_once(graph), called_once(baseline)
-        found = dict(configs)
+        here, originals = called_once(graph), called_once(baseline)
+        completed = dict(configs)
         for node, config in configs.items():
             if any(config.get(key) for key in AROUND) or node.name not in here:
                 continue  # a layer that is called more than once cannot be merged
-            if node.name not in there:
+            if node.name not in originals:
                 raise ValueError(
                     f"the baseline graph has no layer {node.name!r} that is called once; "
                     f"give the baseline of this graph, or none"
                 )
-            names = [n.name for n in _followers(cls.norm, there[node.name], baseline, there)]
+            names = [
+                n.name for n in _followers(cls.norm, originals[node.name], baseline, originals)
+            ]
             followers = _same_followers(node, names, here)
             able = itertools.takewhile(lambda n: is_rows(graph, n), followers)
-            found[node] = {**config, AROUND[1]: [n.name for n in able]}
-        return found
+            completed[node] = {**config, AROUND[1]: [n.name for n in able]}
+        return completed
 
     def configure(self, config: Mapping[str, Any]) -> Self:
         """Apply the config's formats, and derive each neuron's inputs from nonzero weights."""
@@ -110,12 +112,12 @@ class LogicNets(Neurons):
         self.check_config(config)
         self._take(config)
         weight = self.weight.detach().flatten(1)
-        seen = _largest(weight, config.get("fan_in") or self.num_inputs)
-        self._check_size(seen.sum(1))
-        width = max(1, int(seen.sum(1).max()))
-        order = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+        connected = _largest(weight, config.get("fan_in") or self.num_inputs)
+        self._check_size(connected.sum(1))
+        width = max(1, int(connected.sum(1).max()))
+        order = connected.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         self.register_buffer("indices", order)
-        self.register_buffer("valid", seen.gather(1, order))
+        self.register_buffer("valid", connected.gather(1, order))
         self.is_lut_inference, self.is_fused = True, False
         self.input_layers, self.output_layers = nn.ModuleList(), nn.ModuleList()
         return self
@@ -127,8 +129,8 @@ class LogicNets(Neurons):
         self._check_size(torch.tensor([self.fan_in]))
 
     def _take(self, config: Mapping[str, Any]) -> None:
-        found = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
-        self.formats: dict[str, NumberFormat] = {o: f for o, f in found.items() if f is not None}
+        formats = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
+        self.formats: dict[str, NumberFormat] = {o: f for o, f in formats.items() if f is not None}
         self.config, self._kept = config, {}
         self._drop_tables()
 
@@ -212,8 +214,8 @@ class LogicNets(Neurons):
         for i, column in enumerate(self.seen_inputs().unbind(1)):
             digit = codes[:, column] * self.valid[:, i]
             index = index + (digit << (i * self.input_format.width))
-        found = self.tables.view(-1)[index]
-        return self.from_rows(self._values(found, self.output_format, x.dtype), x)
+        results = self.tables.view(-1)[index]
+        return self.from_rows(self._values(results, self.output_format, x.dtype), x)
 
     def seen_inputs(self) -> Tensor:
         """[out, fan_in]: positions in a row of the inputs that each neuron sees."""
@@ -272,8 +274,8 @@ class LogicNets(Neurons):
                 entries = torch.arange(start, min(start + step, rows), device=tables.device)
                 digits = [(entries >> (i * width)) & (2**width - 1) for i in range(self.fan_in)]
                 columns = [self.decode(d)[:, None].expand(-1, self.num_neurons) for d in digits]
-                found = _codes(self._neurons(columns), self.output_format)
-                tables[:, entries] = found.T.to(torch.int32)
+                codes = _codes(self._neurons(columns), self.output_format)
+                tables[:, entries] = codes.T.to(torch.int32)
             self._made_from = [t.detach().clone() for t in self._sources()]
         for module, mode in training.items():
             module.training = mode
@@ -296,20 +298,23 @@ class LogicNets(Neurons):
     def neuron_truth_tables(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """For each neuron: its inputs, all rows of input codes, results as values and as codes."""
         self._refresh_tables()
-        width, places, found = self.input_format.width, self.seen_inputs(), []
+        width, places, tables = self.input_format.width, self.seen_inputs(), []
         for neuron in range(self.num_neurons):
-            seen = places[neuron, self.valid[neuron]]
-            entries = torch.arange(2 ** (width * len(seen)), device=seen.device)
-            digits = [(entries >> (i * width)) & (2**width - 1) for i in range(len(seen))]
+            inputs = places[neuron, self.valid[neuron]]
+            entries = torch.arange(2 ** (width * len(inputs)), device=inputs.device)
+            digits = [(entries >> (i * width)) & (2**width - 1) for i in range(len(inputs))]
             rows = torch.stack(digits, 1) if digits else entries[:, None][:, :0]
             codes = self.tables[neuron, : len(entries)]
             values = self._values(codes, self.output_format, self.weight.dtype)
-            found.append((seen, rows, values, codes))
-        return found
+            tables.append((inputs, rows, values, codes))
+        return tables
 
     def __getstate__(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"tables": torch.empty(0, dtype=torch.int32), "_made_from": []}
-        return super().__getstate__() | made
+        emptied: dict[str, Any] = {
+            "tables": torch.empty(0, dtype=torch.int32),
+            "_made_from": [],
+        }
+        return super().__getstate__() | emptied
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, fan_in={self.fan_in}, bits={self.input_format.width}"
@@ -382,8 +387,8 @@ def _codes(x: Tensor, fmt: Integer) -> Tensor:
 
 def _largest(weight: Tensor, count: int) -> Tensor:
     """Mark the weights of each row that are not zero and among its `count` largest."""
-    kept = weight.abs().argsort(dim=1, descending=True, stable=True)[:, :count]
-    return torch.zeros_like(weight, dtype=torch.bool).scatter_(1, kept, True) & (weight != 0)
+    columns = weight.abs().argsort(dim=1, descending=True, stable=True)[:, :count]
+    return torch.zeros_like(weight, dtype=torch.bool).scatter_(1, columns, True) & (weight != 0)
 
 
 def _applied(layer: nn.Module, x: Tensor) -> Tensor:

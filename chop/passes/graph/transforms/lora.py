@@ -105,8 +105,8 @@ class LoRALinear(Leaf, nn.Module):
             or parametrize.is_parametrized(base)
         ):
             raise ValueError(
-                f"its base is a {type(base).__name__}, whose weight would not stay what it is "
-                f"fused to; fuse before you quantize, and make masks permanent first"
+                f"its base is a {type(base).__name__}, which would change the "
+                f"fused weight; fuse before quantizing, and make masks permanent first"
             )
         new = own_copy(base)
         assert isinstance(new, nn.Linear)
@@ -167,8 +167,8 @@ def insert_lora_adapter_transform_pass(
     for layer, adapter in adapters.items():
         exchange(graph, callers[layer], adapter)
         for node in callers[layer]:
-            told = "Replaced node: %s, target: %s with LoRALinear module."
-            logger.info(told, node.name, node.target)
+            message = "Replaced node: %s, target: %s with LoRALinear module."
+            logger.info(message, node.name, node.target)
     finish(graph)
     return {"inserted": [node.name for layer in adapters for node in callers[layer]]}
 

@@ -75,10 +75,10 @@ class LUTNet(Neurons):
         self._check_size(weight)
         self.is_lut_inference = True
         self.register_buffer("pruning_masks", masks.to(weight.dtype))
-        seen = _seen_inputs(self.num_neurons, self.num_inputs, self.k).to(weight.device)
-        self.register_buffer("input_mask", seen.flatten())
-        kept = weight[masks != 0].abs()
-        gamma = kept.mean() if len(kept) else weight.new_ones(())
+        inputs = _seen_inputs(self.num_neurons, self.num_inputs, self.k).to(weight.device)
+        self.register_buffer("input_mask", inputs.flatten())
+        unmasked = weight[masks != 0].abs()
+        gamma = unmasked.mean() if len(unmasked) else weight.new_ones(())
         self.gamma = nn.Parameter(gamma.clone())
         parts = torch.arange(self.levels, 0, -1, dtype=weight.dtype, device=weight.device)
         self.means = nn.Parameter(parts / parts.sum())
@@ -106,14 +106,14 @@ class LUTNet(Neurons):
 
     def _weight_and_mask(self) -> tuple[Tensor, Tensor]:
         """Weight and mask, both [out, in]; the weight is unmasked, the mask goes to the tables."""
-        given = vars(self).pop("pruning_masks", None)  # of a layer that keeps its masks apart
+        mask = vars(self).pop("pruning_masks", None)  # of a layer that keeps its masks apart
         weight = self._parameters["weight"]
         assert weight is not None
         if "weight" in masks_of(self):
-            given = masks_of(self)["weight"]
+            mask = masks_of(self)["weight"]
             detach_mask(self, "weight")
         weights = weight.detach().flatten(1)
-        return weights, weights != 0 if given is None else given.flatten(1)
+        return weights, weights != 0 if mask is None else mask.flatten(1)
 
     def _check_size(self, weight: Tensor) -> None:
         if tuple(weight.shape) != (self.num_neurons, self.num_inputs):
@@ -132,14 +132,14 @@ class LUTNet(Neurons):
 
     def _tables_of(self, weight: Tensor) -> Tensor:
         """[out · in, 2^k]: the original product, plus those of further, pruned inputs."""
-        seen = self.input_mask.view(self.num_neurons, self.num_inputs, self.k)
-        weights = weight[:, None].expand(-1, self.num_inputs, -1).gather(2, seen)
-        weights[..., 1:] *= (self._mask_of(seen) == 0)[..., 1:]
+        inputs = self.input_mask.view(self.num_neurons, self.num_inputs, self.k)
+        weights = weight[:, None].expand(-1, self.num_inputs, -1).gather(2, inputs)
+        weights[..., 1:] *= (self._mask_of(inputs) == 0)[..., 1:]
         return (weights @ self.corners().T).flatten(0, 1)
 
-    def _mask_of(self, seen: Tensor) -> Tensor:
+    def _mask_of(self, inputs: Tensor) -> Tensor:
         masks: Tensor = self.pruning_masks[:, None].expand(-1, self.num_inputs, -1)
-        return masks.gather(2, seen)
+        return masks.gather(2, inputs)
 
     def corners(self) -> Tensor:
         """[2^k, k]: all sign combinations of k inputs; the last one changes fastest."""
@@ -173,8 +173,8 @@ class LUTNet(Neurons):
 
     def seen_inputs(self) -> Tensor:
         """[out · in, k]: positions in a row of the inputs that each table sees."""
-        seen = self.input_mask.view(self.num_neurons, -1)
-        return (seen + self.first_inputs()[:, None]).view(-1, self.k)
+        inputs = self.input_mask.view(self.num_neurons, -1)
+        return (inputs + self.first_inputs()[:, None]).view(-1, self.k)
 
     def table_values(self) -> Tensor:
         """[levels · out · in, 2^k]: entries of the tables, as signs if binarised."""
@@ -241,14 +241,14 @@ class Conv2dLUT(LUTNet, Conv2dNeurons):
         return super().rows(x)
 
 
-def _image_size(given: Any) -> tuple[int, int] | None:
+def _image_size(written: Any) -> tuple[int, int] | None:
     """Height and width from `data_in_dim`: a number for both, or two."""
-    if given is None:
+    if written is None:
         return None
-    size = tuple(given) if isinstance(given, list | tuple) else (given, given)
+    size = tuple(written) if isinstance(written, list | tuple) else (written, written)
     if len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
         raise ValueError(
-            f"data_in_dim is {given}; give a height and width of at least 1, or one number for both"
+            f"data_in_dim is {written}; give a height and width from 1, or one number for both"
         )
     return size
 
@@ -269,9 +269,9 @@ def _bipolar(x: Tensor) -> Tensor:
 def _seen_inputs(num_out: int, num_in: int, k: int) -> Tensor:
     """[out, in, k]: for each connection its own input, then k - 1 others, with a fixed seed."""
     generator = torch.Generator().manual_seed(0)  # independent of the global random state
-    own = torch.arange(num_in)[:, None]
+    original = torch.arange(num_in)[:, None]
     rows = []
     for _ in range(num_out):
         shifts = torch.rand(num_in, max(1, num_in - 1), generator=generator).argsort(1) + 1
-        rows.append(torch.cat([own, (own + shifts[:, : k - 1]) % num_in], 1))
+        rows.append(torch.cat([original, (original + shifts[:, : k - 1]) % num_in], 1))
     return torch.stack(rows)

@@ -24,11 +24,11 @@ from chop.passes.graph.describe.software import tensors_in
 
 def calls(graph: MaseGraph) -> dict[nn.Module, list[fx.Node]]:
     """Each module that is called -> the nodes that call it, in order."""
-    found: dict[nn.Module, list[fx.Node]] = {}
+    callers: dict[nn.Module, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.op == "call_module":
-            found.setdefault(graph.modules[str(node.target)], []).append(node)
-    return found
+            callers.setdefault(graph.modules[str(node.target)], []).append(node)
+    return callers
 
 
 def read_modules(graph: MaseGraph) -> set[nn.Module]:
@@ -69,8 +69,8 @@ def note_module(graph: MaseGraph, node: fx.Node) -> None:
     old, spec = meta.common, identify(node, meta.module)
     args, kwargs = (fx.node.map_arg(part, known) for part in (node.args, node.kwargs))
     bound = Operands(bind_operands(node, spec, meta.module, args, kwargs))  # type: ignore[arg-type]
-    noted = old.get("args", Operands())
-    data = {name: noted.get(name, value) for name, value in bound.items()}
+    recorded = old.get("args", Operands())
+    data = {name: recorded.get(name, value) for name, value in bound.items()}
     keeping = any("value" in tensor for _, tensor in old.results.tensors())
     keep = (lambda p: p.detach().clone()) if keeping else None
     named = meta.module.named_parameters() if meta.module is not None else ()
@@ -81,10 +81,10 @@ def note_module(graph: MaseGraph, node: fx.Node) -> None:
     if node_formats(node):
         note_formats(node)
     if has_metadata(node, "software"):
-        before: dict[str, Any] = meta.software.get("args", {})
+        stats: dict[str, Any] = meta.software.get("args", {})
         # statistics of changed parameters are invalid
         meta.software.args = {  # type: ignore[assignment]
-            name: before[name] if name.startswith("data_in") and name in before else {"stat": {}}
+            name: stats[name] if name.startswith("data_in") and name in stats else {"stat": {}}
             for name in tensors_in(node)
         }
     renote_hardware(graph, node)

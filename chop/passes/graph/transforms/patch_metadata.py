@@ -29,11 +29,11 @@ def patch_metadata_transform_pass(
     `q_config` has the keys of the format for `data_in`, which goes to arguments, and `data_out`,
     which goes to results: data_in_width, data_in_frac_width, … The computation stays as it is.
     """
-    taken, given = (_format(precision, q_config, operand) for operand in OPERANDS)
+    input_format, output_format = (_format(precision, q_config, operand) for operand in OPERANDS)
     patched = [node for node in graph.nodes if _wanted(node)]
     for node in patched:
         common = mase(node).common
-        for operands, fmt in ((common.args, taken), (common.results, given)):
+        for operands, fmt in ((common.args, input_format), (common.results, output_format)):
             _patch(operands, precision, fmt.precision)
         renote_hardware(graph, node)
     return {"patched": [node.name for node in patched]}

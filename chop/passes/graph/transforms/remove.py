@@ -26,10 +26,10 @@ def remove_identity_transform_pass(graph: MaseGraph) -> dict[str, Any]:
 
 def _remove(graph: MaseGraph, op: str) -> list[str]:
     """Bypass the nodes of an op that have one result; return their names."""
-    found = [n for n in graph.nodes if mase(n).common.mase_op == op and _passes_on(n)]
-    names = [node.name for node in found]
-    modules = [str(node.target) for node in found if node.op == "call_module"]
-    for node in found:
+    nodes = [n for n in graph.nodes if mase(n).common.mase_op == op and _passes_on(n)]
+    names = [node.name for node in nodes]
+    modules = [str(node.target) for node in nodes if node.op == "call_module"]
+    for node in nodes:
         bypass(graph, node, node.args[0] if node.args else node.kwargs["input"])
     for node in reversed(graph.nodes):  # a node that reads the training flag may become unused
         if mase(node).common.mase_op == "training_mode" and not node.users:

@@ -12,7 +12,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, TensorMeta, mase
 from chop.ir.operands import described, flatten
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.describe.interpreter import evaluation_mode, kept_random_state
+from chop.passes.graph.describe.interpreter import evaluation_mode, restored_random_state
 from chop.passes.graph.transforms.metadata_sync import calls, exchange, finish, known, read_modules
 from chop.passes.options import Choice, Problem
 from chop.passes.select import By, select
@@ -32,9 +32,9 @@ def replace_transform_pass(
     accept the old arguments and return results of the same shapes and dtypes; this is checked
     before anything is changed. Nodes that call functions stay unchanged.
     """
-    builders = {key: _builder(key, given) for key, given in modules.items()}
+    builders = {key: _builder(key, replacement) for key, replacement in modules.items()}
     chosen = select(graph, by, builders)
-    made: Made = {}
+    replacements: Made = {}
     read = read_modules(graph)
     for old, nodes in calls(graph).items():
         keys = {chosen.get(node) for node in nodes}
@@ -50,13 +50,13 @@ def replace_transform_pass(
                 f"node {nodes[0].name!r}: weights of its module are read elsewhere in the graph; "
                 f"leave it out"
             )
-        made[old] = _built(builders[chosen[nodes[0]]], old, nodes)
+        replacements[old] = _built(builders[chosen[nodes[0]]], old, nodes)
     if by == "name":
         _refuse_functions(chosen)
     replaced = []
     for old, nodes in calls(graph).items():
-        if old in made:
-            exchange(graph, nodes, made[old])
+        if old in replacements:
+            exchange(graph, nodes, replacements[old])
             replaced += [node.name for node in nodes]
     finish(graph)
     return {"replaced": replaced}
@@ -67,9 +67,9 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     modules = options.get("modules", {"": "Identity"})
     if not modules:
         yield Problem("modules", "modules is empty; give {'relu': 'GELU'}")
-    for key, given in modules.items():
+    for key, replacement in modules.items():
         try:
-            _builder(key, given)
+            _builder(key, replacement)
         except PassArgsError as error:
             yield Problem(f"modules.{key}", str(error))
 
@@ -88,21 +88,23 @@ def _refuse_functions(chosen: Mapping[fx.Node, str]) -> None:
             )
 
 
-def _builder(key: str, given: Any) -> Callable[[nn.Module], Any]:
-    if isinstance(given, str):
-        cls = getattr(nn, given, None)
+def _builder(key: str, replacement: Any) -> Callable[[nn.Module], Any]:
+    if isinstance(replacement, str):
+        cls = getattr(nn, replacement, None)
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
             known = [name for name in dir(nn) if isinstance(getattr(nn, name), type)]
-            raise PassArgsError(str(UnknownName(f"layer of torch.nn for {key!r}", given, known)))
-        given = cls
-    if isinstance(given, nn.Module) or not callable(given):
+            raise PassArgsError(
+                str(UnknownName(f"layer of torch.nn for {key!r}", replacement, known))
+            )
+        replacement = cls
+    if isinstance(replacement, nn.Module) or not callable(replacement):
         raise PassArgsError(
-            f"{key!r} needs a class or a function old -> new, not {given!r:.60}; "
+            f"{key!r} needs a class or a function old -> new, not {replacement!r:.60}; "
             f"write lambda old: new"
         )
-    if isinstance(given, type):
-        return lambda old: given()
-    build: Callable[[nn.Module], Any] = given
+    if isinstance(replacement, type):
+        return lambda old: replacement()
+    build: Callable[[nn.Module], Any] = replacement
     return build
 
 
@@ -128,7 +130,7 @@ def _try_out(node: fx.Node, new: nn.Module) -> None:
     args, kwargs = (fx.node.map_arg(part, _example) for part in (node.args, node.kwargs))
     buffers = {name: buffer.clone() for name, buffer in new.named_buffers()}
     try:
-        with torch.no_grad(), evaluation_mode(new), kept_random_state(new):
+        with torch.no_grad(), evaluation_mode(new), restored_random_state(new):
             result = torch.func.functional_call(new, buffers, args, kwargs)  # type: ignore[arg-type]
     except Exception as error:
         shapes = [list(x.shape) for x in flatten(args) if isinstance(x, Tensor)]
@@ -136,12 +138,12 @@ def _try_out(node: fx.Node, new: nn.Module) -> None:
             f"node {node.name!r}: {type(new).__name__} fails on inputs of shape {shapes}: "
             f"{str(error).partition(chr(10))[0]}"
         ) from error
-    given = _outline(dict(enumerate(flatten(described(result)))))
-    wanted = _outline(mase(node).common.results)
-    if given != wanted:
+    returned = _outline(dict(enumerate(flatten(described(result)))))
+    expected = _outline(mase(node).common.results)
+    if returned != expected:
         raise PassArgsError(
-            f"node {node.name!r}: {type(new).__name__} returns {given}, but {wanted} is needed; "
-            f"build it with the sizes of the old module"
+            f"node {node.name!r}: {type(new).__name__} returns {returned}, but {expected} is "
+            f"needed; build it with the sizes of the old module"
         )
 
 
@@ -153,8 +155,8 @@ def _example(source: fx.Node) -> Any:
             return torch.zeros(value.shape, dtype=value.torch_dtype)
         return value
 
-    given = known(source)
-    return [zeros(value) for value in given] if isinstance(given, list) else zeros(given)
+    result = known(source)
+    return [zeros(value) for value in result] if isinstance(result, list) else zeros(result)
 
 
 def _outline(results: Operands | Mapping[Any, Any]) -> list[str]:

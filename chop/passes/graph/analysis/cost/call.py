@@ -95,19 +95,19 @@ class Call:
         return tuple(held.shape) if isinstance(held, Tensor) else None
 
     def required(self, name: str) -> Shape:
-        found = self.shape(name)
-        assert found is not None, f"{self.op} has no operand {name!r}; it has {list(self.inputs)}"
-        return found
+        shape = self.shape(name)
+        assert shape is not None, f"{self.op} has no operand {name!r}; it has {list(self.inputs)}"
+        return shape
 
     def option(self, name: str, default: Any = None) -> Any:
         """A setting of the module, or an argument of the function."""
         source = self.arguments.get(name, default)
         return source if self.module is None else getattr(self.module, name, source)
 
-    def inside(self, part: str, op: str, given: Sequence[Shape], result: Shape) -> Call:
+    def inside(self, part: str, op: str, shapes: Sequence[Shape], result: Shape) -> Call:
         """The call of a module inside this one's, on data of these shapes."""
         assert self.module is not None, f"{self.op} is not a module"
-        inputs = {f"data_in_{i}": shape for i, shape in enumerate(given)}
+        inputs = {f"data_in_{i}": shape for i, shape in enumerate(shapes)}
         return Call(
             op,
             inputs,
@@ -133,11 +133,11 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 def count(call: Call) -> Count | None:
     """Return what a call costs, or None for an op without a rule."""
-    found = RULES.get(call.op)
-    if found is None:
+    rule_of_op = RULES.get(call.op)
+    if rule_of_op is None:
         return None
     # traced code also computes with sizes; plain Python numbers cost nothing
-    return found(call) if call.outputs else NOTHING
+    return rule_of_op(call) if call.outputs else NOTHING
 
 
 def size(shape: Sequence[int]) -> int:

@@ -110,7 +110,7 @@ def _functional_attention(call: Call) -> Count:
     return Count(products) + plain(biases) + inner
 
 
-def _layer(call: Call, part: str, given: Shape, result: Shape | None = None) -> Count:
+def _layer(call: Call, part: str, shape: Shape, result: Shape | None = None) -> Count:
     """Cost of a submodule on one tensor; zero if the module does not have it."""
     module = getattr(call.module, part, None)
     if module is None:
@@ -118,7 +118,7 @@ def _layer(call: Call, part: str, given: Shape, result: Shape | None = None) -> 
     cls: Any = type(module)
     spec = module_op(cls)
     assert spec is not None, f"{type(module).__name__} is not in the table of ops"
-    return count(call.inside(part, spec.name, [given], result or given)) or NOTHING
+    return count(call.inside(part, spec.name, [shape], result or shape)) or NOTHING
 
 
 @rule("lora_linear")
@@ -177,10 +177,10 @@ def decoder_layer(call: Call) -> Count:
 def stack(call: Call) -> Count:
     """All layers and the norm after them."""
     module: Any = call.module
-    given = call.data[: 1 if call.op == "transformer_encoder" else 2]
-    total = _layer(call, "norm", given[0])
+    shapes = call.data[: 1 if call.op == "transformer_encoder" else 2]
+    total = _layer(call, "norm", shapes[0])
     for i in range(len(module.layers)):
-        total += count(call.inside(f"layers.{i}", f"{call.op}_layer", given, given[0])) or NOTHING
+        total += count(call.inside(f"layers.{i}", f"{call.op}_layer", shapes, shapes[0])) or NOTHING
     return total
 
 

@@ -80,11 +80,11 @@ def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False)
     rows: dict[str, Row] = {}
     sizes: dict[fx.Node, int] = {}
     for node in graph.nodes:
-        found = count(call_of(node))
-        if found is None:
+        arithmetic = count(call_of(node))
+        if arithmetic is None:
             unknown[mase(node).common.mase_op].append(node.name)
-        sizes[node] = _kept_bits(node)
-        rows[node.name] = _row(node, found or NOTHING, sizes[node], sparse, counted)
+        sizes[node] = _activation_bits(node)
+        rows[node.name] = _row(node, arithmetic or NOTHING, sizes[node], sparse, counted)
     warn_of(unknown)
     total = _sum(rows.values())
     nodes = list(sizes)
@@ -116,25 +116,25 @@ def call_of(node: fx.Node) -> Call:
     return Call(common.mase_op, inputs, outputs, mase(node).module, arguments, function=function)
 
 
-def _row(node: fx.Node, found: Count, kept: int, sparse: bool, counted: set[Place]) -> Row:
+def _row(node: fx.Node, arithmetic: Count, stored: int, sparse: bool, counted: set[Place]) -> Row:
     if sparse:
-        found = _without_zeros(node, found)
-    multiply, accumulate = _bit_ops(node, found)
+        arithmetic = _without_zeros(node, arithmetic)
+    multiply, accumulate = _bit_ops(node, arithmetic)
     parameters, weight_bits = _parameters(node, sparse, counted)
-    moved = _moved_bits(node, kept, computes=found.flops > 0)
+    moved = _moved_bits(node, stored, computes=arithmetic.flops > 0)
     return {
         "op": mase(node).common.mase_op,
         "parameters": parameters,
-        "macs": found.macs,
-        "flops": found.flops,
-        "backward_flops": found.backward_flops,
+        "macs": arithmetic.macs,
+        "flops": arithmetic.flops,
+        "backward_flops": arithmetic.backward_flops,
         "bit_ops": multiply + accumulate,
         "bit_ops_multiply": multiply,
         "bit_ops_accumulate": accumulate,
         "weight_bits": weight_bits,
-        "activation_bits": kept,
+        "activation_bits": stored,
         "moved_bits": moved,
-        "arithmetic_intensity": _intensity(found.flops, moved),
+        "arithmetic_intensity": _intensity(arithmetic.flops, moved),
     }
 
 
@@ -147,10 +147,10 @@ def whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
 
 
-def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
+def _bit_ops(node: fx.Node, arithmetic: Count) -> tuple[int | float, int | float]:
     """BitOPs of the multiplications, and of the sums in a register that cannot overflow."""
     multiply = accumulate = 0.0
-    for product in found.products:
+    for product in arithmetic.products:
         left, right = (_width(node, name) for name in (product.left, product.right))
         multiply += product.macs * left * right
         accumulate += product.macs * (left + right + guard_bits(product))
@@ -171,17 +171,17 @@ def _width(node: fx.Node, name: str | None) -> float:
 
 def _is_known(node: fx.Node, name: str) -> bool:
     """Whether the metadata lists an operand, also that of a submodule, as linear.data_in_0."""
-    given = mase(node).common.args
-    return name in given or name.rpartition(".")[2] in given or name in parameters_of(node)
+    args = mase(node).common.args
+    return name in args or name.rpartition(".")[2] in args or name in parameters_of(node)
 
 
-def _without_zeros(node: fx.Node, found: Count) -> Count:
+def _without_zeros(node: fx.Node, arithmetic: Count) -> Count:
     """The count without zero weights; every weight is used equally often, so this is exact."""
-    if not found.products:
-        return found
+    if not arithmetic.products:
+        return arithmetic
     weights = weights_of(node)
     products = []
-    for product in found.products:
+    for product in arithmetic.products:
         macs = product.macs
         for name in {product.left, product.right} & weights.keys():
             tensor = weights[str(name)]
@@ -190,45 +190,45 @@ def _without_zeros(node: fx.Node, found: Count) -> Count:
             if tensor.numel():
                 macs = macs * nonzero(tensor) // tensor.numel()
         products.append(Product(macs, product.left, product.right, product.depth, product.part))
-    return Count(tuple(products), found.other, found.other_backward)
+    return Count(tuple(products), arithmetic.other, arithmetic.other_backward)
 
 
 def _parameters(node: fx.Node, sparse: bool, counted: set[Place]) -> tuple[int, int]:
     """Number of parameters and their bits; shared ones, and those of repeated calls, count once."""
-    found = {n: p for n, p in parameters_of(node).items() if place_of(p) not in counted}
-    counted.update(place_of(p) for p in found.values())
+    new = {n: p for n, p in parameters_of(node).items() if place_of(p) not in counted}
+    counted.update(place_of(p) for p in new.values())
     number = bits = 0
-    for name, parameter in found.items():
-        kept = parameter.numel()
+    for name, parameter in new.items():
+        elements = parameter.numel()
         if node.op == "get_attr":
             stored = result_bits(node)
         else:
             stored = stored_bits(operand_format(node, name), list(parameter.shape))
-        if sparse and kept:
+        if sparse and elements:
             left = nonzero(weights_of(node).get(name, parameter.detach()))
-            stored, kept = stored * left // kept, left
-        number, bits = number + kept, bits + stored
+            stored, elements = stored * left // elements, left
+        number, bits = number + elements, bits + stored
     return number, bits
 
 
-def _kept_bits(node: fx.Node) -> int:
+def _activation_bits(node: fx.Node) -> int:
     """Bits of a node's results if they are activations with memory of their own, else 0."""
     if node.op in ("get_attr", "output") or shares_memory(node):
         return 0
     return result_bits(node)
 
 
-def _moved_bits(node: fx.Node, kept: int, computes: bool) -> int:
+def _moved_bits(node: fx.Node, result: int, computes: bool) -> int:
     """Bits that a node reads and writes; a view moves nothing, a lookup reads only its rows."""
     if node.op not in ("call_module", "call_function", "call_method"):
         return 0
-    if not kept and not computes:
+    if not result and not computes:
         return 0
     read = {
         name: stored_bits(operand_format(node, name), tensor.shape)
         for name, tensor in real_tensors(mase(node).common.args)
     }
-    written = kept or result_bits(node)
+    written = result or result_bits(node)
     if mase(node).common.mase_op == "embedding":
         return written + sum(b for name, b in read.items() if name != "weight") + written
     return written + sum(read.values())

@@ -31,28 +31,28 @@ def calculate_modules(module: nn.Module, in_data: Any, out_data: Any) -> dict[st
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"calculate_modules takes a module first, not {type(module).__name__}")
-    given, results = (
+    shapes, results = (
         [tuple(x.shape) for x in tree_leaves(data) if isinstance(x, Tensor)]
         for data in (in_data, out_data)
     )
     cls: Any = type(module)
     spec = module_op(cls)
-    found = None
+    arithmetic = None
     if spec is not None:
-        if not given or not results:
+        if not shapes or not results:
             raise ValueError(
                 f"the cost of {type(module).__name__} depends on its tensors; "
                 f"give calculate_modules(module, (input,), (output,))"
             )
-        inputs = {f"data_in_{i}": shape for i, shape in enumerate(given)}
+        inputs = {f"data_in_{i}": shape for i, shape in enumerate(shapes)}
         inputs |= {name: tuple(p.shape) for name, p in module.named_parameters()}
-        found = count(Call(spec.name, inputs, results, module))
-    if found is None:
+        arithmetic = count(Call(spec.name, inputs, results, module))
+    if arithmetic is None:
         logger.debug("no cost rule for %s: its computations count as 0", type(module).__name__)
     return {
         "total_parameters": sum(p.numel() for p in module.parameters()),
-        **_computations(found or NOTHING),
-        "input_buffer_size": size(given[0]) if given else 0,
+        **_computations(arithmetic or NOTHING),
+        "input_buffer_size": size(shapes[0]) if shapes else 0,
         "output_buffer_size": size(results[0]) if results else 0,
     }
 
@@ -60,10 +60,10 @@ def calculate_modules(module: nn.Module, in_data: Any, out_data: Any) -> dict[st
 calculate_flops_pass = calculate_modules  # the name that the labs use
 
 
-def _computations(found: Count) -> dict[str, int]:
+def _computations(arithmetic: Count) -> dict[str, int]:
     return {
-        "computations": found.macs + found.other,
-        "backward_computations": 2 * found.macs + found.other_backward,
+        "computations": arithmetic.macs + arithmetic.other,
+        "backward_computations": 2 * arithmetic.macs + arithmetic.other_backward,
     }
 
 

@@ -46,8 +46,8 @@ from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 Formats = Mapping[str, NumberFormat]
 Measure = Callable[[NumberFormat], Any]
 NONE: Formats = {}
-REMEMBERED = 1000  # formats of one operand
-KEPT = 4  # networks that keep their ledger; each ledger keeps its network alive
+MAX_CACHED = 1000  # formats of one operand
+MAX_LEDGERS = 4  # networks that keep their ledger; each ledger keeps its network alive
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class _Bits(dict[NumberFormat | None, Any]):
         super().__init__({None: self.own})
 
     def __missing__(self, fmt: NumberFormat) -> Any:
-        if len(self) > REMEMBERED:
+        if len(self) > MAX_CACHED:
             self.clear()
             self[None] = self.own
-        self[fmt] = found = self.measure(fmt)
-        return found
+        self[fmt] = bits = self.measure(fmt)
+        return bits
 
 
 @dataclass
@@ -101,15 +101,15 @@ class _Result:
 
     def stored(self, formats: Formats, all_formats: list[Formats]) -> int:
         slot = self.own if self.grid is None or "data_out" in formats else self.grid
-        own: int = slot(formats)
+        size: int = slot(formats)
         needed = 0
         for user, slots in self.readers:
             theirs = all_formats[user]
             if not theirs or not slots:  # a reader in float reads every bit
-                return own
+                return size
             for slot in slots:
                 needed = max(needed, slot(theirs))
-        return min(own, needed) if self.readers else own
+        return min(size, needed) if self.readers else size
 
 
 @dataclass
@@ -162,8 +162,8 @@ class Ledger:
         counted: set[int] = set()
         made = zip(self.nodes, counts, strict=True)
         self.lines = [_line(node, found, counted) for node, found in made]
-        _tie(self.lines)
-        _weigh(self.lines)
+        _connect_readers(self.lines)
+        _record_weights(self.lines)
         self.layers = [(line, *_place(line.node)) for line in self.lines if line.module is not None]
         self.functions = [line for line in self.lines if line.target is not None]
         self.rest = _other_saved_bits(model, counted)
@@ -230,13 +230,13 @@ _LEDGERS: OrderedDict[int, Ledger] = OrderedDict()
 
 def ledger_of(model: fx.GraphModule) -> Ledger:
     """Return the ledger of a model with common metadata; it is reused while it holds."""
-    found = _LEDGERS.get(id(model))
-    if found is None or found.model is not model or not found.holds():
-        found = _LEDGERS[id(model)] = Ledger(model)
+    ledger = _LEDGERS.get(id(model))
+    if ledger is None or ledger.model is not model or not ledger.holds():
+        ledger = _LEDGERS[id(model)] = Ledger(model)
         _LEDGERS.move_to_end(id(model))
-        while len(_LEDGERS) > KEPT:
+        while len(_LEDGERS) > MAX_LEDGERS:
             _LEDGERS.popitem(last=False)
-    return found
+    return ledger
 
 
 def _counts(nodes: Iterable[fx.Node]) -> list[Count]:
@@ -244,10 +244,10 @@ def _counts(nodes: Iterable[fx.Node]) -> list[Count]:
     unknown: dict[str, list[str]] = defaultdict(list)
     counts = []
     for node in nodes:
-        found = count(call_of(node))
-        if found is None:
+        operations = count(call_of(node))
+        if operations is None:
             unknown[mase(node).common.mase_op].append(node.name)
-        counts.append(found or NOTHING)
+        counts.append(operations or NOTHING)
     warn_of(unknown)
     return counts
 
@@ -269,10 +269,10 @@ def _links(
             parent = child
 
 
-def _line(node: fx.Node, found: Count, counted: set[int]) -> _Line:
+def _line(node: fx.Node, call: Count, counted: set[int]) -> _Line:
     """The format-independent quantities of a node, before its readers are known."""
     products = [
-        (p.macs, guard_bits(p), _width(node, p.left), _width(node, p.right)) for p in found.products
+        (p.macs, guard_bits(p), _width(node, p.left), _width(node, p.right)) for p in call.products
     ]
     new = {n: p for n, p in parameters_of(node).items() if id(p) not in counted}
     counted.update(id(p) for p in new.values())
@@ -335,10 +335,10 @@ def _operand(node: fx.Node, name: str, measure: Measure) -> _CostSlot:
     """The slot of an operand; a function's metadata stores only the precision of a format."""
     if node.op == "call_module":
         return _CostSlot(OPERANDS.get(name), _Bits(measure, _float_format(node, name)))
-    own, function = _float_format(node, name), _rounded(node)
-    if function is None or not isinstance(own, Float):
-        return _CostSlot(None, _Bits(measure, own))
-    return _CostSlot(operands_of(node, function).get(name), _Bits(_published(measure), own))
+    fmt, function = _float_format(node, name), _rounded(node)
+    if function is None or not isinstance(fmt, Float):
+        return _CostSlot(None, _Bits(measure, fmt))
+    return _CostSlot(operands_of(node, function).get(name), _Bits(_published(measure), fmt))
 
 
 def _rounded(node: fx.Node) -> QuantizedFunction | None:
@@ -376,14 +376,14 @@ def _average(shape: Sequence[int]) -> Measure:
 def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
     """A result of a node, before its readers are known."""
     measure = _stored(tensor.shape)
-    own = _result_slot(node, name, tensor, measure)
+    slot = _result_slot(node, name, tensor, measure)
     grid = None
-    if own.key and mase(node).common.mase_op == "relu":
+    if slot.key and mase(node).common.mase_op == "relu":
         floating = from_dtype(tensor.torch_dtype)
-        seen = _published(measure)
-        zero = lambda fmt: seen(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731
+        published = _published(measure)
+        zero = lambda fmt: published(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731
         grid = _CostSlot("data_in", _Bits(zero, floating))
-    return _Result(tuple(tensor.shape), own, grid)
+    return _Result(tuple(tensor.shape), slot, grid)
 
 
 def _result_slot(node: fx.Node, name: str, tensor: TensorMeta, measure: Measure) -> _CostSlot:
@@ -396,7 +396,7 @@ def _can_be_quantized(node: fx.Node) -> bool:
     return node.op == "call_module" or _rounded(node) is not None
 
 
-def _tie(lines: Sequence[_Line]) -> None:
+def _connect_readers(lines: Sequence[_Line]) -> None:
     """Record for each result which operands read it."""
     number = {line.node: i for i, line in enumerate(lines)}
     origins = {line.node: sources(line.node) for line in lines if _can_be_quantized(line.node)}
@@ -416,7 +416,7 @@ def _reads(
     ]
 
 
-def _weigh(lines: Iterable[_Line]) -> None:
+def _record_weights(lines: Iterable[_Line]) -> None:
     """Record the weights of weighted layers; a layer that is called twice counts once."""
     weighed = set()
     for line in lines:
@@ -432,5 +432,5 @@ def _weigh(lines: Iterable[_Line]) -> None:
 
 def _other_saved_bits(model: nn.Module, counted: set[int]) -> int:
     """Bits of saved tensors that are not parameters of nodes, as torch stores them."""
-    found = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
-    return sum(8 * t.nbytes for key, t in found.items() if key not in counted)
+    saved = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
+    return sum(8 * t.nbytes for key, t in saved.items() if key not in counted)

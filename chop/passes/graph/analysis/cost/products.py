@@ -139,22 +139,22 @@ def einsum(call: Call) -> Count:
 
 def _letters(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]], list[str]]:
     """The letters of each operand and of the result; an ellipsis becomes numbers."""
-    given, arrow, result = equation.replace(" ", "").partition("->")
-    terms = given.split(",")
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    terms = operands.split(",")
     hidden = [
         len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)
     ]
     widest = max([n for n, term in zip(hidden, terms, strict=True) if "..." in term], default=0)
 
     def spelt(term: str, count: int) -> list[str]:
-        before, dots, after = term.partition("...")
+        left, dots, right = term.partition("...")
         numbers = [str(i) for i in range(widest - count, widest)] if dots else []
-        return [*before, *numbers, *after]
+        return [*left, *numbers, *right]
 
     letters = [spelt(term, n) for term, n in zip(terms, hidden, strict=True)]
     if arrow:
         return letters, spelt(result, widest)
-    once = sorted(c for c in set(given) - {",", "."} if given.count(c) == 1)
+    once = sorted(c for c in set(operands) - {",", "."} if operands.count(c) == 1)
     return letters, [*(str(i) for i in range(widest)), *once]
 
 

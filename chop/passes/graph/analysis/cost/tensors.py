@@ -59,13 +59,13 @@ def operand_format(node: fx.Node, name: str) -> NumberFormat:
     """Return the format in which a node takes an operand."""
     part, _, operand = name.rpartition(".")
     # a quantized layer knows more than its metadata: options beyond the precision may cost bits
-    own = _formats_inside(node, part).get(OPERANDS.get(operand, ""))
+    fmt = _formats_inside(node, part).get(OPERANDS.get(operand, ""))
     args = mase(node).common.args
-    if own is None and operand in args:  # an operand that a submodule takes unrounded
+    if fmt is None and operand in args:  # an operand that a submodule takes unrounded
         return format_of(args.tensor(name if name in args else operand))
-    if own is None and name not in args:  # a parameter that is stored in another form
+    if fmt is None and name not in args:  # a parameter that is stored in another form
         return from_dtype(parameters_of(node)[name].dtype)
-    return own or format_of(args.tensor(name))
+    return fmt or format_of(args.tensor(name))
 
 
 def _formats_inside(node: fx.Node, part: str) -> dict[str, NumberFormat]:
@@ -94,9 +94,9 @@ def result_bits(node: fx.Node) -> int:
     """
     total = 0
     for tensor in result_tensors(node):
-        own = stored_bits(format_of(tensor), tensor.shape)
+        stored = stored_bits(format_of(tensor), tensor.shape)
         read = [_read_bits(user, node, tensor) for user in node.users]
-        total += own if None in read or not read else min(own, max(b for b in read if b))
+        total += stored if None in read or not read else min(stored, max(b for b in read if b))
     return total
 
 
@@ -105,12 +105,12 @@ def _read_bits(user: fx.Node, source: fx.Node, tensor: TensorMeta) -> int | None
     if not node_formats(user):
         return None
     shape = tensor.shape
-    found = [
+    bits = [
         stored_bits(operand_format(user, name), shape)
         for name, origin in sources(user).items()
         if origin is source
     ]
-    return max(found, default=None)
+    return max(bits, default=None)
 
 
 def place_of(tensor: Tensor) -> Place:
@@ -124,9 +124,9 @@ def parameters_of(node: fx.Node) -> dict[str, Tensor]:
     if module is not None:
         return {_operand_name(name): p for name, p in module.named_parameters()}
     if node.op == "get_attr":
-        found = fetch_attr(mase(node).model, str(node.target))
-        if isinstance(found, torch.nn.Parameter):
-            return {"data_out_0": found}
+        attribute = fetch_attr(mase(node).model, str(node.target))
+        if isinstance(attribute, torch.nn.Parameter):
+            return {"data_out_0": attribute}
     return {}
 
 
@@ -142,14 +142,14 @@ def weights_of(node: fx.Node) -> dict[str, Tensor]:
     module = mase(node).module
     if module is None:
         origins = {name: s for name, s in sources(node).items() if s.op == "get_attr"}
-        found = {n: fetch_attr(mase(s).model, str(s.target)) for n, s in origins.items()}
-        return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
-    own = parameters_of(node)
-    found = {name: fetch_attr(module, name) for name in own}
+        tensors = {n: fetch_attr(mase(s).model, str(s.target)) for n, s in origins.items()}
+        return {name: operand_format(node, name)(t.detach()) for name, t in tensors.items()}
+    parameters = parameters_of(node)
+    tensors = {name: fetch_attr(module, name) for name in parameters}
     weight = getattr(module, "weight", None)  # it may be computed from several parameters
-    if isinstance(weight, Tensor) and "weight" not in found:
-        return {**found, "weight": weight.detach()}
-    return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
+    if isinstance(weight, Tensor) and "weight" not in tensors:
+        return {**tensors, "weight": weight.detach()}
+    return {name: operand_format(node, name)(t.detach()) for name, t in tensors.items()}
 
 
 def nonzero(tensor: Tensor) -> int:

@@ -25,7 +25,7 @@ def add_pruning_metadata_analysis_pass(
     from chop.passes.graph.transforms.pruning.activation import activation_mask
     from chop.passes.graph.transforms.pruning.masks import masks_of
 
-    found: dict[str, dict[str, float]] = {}
+    sparsities: dict[str, dict[str, float]] = {}
 
     def watch(node: fx.Node, layer: nn.Module, x: Tensor) -> None:
         masks = {"weight": masks_of(layer).get("weight"), "data_in_0": activation_mask(layer, x)}
@@ -35,13 +35,13 @@ def add_pruning_metadata_analysis_pass(
             entry["sparsity"] = shares[operand]
             if add_value and mask is not None:
                 entry["mask_value"] = mask.detach().clone()
-        found[str(node.target)] = {
+        sparsities[str(node.target)] = {
             "weight_sparsity": shares["weight"],
             "activation_sparsity": shares["data_in_0"],
         }
 
     watch_layers(graph, dummy_in, watch)
-    return found
+    return sparsities
 
 
 def _pruned_share(mask: Tensor | None) -> float:

@@ -35,7 +35,7 @@ def watch_layers(graph: MaseGraph, dummy_in: Mapping[str, Any] | None, watch: Wa
     """Run the graph once and call `watch` for every layer that can be pruned; hooks are removed."""
     inputs = input_values(graph, dummy_in or {}, "dummy_in")
     try:
-        _Watching(graph, watch).run_untouched(inputs)
+        _Watching(graph, watch).run_unchanged(inputs)
     except RunError as error:
         raise PassArgsError(str(error)) from error.__cause__
 

@@ -34,8 +34,8 @@ def report_graph_analysis_pass(
 
 
 def _overview(graph: MaseGraph) -> str:
-    found = Counter(node.op for node in graph.nodes)
-    counts = {op: found[op] for op in FX_OPS}
+    counted = Counter(node.op for node in graph.nodes)
+    counts = {op: counted[op] for op in FX_OPS}
     called = [n for n in graph.nodes if n.op == "call_module"]
     layers = [graph.modules[str(node.target)] for node in called]
     return f"Network overview:\n{counts}\nLayer types:\n{layers}"

@@ -29,7 +29,7 @@ class Rerun:
         """Compute one node from the results of others, which are not modified."""
         node = self.nodes[name]
         args, kwargs = fx.node.map_arg(
-            (node.args, dict(node.kwargs)), lambda given: values[given.name]
+            (node.args, dict(node.kwargs)), lambda source: values[source.name]
         )
         if name in self._in_place:
             args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
@@ -38,15 +38,15 @@ class Rerun:
     def all(self, inputs: Sequence[Any]) -> Values:
         """Compute the result of every node for these inputs."""
         values: Values = {}
-        given = iter(inputs)
+        arguments = iter(inputs)
         for name, node in self.nodes.items():
-            values[name] = next(given) if node.op == "placeholder" else self.node(name, values)
+            values[name] = next(arguments) if node.op == "placeholder" else self.node(name, values)
         return values
 
     def after(self, name: str, result: Any, values: Mapping[str, Any]) -> tuple[Any, int]:
         """Return the output if node `name` gave `result`, and how many nodes were run for it."""
         changed: Values = {name: result}
-        known = _Over(changed, values)
+        known = _Overlay(changed, values)
         for later, node in self.nodes.items():
             if later != name and any(source.name in changed for source in node.all_input_nodes):
                 changed[later] = self.node(later, known)
@@ -54,7 +54,7 @@ class Rerun:
         return known[output], len(changed)
 
 
-class _Over(dict[str, Any]):
+class _Overlay(dict[str, Any]):
     """Lookup in the changed values first, then in the previous ones."""
 
     def __init__(self, changed: Values, before: Mapping[str, Any]) -> None:

@@ -48,15 +48,15 @@ class LayerScore:
 
     def row(self, float_score: LayerScore | None = None, classes: bool = False) -> dict[str, float]:
         """Return the scores and their differences from the float scores."""
-        found = {"sqnr": self.sqnr}
+        scores = {"sqnr": self.sqnr}
         if self.samples:
-            found["loss"] = self.loss / self.samples
+            scores["loss"] = self.loss / self.samples
         if self.samples and classes:
-            found["accuracy"] = self.correct / self.samples
+            scores["accuracy"] = self.correct / self.samples
         if float_score is not None:
-            before = float_score.row(classes=classes)
-            found |= {f"{k}_change": v - before[k] for k, v in found.items() if k != "sqnr"}
-        return found
+            float_scores = float_score.row(classes=classes)
+            scores |= {f"{k}_change": v - float_scores[k] for k, v in scores.items() if k != "sqnr"}
+        return scores
 
 
 def _numbers(output: Any) -> list[Tensor]:

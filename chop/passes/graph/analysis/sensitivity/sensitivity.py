@@ -23,7 +23,7 @@ from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
-from chop.passes.graph.describe.interpreter import input_values, kept_random_state
+from chop.passes.graph.describe.interpreter import input_values, restored_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
 from chop.passes.options import Choice, OutputPath, Problem, check_picture, choices
 from chop.passes.select import select
@@ -63,11 +63,11 @@ def sensitivity_analysis_pass(
     variants = {name: _rounded(graph, chosen, config) for name, config in formats.items()}
     batches = list(_batches(graph, input_generator, num_batches))
     _check_targets(rank_by, [target for _, target in batches])
-    found = _Measured(graph, variants, chosen, loss)
-    with torch.no_grad(), kept_random_state(graph.model):
+    measured = _Measured(graph, variants, chosen, loss)
+    with torch.no_grad(), restored_random_state(graph.model):
         for inputs, target in batches:
-            found.add(inputs, target)
-    info = found.info(rank_by)
+            measured.add(inputs, target)
+    info = measured.info(rank_by)
     _report(info, graph, rank_by, silent, file_name, picture)
     return info
 
@@ -138,16 +138,16 @@ def _batches(graph: MaseGraph, source: Any, number: int) -> Iterator[Batch]:
 
 
 def _check_targets(rank_by: Measure, targets: list[Tensor | None]) -> None:
-    given = [target for target in targets if target is not None]
-    if given and len(given) < len(targets):
+    present = [target for target in targets if target is not None]
+    if present and len(present) < len(targets):
         raise PassArgsError(
             "input_generator yields targets with some batches only; give all or none"
         )
-    if rank_by != "sqnr" and not given:
+    if rank_by != "sqnr" and not present:
         raise PassArgsError(
             f"rank_by = {rank_by!r} needs targets: let input_generator yield (inputs, targets)"
         )
-    if rank_by == "accuracy" and given[0].is_floating_point():
+    if rank_by == "accuracy" and present[0].is_floating_point():
         raise PassArgsError("rank_by = 'accuracy' needs classes as targets; rank by 'loss'")
 
 
@@ -256,10 +256,10 @@ def table(info: Mapping[str, Any], graph: MaseGraph) -> str:
     rows = []
     for entry in info["ranking"]:
         node, fmt = entry["node"], entry["format"]
-        found = info["layers"][node][fmt]
+        scores = info["layers"][node][fmt]
         row: dict[str, Any] = {"Node": node, "OP": ops[node], "Format": fmt}
         for how in ("alone", "all_but"):
-            row |= {f"{key} {how}": round(value, 4) for key, value in found[how].items()}
+            row |= {f"{key} {how}": round(value, 4) for key, value in scores[how].items()}
         rows.append(row)
     return tabulate(rows, headers="keys", tablefmt="orgtbl")
 
@@ -280,7 +280,9 @@ def _picture(info: Mapping[str, Any], rank_by: Measure) -> str:
     title = titles.get(rank_by, "decrease of the accuracy, %")
     panels = []
     for fmt in formats:
-        rows = {node: found[fmt]["alone"] for node, found in info["layers"].items() if fmt in found}
+        rows = {
+            node: scores[fmt]["alone"] for node, scores in info["layers"].items() if fmt in scores
+        }
         panels.append(Bars(f"{fmt}: {title}", {n: _lost(r, rank_by) for n, r in rows.items()}))
     return bar_page(panels)
 

@@ -22,7 +22,7 @@ from chop.passes.graph.describe.interpreter import (
     GraphRunner,
     RunError,
     input_values,
-    kept_random_state,
+    restored_random_state,
 )
 from chop.passes.options import Choice, Problem, choices
 from chop.passes.select import select
@@ -139,13 +139,13 @@ def _profile_weights(graph: MaseGraph, targets: Targets) -> None:
         for name, stats in targets.get(node, {}).items():
             module = mase(node).module
             assert module is not None
-            with _naming(node, name):
+            with _located_errors(node, name):
                 for stat in stats.values():
                     stat.update_a_sample(_fetch(module, name))
 
 
 @contextmanager
-def _naming(node: fx.Node, operand: str) -> Iterator[None]:
+def _located_errors(node: fx.Node, operand: str) -> Iterator[None]:
     """Add the operand and node to the error of a statistic."""
     try:
         yield
@@ -166,24 +166,24 @@ def _profile_activations(
 ) -> None:
     per_batch = getattr(input_generator, "batch_size", None)
     total = -(-num_samples // per_batch) if per_batch else None
-    seen = 0
+    samples = 0
     batched: dict[tuple[fx.Node, str], bool] = {}
     with (
-        kept_random_state(graph.model),
+        restored_random_state(graph.model),
         tqdm(total=total, desc="Profiling act statistics") as bar,
     ):
         for batch in _batches(graph, input_generator, num_samples):
             try:
-                _StatisticsWatch(graph, targets, batch.size, batched).run_untouched(batch.inputs)
+                _StatisticsWatch(graph, targets, batch.size, batched).run_unchanged(batch.inputs)
             except RunError as error:
                 raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
-            seen += batch.size
+            samples += batch.size
             bar.update()
-    if seen == 0:
+    if samples == 0:
         raise PassArgsError("input_generator yields no batches; it must yield at least one")
-    if seen < num_samples:
+    if samples < num_samples:
         logger.warning(
-            "input_generator ended after %d of the %d requested samples", seen, num_samples
+            "input_generator ended after %d of the %d requested samples", samples, num_samples
         )
 
 
@@ -202,8 +202,8 @@ class _Batch:
         def first(x: Tensor) -> Tensor:
             return x[:size] if x.ndim and x.shape[0] == whole else x
 
-        given = tree_map_only(Tensor, first, dict(values))
-        self.inputs = input_values(graph, given, "input_generator")
+        cut = tree_map_only(Tensor, first, dict(values))
+        self.inputs = input_values(graph, cut, "input_generator")
 
 
 def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterator[_Batch]:
@@ -254,7 +254,7 @@ class _StatisticsWatch(GraphRunner):
                 continue
             rows = not weight and x.ndim > 0 and x.shape[0] == self.batch_size
             rows = self.batched.setdefault((n, name), rows)
-            with _naming(n, name):
+            with _located_errors(n, name):
                 for stat in self.targets[n][name].values():
                     (stat.update_a_batch if rows else stat.update_a_sample)(x)
 

@@ -131,8 +131,8 @@ class Statistic(ABC):
 
     def _check(self, option: str, valid: bool, law: str) -> None:
         if not valid:
-            given = getattr(self, option)
-            raise ValueError(f"{type(self).__name__} needs {option} to be {law}; got {given!r}")
+            value = getattr(self, option)
+            raise ValueError(f"{type(self).__name__} needs {option} to be {law}; got {value!r}")
 
     def _check_shape(self, shape: torch.Size) -> None:
         if self._shape is None:

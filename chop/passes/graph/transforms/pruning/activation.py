@@ -90,14 +90,14 @@ def attach_activation_pruning(
 
 def activation_pruning_of(module: nn.Module) -> dict[str, Any] | None:
     """The options with which a layer prunes its input; None if it does not."""
-    found = module._modules.get(NAME)
-    return found.config if isinstance(found, SparsifyInput) else None
+    sparsify = module._modules.get(NAME)
+    return sparsify.config if isinstance(sparsify, SparsifyInput) else None
 
 
 def activation_mask(module: nn.Module, x: Tensor) -> Tensor | None:
     """The mask of the values of `x` that a layer keeps; None if it prunes nothing."""
-    found = module._modules.get(NAME)
-    return found.mask(x) if isinstance(found, SparsifyInput) else None
+    sparsify = module._modules.get(NAME)
+    return sparsify.mask(x) if isinstance(sparsify, SparsifyInput) else None
 
 
 def detach_activation_pruning(module: nn.Module) -> None:

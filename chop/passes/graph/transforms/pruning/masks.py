@@ -156,11 +156,11 @@ def _mask(module: nn.Module, name: str) -> Tensor:
 
 
 def _parameter(module: nn.Module, name: str) -> nn.Parameter:
-    found = module._parameters.get(name)
-    if found is None:
-        own = [key for key, value in module._parameters.items() if value is not None]
-        raise KeyError(unknown(f"parameter of {type(module).__name__}", name, own))
-    return found
+    parameter = module._parameters.get(name)
+    if parameter is None:
+        names = [key for key, value in module._parameters.items() if value is not None]
+        raise KeyError(unknown(f"parameter of {type(module).__name__}", name, names))
+    return parameter
 
 
 def _checked_mask(module: nn.Module, name: str, mask: Tensor, parameter: Tensor) -> Tensor:

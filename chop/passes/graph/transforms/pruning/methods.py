@@ -42,18 +42,18 @@ def l2_scores(rows: Tensor, generator: Generator) -> Tensor:
 
 @METHODS.register("movement")
 def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Mean movement during training; `looked_at` returns movement instead of weights for it."""
+    """Mean movement during training; `scored_tensor` returns movement instead of weights for it."""
     return rows.mean(1)
 
 
-def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
+def scored_tensor(layer: nn.Module, method: str, target: str) -> Tensor:
     """Return the tensor by which a method scores a layer: its masked weight, or its movement."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     _check_finite(weight.detach(), "weights", target)
     if method != "movement":
         return weight.detach()
-    found = layer._buffers.get(MOVEMENT)
-    if found is None:
+    movement = layer._buffers.get(MOVEMENT)
+    if movement is None:
         raise PassArgsError(
             f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
             f"train before pruning with the method 'movement'"
@@ -63,13 +63,13 @@ def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
             f"the movement of layer {target!r} is no longer accumulated, as its hook was removed; "
             f"run add_movement_metadata_analysis_pass and train again"
         )
-    _check_finite(found, "movements", target)
-    if not found.any():
+    _check_finite(movement, "movements", target)
+    if not movement.any():
         raise PassArgsError(
             f"the weights of layer {target!r} have not moved; train after "
             f"add_movement_metadata_analysis_pass"
         )
-    return found
+    return movement
 
 
 def _check_finite(numbers: Tensor, what: str, target: str) -> None:
@@ -104,7 +104,7 @@ def smallest(scores: Tensor, count: int) -> Tensor:
     if count == 0:
         return torch.zeros_like(scores, dtype=torch.bool)
     if scores.dim() == 1:
-        return _smallest_of_one(scores, count)
+        return _smallest_in_row(scores, count)
     if scores.shape[-1] <= FEW:
         return _smallest_of_few(scores, count)
     limit = scores.kthvalue(count, dim=-1, keepdim=True).values
@@ -120,9 +120,9 @@ def smallest_in_size(numbers: Tensor, count: int) -> Tensor:
     tensor([False,  True,  True, False])
     """
     if count and len(numbers) >= MANY and numbers.is_cpu:
-        found = _smallest_by_sample(numbers, count, np.abs)
-        if found is not None:
-            return found
+        marks = _smallest_by_sample(numbers, count, np.abs)
+        if marks is not None:
+            return marks
     return smallest(numbers.abs(), count)
 
 
@@ -133,11 +133,11 @@ IN_CACHE = 1 << 18  # so many are compared at a time
 MARGIN = SAMPLE // 64  # about three standard deviations of a rank in the middle
 
 
-def _smallest_of_one(scores: Tensor, count: int) -> Tensor:
-    found = None
+def _smallest_in_row(scores: Tensor, count: int) -> Tensor:
+    marks = None
     if len(scores) >= MANY and scores.is_cpu:
-        found = _smallest_by_sample(scores, count)
-    return _smallest_by_limit(scores, count) if found is None else found
+        marks = _smallest_by_sample(scores, count)
+    return _smallest_by_limit(scores, count) if marks is None else marks
 
 
 def _smallest_by_limit(scores: Tensor, count: int) -> Tensor:
@@ -164,13 +164,13 @@ def _smallest_by_sample(
     sample.partition(ends)
     low, high = sample[list(ends)]
     removed = np.empty(len(numbers), dtype=bool)
-    found = []
+    positions = []
     for start in range(0, len(numbers), IN_CACHE):
         part, below = measure(numbers[start : start + IN_CACHE]), removed[start : start + IN_CACHE]
         with np.errstate(invalid="ignore"):  # NaNs, which are neither below nor near the threshold
             np.less(part, low, out=below)
-            found.append(start + np.flatnonzero((part <= high) ^ below))
-    near = np.concatenate(found)
+            positions.append(start + np.flatnonzero((part <= high) ^ below))
+    near = np.concatenate(positions)
     missing = count - int(np.count_nonzero(removed))
     if not 0 < missing <= len(near):
         return None
@@ -184,9 +184,9 @@ def _smallest_of_few(scores: Tensor, count: int) -> Tensor:
     columns = scores.unbind(-1)
     marks = []
     for i, column in enumerate(columns):
-        before = torch.zeros_like(column, dtype=torch.uint8)
+        rank = torch.zeros_like(column, dtype=torch.uint8)
         for j, other in enumerate(columns):
             if i != j:
-                before += other <= column if j < i else other < column
-        marks.append(before < count)
+                rank += other <= column if j < i else other < column
+        marks.append(rank < count)
     return torch.stack(marks, -1)

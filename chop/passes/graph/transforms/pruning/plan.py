@@ -57,42 +57,42 @@ class PruneRequest:
     by: By = "name"
 
     @classmethod
-    def read(cls, table: str, given: Mapping[str, Any]) -> PruneRequest:
+    def read(cls, table: str, options: Mapping[str, Any]) -> PruneRequest:
         """Create the request from a table without problems."""
-        for problem in cls.problems(table, given):
+        for problem in cls.problems(table, options):
             raise PassArgsError(problem.text)
-        granularity = _granularity(given)
+        granularity = _granularity(options)
         assert granularity is not None
-        sparsity = given.get("sparsity", _own_sparsity(granularity))
+        sparsity = options.get("sparsity", _own_sparsity(granularity))
         number = dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity)
-        return cls(table, **{**given, "granularity": granularity, "sparsity": number})
+        return cls(table, **{**options, "granularity": granularity, "sparsity": number})
 
     @classmethod
-    def problems(cls, table: str, given: Mapping[str, Any]) -> Iterator[Problem]:
+    def problems(cls, table: str, options: Mapping[str, Any]) -> Iterator[Problem]:
         """Yield all problems of a table that do not depend on the graph."""
         known = [field.name for field in fields(cls) if field.name != "table"]
         where = f"{table}." if table else ""
-        for key in given:
+        for key in options:
             if key not in known:
                 yield Problem(f"{where}{key}", unknown(f"key of {table!r}", key, known))
         choice = {"scope": get_args(Scope), "by": get_args(By), "method": list(METHODS)}
         for key in choice:
-            if key in given and given[key] not in choice[key]:
-                text = unknown(f"{where}{key}", given[key], choice[key])
+            if key in options and options[key] not in choice[key]:
+                text = unknown(f"{where}{key}", options[key], choice[key])
                 yield Problem(f"{where}{key}", text)
-        granularity = _granularity(given)
+        granularity = _granularity(options)
         if granularity is None:
             yield Problem(
                 f"{where}granularity",
-                f"{where}granularity is {given['granularity']!r}; give 'elementwise', 'channel', "
+                f"{where}granularity is {options['granularity']!r}; give 'elementwise', 'channel', "
                 f"or a pattern such as '2:4', which keeps 2 of every 4 neighbours",
             )
-        for key, number in _numbers(given):
+        for key, number in _numbers(options):
             place = f"{where}sparsity{key and '.' + key}"
             wrong = _wrong_number(number, granularity)
             if wrong:
                 yield Problem(place, f"{place} {wrong}")
-        if isinstance(given.get("sparsity"), Mapping) and given.get("scope") == "global":
+        if isinstance(options.get("sparsity"), Mapping) and options.get("scope") == "global":
             yield Problem(
                 f"{where}scope",
                 f"Layer-wise budgets only possible with a local scope! "
@@ -100,11 +100,11 @@ class PruneRequest:
             )
 
     @classmethod
-    def choices(cls, table: str, given: Mapping[str, Any]) -> Iterator[Choice]:
+    def choices(cls, table: str, options: Mapping[str, Any]) -> Iterator[Choice]:
         """Yield the layers that a table names."""
         where = f"{table}." if table else ""
-        by = given.get("by", cls.by)
-        for key, _ in _numbers(given):
+        by = options.get("by", cls.by)
+        for key, _ in _numbers(options):
             if key not in ("", "default"):
                 place = f"{where}sparsity.{key}"
                 yield Choice(place, by, key, ops=PRUNABLE_OP, done="pruned", or_module=True)
@@ -168,26 +168,26 @@ def _why_not(node: fx.Node) -> str:
     return f"is {op}, which cannot be pruned; these can: {', '.join(PRUNABLE_OP)}"
 
 
-def _granularity(given: Mapping[str, Any]) -> Granularity | None:
+def _granularity(options: Mapping[str, Any]) -> Granularity | None:
     """The granularity in a table; None if it is not a valid one."""
-    written = given.get("granularity", "elementwise")
+    written = options.get("granularity", "elementwise")
     if written in ("elementwise", "channel"):
         return written  # type: ignore[no-any-return]
-    found = re.fullmatch(r"(\d+):(\d+)", written) if isinstance(written, str) else None
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    pattern = re.fullmatch(r"(\d+):(\d+)", written) if isinstance(written, str) else None
+    if pattern is None or not 1 <= int(pattern[1]) <= int(pattern[2]):
         return None
-    return Pattern(int(found[1]), int(found[2]))
+    return Pattern(int(pattern[1]), int(pattern[2]))
 
 
 def _own_sparsity(granularity: Granularity) -> float:
     return granularity.sparsity if isinstance(granularity, Pattern) else 0.0
 
 
-def _numbers(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _numbers(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Each sparsity with its key; "" means all layers."""
-    if "sparsity" not in given:
+    if "sparsity" not in options:
         return []
-    value = given["sparsity"]
+    value = options["sparsity"]
     return list(value.items()) if isinstance(value, Mapping) else [("", value)]
 
 

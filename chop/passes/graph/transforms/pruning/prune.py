@@ -21,7 +21,7 @@ from chop.passes.graph.transforms.pruning.methods import (
     generator_for,
     l1_scores,
     l2_scores,
-    looked_at,
+    scored_tensor,
     share,
     smallest,
     smallest_in_size,
@@ -51,7 +51,7 @@ def prune_transform_pass(
     the reached sparsity.
     """
     tables = _tables({"weight": weight, "activation": activation})
-    read = {name: PruneRequest.read(name, given) for name, given in tables.items()}
+    read = {name: PruneRequest.read(name, table) for name, table in tables.items()}
     plans = {name: (request, request.per_node(graph)) for name, request in read.items()}
     if "activation" in plans:
         _check_activation(*plans["activation"])
@@ -67,8 +67,8 @@ def prune_transform_pass(
 @prune_transform_pass.law
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     tables = _tables(options)
-    for name, given in tables.items():
-        yield from PruneRequest.problems(name, given)
+    for name, table in tables.items():
+        yield from PruneRequest.problems(name, table)
     if not any(tables.values()):
         yield Problem("", "there is nothing to prune; give a table 'weight' or 'activation'")
     inputs = tables.get("activation", {})
@@ -82,8 +82,8 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 @prune_transform_pass.chooses
 def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
-    for name, given in _tables(options).items():
-        yield from PruneRequest.choices(name, given)
+    for name, table in _tables(options).items():
+        yield from PruneRequest.choices(name, table)
 
 
 def _tables(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -119,7 +119,7 @@ def _scores(layer: nn.Module, request: PruneRequest, target: str, seed: int) -> 
 
     Elementwise, a vector; by channel, one number per channel; by pattern, a matrix of groups.
     """
-    weight = _output_first(layer, looked_at(layer, request.method, target), request)
+    weight = _output_first(layer, scored_tensor(layer, request.method, target), request)
     mask = masks_of(layer).get("weight")
     by_channel = request.granularity == "channel"
     rows = weight.flatten(1) if by_channel else weight.reshape(-1, 1)
@@ -154,7 +154,7 @@ def _removed(
     target = str(node.target)
     by_size = METHODS[request.method] in (l1_scores, l2_scores)
     if by_size and request.granularity == "elementwise" and not masks_of(layer):
-        weight = looked_at(layer, request.method, target).reshape(-1)
+        weight = scored_tensor(layer, request.method, target).reshape(-1)
         return smallest_in_size(weight, share(sparsity, len(weight)))
     scores = _scores(layer, request, target, seed)
     if isinstance(request.granularity, Pattern):

@@ -16,10 +16,15 @@ from chop.passes.graph.describe.common import describe_again
 from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle, Split
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.masks import renewed
-from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
+from chop.passes.graph.transforms.pruning.methods import (
+    METHODS,
+    generator_for,
+    scored_tensor,
+    share,
+)
 from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
-from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of, with_less
+from chop.passes.graph.transforms.pruning.shrink import cut_tensor, shrunk, sides_of
 from chop.passes.options import Choice, Problem
 
 logger = logging.getLogger(__name__)
@@ -43,8 +48,8 @@ def prune_channels_transform_pass(
     such as the last one, stay unchanged; naming one is an error. The metadata describe the
     smaller network.
     """
-    given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
-    request = PruneRequest.read("", given)
+    table = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
+    request = PruneRequest.read("", table)
     per_node = request.per_node(graph, "prune_channels")
     asked = {str(node.target): value for node, value in per_node.items()}
     channels = ChannelGraph(graph)
@@ -59,7 +64,7 @@ def prune_channels_transform_pass(
     removed = _shrink(graph, channels, gone) if gone else {}
     rows = _rows(channels, asked, removed)
     logger.info("Removed channels:\n%s", sparsity_table(rows))
-    reasons = _kept(channels, asked)
+    reasons = _reasons_to_stay(channels, asked)
     for target, reason in reasons.items():
         logger.info("Kept all channels of %s, as %s", target, reason)
     return {"channels": rows, "removed": removed, "kept": reasons}
@@ -153,7 +158,9 @@ def channel_scores(
     for target in channels.producers:
         layer = graph.modules[target]
         rows = (
-            looked_at(layer, method, target).movedim(sides_of(layer).outs["weight"], 0).flatten(1)
+            scored_tensor(layer, method, target)
+            .movedim(sides_of(layer).outs["weight"], 0)
+            .flatten(1)
         )
         values = METHODS[method](rows, generator_for(seed, target)).tolist()
         # rows of a grouped transposed convolution span all groups
@@ -178,12 +185,12 @@ def _weakest(
     family: list[str],
     count: int,
     scores: Mapping[int, float],
-    before: set[int],
+    removed: set[int],
 ) -> set[int]:
     """Up to `count` removable channels; no layer and no part loses its last channel."""
     groups = {target: channels.outs[target] for target in family} | _parts(channels)
     left = {
-        name: Counter(root for a in atoms if (root := channels.atoms.root(a)) not in before)
+        name: Counter(root for a in atoms if (root := channels.atoms.root(a)) not in removed)
         for name, atoms in groups.items()
     }
     sizes = {target: sum(members.values()) for target, members in left.items()}
@@ -222,7 +229,7 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         stay = [i for i, atom in enumerate(atoms) if channels.atoms.root(atom) not in gone]
         return stay if len(stay) < len(atoms) else None
 
-    resize(graph, channels, kept, lambda target, *given: shrunk(*given))
+    resize(graph, channels, kept, lambda target, *arguments: shrunk(*arguments))
     describe_again(graph)
     stays = {target: (atoms, kept(atoms)) for target, atoms in channels.outs.items()}
     return {
@@ -287,7 +294,7 @@ def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
     """Cut a tensor that a function reads; its owner is copied, as another model may share it."""
     parent, _, last = name.rpartition(".")
     owner = graph.model if not parent else renewed(graph.modules[parent])
-    with_less(owner, last, kept)
+    cut_tensor(owner, last, kept)
     if parent:
         replace_module(graph, parent, owner)
 
@@ -303,7 +310,7 @@ def _rows(
     return rows
 
 
-def _kept(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
+def _reasons_to_stay(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
     """Why requested layers keep all their channels."""
     reasons = {}
     for target, value in asked.items():

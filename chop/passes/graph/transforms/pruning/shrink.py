@@ -90,7 +90,7 @@ def _cut(layer: nn.Module, name: str, dim: int, kept: Sequence[int]) -> None:
         layer._buffers[name] = _selected(buffer, dim, kept)
 
 
-def with_less(owner: nn.Module, name: str, kept: Sequence[int]) -> None:
+def cut_tensor(owner: nn.Module, name: str, kept: Sequence[int]) -> None:
     """Cut a tensor of a module that functions read, along its only dimension."""
     _cut(owner, name, 0, kept)
 

@@ -56,11 +56,11 @@ def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[st
     return {operand: from_config(config, operand) for operand in wanted}
 
 
-def as_in_place(given: Any, rounded: Any, result: Any, final: Any) -> Any:
+def as_in_place(operand: Any, rounded: Any, result: Any, final: Any) -> Any:
     """The result of a call; an in-place op, which returns its operand, also writes to it.
 
     The operand is `rounded` rather than the caller's tensor, which other nodes may read later.
     """
-    if isinstance(given, Tensor) and result is rounded is not given:
-        return given.copy_(final)
+    if isinstance(operand, Tensor) and result is rounded is not operand:
+        return operand.copy_(final)
     return final

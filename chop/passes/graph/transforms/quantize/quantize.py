@@ -170,10 +170,10 @@ def _with_neighbours(graph: MaseGraph, plan: Plan, baseline_path: str | Path | N
         return {}
     baseline = _baseline(graph, baseline_path)
     try:
-        found = [cls.with_neighbours(part, graph, baseline) for cls, part in parts.items()]
+        completed = [cls.with_neighbours(part, graph, baseline) for cls, part in parts.items()]
     except ValueError as error:
         raise PassArgsError(f"pass 'quantize': {error}") from None
-    return {node: config for part in found for node, config in part.items()}
+    return {node: config for part in completed for node, config in part.items()}
 
 
 def _baseline(graph: MaseGraph, path: str | Path | None) -> MaseGraph:
@@ -212,8 +212,8 @@ def node_config(key: str, table: Any) -> dict[str, Any]:
         if is_variant(checked["name"]):
             check_variant(checked)
             return checked
-        given = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
-        layer_formats(checked, given)
+        operands = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
+        layer_formats(checked, operands)
     except (ValueError, TypeError, KeyError) as error:
         raise PassArgsError(f"pass 'quantize': {key!r}: {error}") from error
     return checked
@@ -235,7 +235,7 @@ def _check_shared(graph: MaseGraph, plan: Plan) -> None:
 
 def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
     """The config completed from profiled statistics, where these are single numbers."""
-    found: dict[str, Any] = {}
+    profiled: dict[str, Any] = {}
     if is_variant(config["name"]):
         return config
     for name, operand in operands_of(node).items():
@@ -243,8 +243,8 @@ def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
         for key, (stat, entry) in FORMATS[config["name"]].profiled.items():
             value, place = stats.get(stat, {}).get(entry), f"{operand}_{key}"
             if place in config and config[place] is None and isinstance(value, int | float):
-                found.setdefault(place, float(value))
-    return config | found
+                profiled.setdefault(place, float(value))
+    return config | profiled
 
 
 def quantized_form(
@@ -275,10 +275,10 @@ def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
         special = variant_of(op.name if op else cls.__name__, config["name"])
         new: Quantized = special.from_float(layer, config)
         return new
-    found = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
-    if found is None:
+    generic = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
+    if generic is None:
         raise TypeError(f"{type(layer).__name__} has no quantized form")
-    return variant(found, FORMATS[config["name"]]).from_float(layer, config)
+    return variant(generic, FORMATS[config["name"]]).from_float(layer, config)
 
 
 def float_target(node: fx.Node) -> Any:

@@ -16,7 +16,7 @@ from chop.numerics import FORMATS, NumberFormat
 from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
-KEPT = 1000  # configs of one function whose formats are remembered
+MAX_CACHED = 1000  # configs of one function whose formats are remembered
 UNSIGNED = frozenset({"relu"})  # negative inputs become 0, so the sign bit can extend the range
 
 
@@ -69,10 +69,10 @@ class QuantizedFunction(FormattedFunction):
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
-        found = self._known[key] = self._formats(config)
-        if len(self._known) > KEPT:
+        formats = self._known[key] = self._formats(config)
+        if len(self._known) > MAX_CACHED:
             self._known.popitem(last=False)
-        return found
+        return formats
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         op, operands = self.spec.name, dict.fromkeys(self.spec.quantized)
@@ -130,9 +130,9 @@ def _path(target: Callable[..., Any], spec: OpSpec, fmt: str) -> str:
     `add_integer` is torch.add's; that of `x += y` is `add_integer__operator__iadd`.
     """
     name = f"{spec.name}_{fmt}"
-    own = getattr(target, "__name__", "")
+    target_name = getattr(target, "__name__", "")
     space = next((key for key, s in _SPACES.items() if _is_in(s, target)), None)
-    return name if space is None or target is _plain(spec) else f"{name}__{space}__{own}"
+    return name if space is None or target is _plain(spec) else f"{name}__{space}__{target_name}"
 
 
 class _FunctionMap(Mapping[str, QuantizedFunction]):
@@ -159,13 +159,13 @@ quantized_func_map = _FunctionMap()
 def __getattr__(name: str) -> QuantizedFunction:
     """`from …quantized_funcs import add_integer`; see `_path` for the rest of a longer name."""
     key, _, target = name.partition("__")
-    space, _, own = target.partition("__")
+    space, _, target_name = target.partition("__")
     try:
-        found = quantized_func_map[key]
+        function = quantized_func_map[key]
         if not target:
-            return found
+            return function
         home = _SPACES[space]
-        spelt = {fn.__name__: fn for fn in found.spec.functions if _is_in(home, fn)}
-        return _from_parts(spelt[own], found.spec.name, found.format_name)
+        spelt = {fn.__name__: fn for fn in function.spec.functions if _is_in(home, fn)}
+        return _from_parts(spelt[target_name], function.spec.name, function.format_name)
     except KeyError:
         raise AttributeError(f"no quantized function {name!r}") from None

@@ -135,8 +135,8 @@ def residual_sign_quantizer(
     chosen = list(means)[:levels]
     if len(chosen) < levels:
         raise ValueError(f"residual signs of {levels} levels need {levels} means, not {chosen}")
-    found = residual_signs(x, chosen, x_quantizer or _clipped_sign)
-    return found[0] if levels == 1 else torch.stack(found)
+    signs = residual_signs(x, chosen, x_quantizer or _clipped_sign)
+    return signs[0] if levels == 1 else torch.stack(signs)
 
 
 def _clipped_sign(x: Tensor) -> Tensor:

@@ -32,11 +32,11 @@ def _type_of(node: fx.Node) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _changed(before: fx.Node, after: fx.Node) -> bool:
-    ours, theirs = get_node_actual_target(after), get_node_actual_target(before)
-    if before.op == after.op == "call_module":
+def _changed(original: fx.Node, quantized: fx.Node) -> bool:
+    ours, theirs = get_node_actual_target(quantized), get_node_actual_target(original)
+    if original.op == quantized.op == "call_module":
         ours, theirs = type(ours), type(theirs)
-    return bool(ours != theirs) or _config(before) != _config(after)
+    return bool(ours != theirs) or _config(original) != _config(quantized)
 
 
 def _config(node: fx.Node) -> Any:
@@ -48,11 +48,11 @@ def _config(node: fx.Node) -> Any:
 
 def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
     """One row per node, in order."""
-    before, after = list(ori_graph.nodes), list(graph.nodes)
-    if len(before) != len(after):
+    originals, nodes = list(ori_graph.nodes), list(graph.nodes)
+    if len(originals) != len(nodes):
         raise ValueError(
-            f"the graphs have {len(before)} and {len(after)} nodes; compare a graph with the one "
-            f"that it was quantized from"
+            f"the graphs have {len(originals)} and {len(nodes)} nodes; compare a graph with the "
+            f"one that it was quantized from"
         )
     return [
         {
@@ -64,7 +64,7 @@ def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
             "Quantized type": _type_of(new),
             "Changed": _changed(ori, new),
         }
-        for ori, new in zip(before, after, strict=True)
+        for ori, new in zip(originals, nodes, strict=True)
     ]
 
 

@@ -35,11 +35,11 @@ def is_variant(name: Any) -> bool:
 
 def variant_of(op: str, name: str) -> Any:
     """Return the class for an op; raises an error that lists the supported ops."""
-    found = LAYER_VARIANTS.get(f"{op}_{name}")
-    if found is None:
+    cls = LAYER_VARIANTS.get(f"{op}_{name}")
+    if cls is None:
         ops = [o for o in OPS if f"{o}_{name}" in LAYER_VARIANTS]
         raise ValueError(f"{name} is for {', '.join(ops)}, not for {op}; choose nodes of these ops")
-    return found
+    return cls
 
 
 def check_variant(config: Mapping[str, Any]) -> None:

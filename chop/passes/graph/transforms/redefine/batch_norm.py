@@ -23,13 +23,13 @@ def reestimate_batch_norm(model: MaseGraph | nn.Module, batches: Iterable[Any]) 
     norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return 0
-    before = [{key: value.clone() for key, value in norm.named_buffers()} for norm in norms]
+    saved = [{key: value.clone() for key, value in norm.named_buffers()} for norm in norms]
     count = 0
     try:
         count = _estimate(net, norms, batches)
     finally:
         if count == 0:  # no batch came, or one failed
-            for norm, buffers in zip(norms, before, strict=True):
+            for norm, buffers in zip(norms, saved, strict=True):
                 for key, value in buffers.items():
                     getattr(norm, key).copy_(value)
     if count == 0:

@@ -40,8 +40,8 @@ class RepeatableBlock:
 def containers(graph: MaseGraph) -> dict[str, str]:
     """Containers of layers: dotted name, and its node-style spelling, -> dotted name."""
     targets = [str(node.target) for node in graph.nodes if node.op == "call_module"]
-    found = dict.fromkeys(outer for target in targets for outer in outer_names(target))
-    return {vf(name): name for name in found} | {name: name for name in found}
+    names = dict.fromkeys(outer for target in targets for outer in outer_names(target))
+    return {vf(name): name for name in names} | {name: name for name in names}
 
 
 def find_block(graph: MaseGraph, name: str) -> RepeatableBlock:
@@ -89,13 +89,13 @@ def _closes(members: list[fx.Node], entry: fx.Node) -> bool:
 
 
 def _check_shapes(block: RepeatableBlock) -> None:
-    before, after = (
+    shape_in, shape_out = (
         mase(node).common.results["data_out_0"]["shape"] for node in (block.entry, block.exit)
     )
-    if before != after:
+    if shape_in != shape_out:
         raise PassArgsError(
-            f"block {block.name!r} takes {before} and gives {after}; only one that keeps its shape "
-            f"can be repeated or skipped"
+            f"block {block.name!r} takes {shape_in} and gives {shape_out}; only one that keeps its "
+            f"shape can be repeated or skipped"
         )
 
 
@@ -113,7 +113,7 @@ def change_depth(
 ) -> Depth:
     """Repeat every block as often as requested; raises an error for a named one that cannot be."""
     untrained: list[str] = []
-    kept: dict[str, str] = {}
+    unchanged: dict[str, str] = {}
     for name, wanted in plan.repeats.items():
         count = original.repeats.get(name, 1)
         try:
@@ -127,12 +127,12 @@ def change_depth(
         except PassArgsError as error:
             if plan.by_name:
                 raise
-            kept[vf(name)] = str(error)
+            unchanged[vf(name)] = str(error)
         else:
             original = original.with_repeat(name, wanted)
     if plan.repeats:
         finish(graph)
-    return Depth(original, untrained, kept)
+    return Depth(original, untrained, unchanged)
 
 
 def _called(name: str, index: int) -> str:

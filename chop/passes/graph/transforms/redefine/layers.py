@@ -22,7 +22,7 @@ def inherited(layer: nn.Module, outs: Places, ins: Places, seed: int, target: st
 
     The copies of a channel share its weights unevenly, so that training can separate them.
     """
-    new = _own(shrunk(layer, outs, ins), layer)
+    new = _unshared(shrunk(layer, outs, ins), layer)
     dim = sides_of(layer).ins.get("weight")
     weight, old = new._parameters.get("weight"), layer._parameters.get("weight")
     if ins is None or dim is None or weight is None or old is None:
@@ -45,7 +45,7 @@ def _shares(ins: Sequence[int], generator: torch.Generator) -> Tensor:
 
 def fresh(layer: nn.Module, outs: Places, ins: Places, seed: int, target: str) -> nn.Module:
     """Return the layer with other shapes and new weights, the same on any device."""
-    new = _own(shrunk(layer, outs, ins), layer)
+    new = _unshared(shrunk(layer, outs, ins), layer)
     reset(new, seed, target)
     return new
 
@@ -80,7 +80,7 @@ def _seeded(seed: int) -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def _own(new: nn.Module, old: nn.Module) -> nn.Module:
+def _unshared(new: nn.Module, old: nn.Module) -> nn.Module:
     """Copy the tensors that `new` still shares with the layer it was made from."""
     for name, parameter in new._parameters.items():
         if parameter is not None and parameter is old._parameters.get(name):

@@ -100,7 +100,7 @@ def settle(parts: Sequence[Segment], requests: Sequence[SizeRequest]) -> dict[st
     for part in parts:
         for side in part.times:
             by_side[side].append(part)
-    kept: dict[str, str] = {}
+    unchanged: dict[str, str] = {}
 
     def rank(request: SizeRequest) -> tuple[bool, bool, int]:
         return not request.firm, request.side[0] == "in", len(by_side[request.side])
@@ -113,21 +113,21 @@ def settle(parts: Sequence[Segment], requests: Sequence[SizeRequest]) -> dict[st
             raise PassArgsError(problem)
         if request.firm and not any(part.obstacle for part in by_side[request.side]):
             raise PassArgsError(problem)
-        kept[request.node.name] = problem
-    return kept
+        unchanged[request.node.name] = problem
+    return unchanged
 
 
-def _settle_one(request: SizeRequest, own: list[Segment]) -> str | None:
+def _settle_one(request: SizeRequest, parts: list[Segment]) -> str | None:
     """Size the segments that are still free; return the conflict, if any."""
-    free = [part for part in own if part.free]
+    free = [part for part in parts if part.free]
     side = request.side
-    rest = request.width - sum(part.size * part.times[side] for part in own if not part.free)
-    before = [(len(part.roots), part.times[side]) for part in free]
-    sizes = _distributed(rest, before)
-    if sizes is None and request.multiplier is not None and own and free == own:
-        sizes = _nearest(rest, before)
+    rest = request.width - sum(part.size * part.times[side] for part in parts if not part.free)
+    sizes_before = [(len(part.roots), part.times[side]) for part in free]
+    sizes = _distributed(rest, sizes_before)
+    if sizes is None and request.multiplier is not None and parts and free == parts:
+        sizes = _nearest(rest, sizes_before)
     if sizes is None:
-        return _problem(request, own)
+        return _problem(request, parts)
     for part, size in zip(free, sizes, strict=True):
         part.size, part.request = size, request
     return None
@@ -141,8 +141,8 @@ def _distributed(total: int, parts: list[tuple[int, int]]) -> list[int] | None:
     """
     if not parts:
         return [] if total == 0 else None
-    before = sum(size * times for size, times in parts)
-    wanted = [total * size / before for size, _ in parts]
+    total_before = sum(size * times for size, times in parts)
+    wanted = [total * size / total_before for size, _ in parts]
     sizes = [max(1, math.floor(size)) for size in wanted]
     missing = total - sum(n * times for n, (_, times) in zip(sizes, parts, strict=True))
     while missing:
@@ -162,17 +162,17 @@ def _nearest(total: int, parts: list[tuple[int, int]]) -> list[int]:
     >>> _nearest(14, [(3, 4)])
     [4]
     """
-    before = sum(size * times for size, times in parts)
-    return [max(1, round(total * size / before)) for size, _ in parts]
+    total_before = sum(size * times for size, times in parts)
+    return [max(1, round(total * size / total_before)) for size, _ in parts]
 
 
-def _problem(request: SizeRequest, own: list[Segment]) -> str | None:
-    decided = [part.request for part in own if part.request is not None]
+def _problem(request: SizeRequest, parts: list[Segment]) -> str | None:
+    decided = [part.request for part in parts if part.request is not None]
     factors = {request.multiplier, *(other.multiplier for other in decided)}
-    if len(decided) == len(own) > 0 and len(factors) == 1 and None not in factors:
+    if len(decided) == len(parts) > 0 and len(factors) == 1 and None not in factors:
         return None  # all agree on the factor and differ only in rounding their widths
     other = decided[0] if decided else None
-    frozen = next((part.obstacle for part in own if part.obstacle is not None), None)
+    frozen = next((part.obstacle for part in parts if part.obstacle is not None), None)
     what = "inputs" if request.side[0] == "in" else "channels"
     name = repr(request.node.name)
     if other is not None:
@@ -187,12 +187,12 @@ def _problem(request: SizeRequest, own: list[Segment]) -> str | None:
             f"the {what} of node {name} cannot become {request.width}, as node "
             f"{frozen.node.name!r} {frozen.why}; leave {name} out, or say 'input_only'"
         )
-    if not own:
+    if not parts:
         return (
             f"the inputs of node {name} come from no layer that can change; "
             f"leave its channel_multiplier out"
         )
-    unit = max(part.times[request.side] for part in own)
+    unit = max(part.times[request.side] for part in parts)
     return (
         f"node {name} cannot have {request.width} {what}, as always {unit} of them go together; "
         f"give a multiple of {unit}"
@@ -223,7 +223,7 @@ def places(
     roots = [channels.atoms.root(atom) for atom in atoms]
     if not any(counts.get(root, 1) != 1 for root in roots):
         return None
-    found: list[int] = []
+    positions: list[int] = []
     for root, run in groupby(range(len(roots)), key=roots.__getitem__):
-        found += [*run] * counts.get(root, 1)
-    return found
+        positions += [*run] * counts.get(root, 1)
+    return positions

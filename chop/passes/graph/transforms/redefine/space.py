@@ -35,11 +35,11 @@ def width_groups(graph: MaseGraph, kinds: Collection[str] = KINDS) -> list[list[
 
 def repeatable_blocks(graph: MaseGraph) -> list[str]:
     """Dotted names of modules with several layers that can be repeated and skipped."""
-    found = []
+    names = []
     for name in dict.fromkeys(containers(graph).values()):
         try:
             find_block(graph, name)
         except PassArgsError:
             continue
-        found.append(name)
-    return found
+        names.append(name)
+    return names

@@ -45,12 +45,12 @@ class WidthRequest:
                 f"not {table!r:.80}"
             )
         if config is not table and len(table) > 1:
-            other = next(given for given in table if given != "config")
+            other = next(name for name in table if name != "config")
             raise PassArgsError(f"{key!r}: {other!r} stands beside 'config'; put it inside")
         config = without_na(config)
-        for given in config:
-            if given not in KEYS:
-                raise PassArgsError(f"{key!r}: {unknown('key', given, KEYS)}")
+        for name in config:
+            if name not in KEYS:
+                raise PassArgsError(f"{key!r}: {unknown('key', name, KEYS)}")
         return cls(
             _name(key, config),
             _number(key, config, "channel_multiplier"),
@@ -112,12 +112,12 @@ def _number(key: str, config: Mapping[str, Any], which: str) -> float | None:
 
 
 def _width(key: str, config: Mapping[str, Any]) -> int | None:
-    given = [which for which in WIDTHS if config.get(which) is not None]
-    if len(given) > 1:
-        raise PassArgsError(f"{key!r} has {given[0]} and {given[1]}; give one of them")
-    value = _number(key, config, given[0]) if given else None
+    keys = [which for which in WIDTHS if config.get(which) is not None]
+    if len(keys) > 1:
+        raise PassArgsError(f"{key!r} has {keys[0]} and {keys[1]}; give one of them")
+    value = _number(key, config, keys[0]) if keys else None
     if value is not None and not isinstance(value, int):
-        raise PassArgsError(f"{key!r}: {given[0]} is {value!r}; give a whole number")
+        raise PassArgsError(f"{key!r}: {keys[0]} is {value!r}; give a whole number")
     return value
 
 
@@ -154,19 +154,19 @@ def read_plan(
             raise PassArgsError(
                 f"op {key!r} cannot be redefined here; these can: {', '.join(kinds)}"
             )
-    found = {node: choices[key] for node, key in select(graph, by, choices).items()}
+    selected = {node: choices[key] for node, key in select(graph, by, choices).items()}
     if by == "name":
-        _check_kinds(found, kinds)
+        _check_kinds(selected, kinds)
     layers = [node for node in graph.nodes if is_layer(node, kinds)]
-    chosen = _by_module({node: found[node] for node in layers if node in found})
+    chosen = _by_module({node: selected[node] for node in layers if node in selected})
     others = {str(n.target): rest for n in layers if str(n.target) not in chosen}
     repeats = {t: c.repeat for t, c in {**others, **chosen}.items() if c.repeat is not None}
     return RedefinePlan(chosen, others, {**repeats, **blocks}, by == "name")
 
 
-def _check_kinds(found: Mapping[fx.Node, WidthRequest], kinds: Collection[str]) -> None:
+def _check_kinds(selected: Mapping[fx.Node, WidthRequest], kinds: Collection[str]) -> None:
     """Raise an error for nodes named by the user that cannot be redefined."""
-    for node, choice in found.items():
+    for node, choice in selected.items():
         if not choice.idle and not is_layer(node, kinds):
             raise PassArgsError(
                 f"node {node.name!r} {_why_not(node)}; these can be redefined here: "

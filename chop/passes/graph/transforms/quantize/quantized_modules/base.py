@@ -34,7 +34,7 @@ class Quantized(Leaf, FormattedLayer):
     layer: ClassVar[type[Quantized]]  # QuantLinear, for LinearInteger and all its siblings
     format_name: ClassVar[str | None] = None
     derived_attributes: ClassVar[tuple[str, ...]] = ("formats", "_kept")  # not saved with a graph
-    _own_ways: ClassVar[bool]  # whether a class overrides the common rounding
+    _overrides_rounding: ClassVar[bool]  # whether a class overrides the common rounding
 
     config: Mapping[str, Any]
     pruning_masks: Any
@@ -45,7 +45,9 @@ class Quantized(Leaf, FormattedLayer):
             bases = [base for base in cls.__mro__ if base.__module__.startswith("torch.nn.")]
             if bases and bases[0] is not nn.Module:
                 cls.float_class, cls.layer = bases[0], cls
-        cls._own_ways = cls.q is not Quantized.q or cls.q_parameter is not Quantized.q_parameter
+        cls._overrides_rounding = (
+            cls.q is not Quantized.q or cls.q_parameter is not Quantized.q_parameter
+        )
 
     def __init__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,14 +68,14 @@ class Quantized(Leaf, FormattedLayer):
         """Rebuild what follows from the config after a graph was loaded."""
         loaded = {k: v.copy() if isinstance(v, dict | set) else v for k, v in vars(self).items()}
         self.configure(self.config)
-        made = {key: vars(self)[key] for key in self.derived_attributes}
-        vars(self).update(loaded | made)
+        derived = {key: vars(self)[key] for key in self.derived_attributes}
+        vars(self).update(loaded | derived)
 
-    def _become(self, cls: type[Any], before: type) -> None:
+    def _become(self, cls: type[Any], float_class: type) -> None:
         """Change the class to `cls`; masked and parametrized tensors keep their properties."""
-        cls = masked_class(cls, masked_names(before))
+        cls = masked_class(cls, masked_names(float_class))
         names = list(self.parametrizations) if parametrize.is_parametrized(self) else []  # type: ignore[arg-type]
-        self.__class__ = _parametrized(cls, before, names) if names else cls
+        self.__class__ = _parametrized(cls, float_class, names) if names else cls
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         present = [o for o in self.operands if o == "data_in" or getattr(self, o, None) is not None]
@@ -109,8 +111,8 @@ class Quantized(Leaf, FormattedLayer):
         new = cls.__new__(cls)
         for key, value in vars(layer).items():
             # hooks are shared, so that the handle of a hook still removes it
-            own = isinstance(value, dict) and "_hooks" not in key
-            vars(new)[key] = value.copy() if own else value
+            copied = isinstance(value, dict) and "_hooks" not in key
+            vars(new)[key] = value.copy() if copied else value
         vars(new).setdefault("pruning_masks", None)
         new._become(cls, type(layer))
         return new.configure(config)
@@ -125,30 +127,30 @@ class Quantized(Leaf, FormattedLayer):
         fmt, store = self.formats.get(name), self._kept
         idle = fmt is not None and not (self.training or torch.is_grad_enabled())
         # a replica on another device uses its original's
-        own = isinstance(store, TrackedWeights) and store.layer is self
-        vouched = idle and own and store.vouches(name)  # type: ignore[attr-defined]
-        if vouched and (kept := store.unchanged(name)) is not None and kept.fmt == fmt:  # type: ignore[attr-defined]
-            return kept.rounded
+        is_ours = isinstance(store, TrackedWeights) and store.layer is self
+        tracked = idle and is_ours and store.tracks(name)  # type: ignore[attr-defined]
+        if tracked and (cached := store.unchanged(name)) is not None and cached.fmt == fmt:  # type: ignore[attr-defined]
+            return cached.rounded
         tensor = getattr(self, name)
         if tensor is None or fmt is None:
             return tensor
         # reading the comparison's result would stall a GPU, where rounding costs no more
         if (
             not idle
-            or not (vouched or tensor.is_cpu)
+            or not (tracked or tensor.is_cpu)
             or not (is_plain(tensor) and fmt.deterministic)
         ):
             return fmt(tensor)
-        kept = store[name] = round_or_reuse(tensor, fmt, store.get(name))
-        return kept.rounded
+        cached = store[name] = round_or_reuse(tensor, fmt, store.get(name))
+        return cached.rounded
 
     def q_operands(self, input: Tensor) -> tuple[Any, Any, Any]:
         """Input, weight and bias in their formats; with gradients, as one autograd node."""
-        if self._own_ways or not torch.is_grad_enabled():
+        if self._overrides_rounding or not torch.is_grad_enabled():
             return self.q("data_in", input), self.q_parameter("weight"), self.q_parameter("bias")
         formats = self.formats
-        given = (("data_in", input), ("weight", self.weight), ("bias", self.bias))
-        x, weight, bias = quantize_all([(formats.get(name), value) for name, value in given])
+        operands = (("data_in", input), ("weight", self.weight), ("bias", self.bias))
+        x, weight, bias = quantize_all([(formats.get(name), value) for name, value in operands])
         return x, weight, bias
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -224,8 +226,8 @@ def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
                     return variant(layer, fmt)
         for cls in LAYER_VARIANTS.values():
             if name == cls.__name__ and issubclass(cls, layers):
-                found: type[Quantized] = cls
-                return found
+                layer_class: type[Quantized] = cls
+                return layer_class
         raise AttributeError(
             f"no quantized layer {name!r}: it is one of {', '.join(by_prefix)} "
             f"followed by a format's suffix such as Integer"
