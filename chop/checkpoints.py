@@ -266,7 +266,7 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
             values_are = "value that is" if count == 1 else "values that are"
             raise ValueError(
                 f"{source or 'the model'}: {name} has {count:,} {values_are} nan or infinite; "
-                f"train it again with a lower learning rate, or set allow_nonfinite to continue"
+                f"train it again with a lower learning rate, or allow it (--allow-nonfinite)"
             )
 
 

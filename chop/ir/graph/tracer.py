@@ -263,7 +263,7 @@ class MaseTracer(fx.Tracer):
         whole = (
             f"keep the module whole with MaseGraph(model, {as_leaf})"
             if name
-            else f"keep it whole inside another module with MaseGraph({_wrapped(module)}, {as_leaf})"
+            else f"keep it whole in another module with MaseGraph({_wrapped(module)}, {as_leaf})"
         )
         return (
             f"cannot trace {subject}{_users_line(error)}: {reason}; "
