@@ -52,12 +52,7 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
     @property
     def fixed_border(self) -> float | None:
         """The largest magnitude that becomes zero, or None if it depends on the data."""
-        limits = (
-            (self.threshold, 1.0),
-            (self.mean, 0.75),
-            (self.max, 0.05),
-            (self.median, 0.75),
-        )
+        limits = ((self.threshold, 1.0), (self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
         return next((share * value for value, share in limits if value is not None), None)
 
     def border(self, x: Tensor) -> Tensor:

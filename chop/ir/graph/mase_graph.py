@@ -90,11 +90,9 @@ class MaseGraph:
         others are frozen at their defaults. The last two arguments exist for older scripts.
         """
         _check_model(model)
-        for name, argument in (("cf_args", cf_args), ("custom_ops", custom_ops)):
-            if argument is not None and not isinstance(argument, Mapping):
-                raise TypeError(
-                    f"{name} must be a dict, not {type(argument).__name__} {argument!r:.40}"
-                )
+        for name, value in (("cf_args", cf_args), ("custom_ops", custom_ops)):
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(f"{name} must be a dict, not {type(value).__name__} {value!r:.40}")
         del skip_init_metadata, add_metadata_args
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)

@@ -44,9 +44,7 @@ class Names:
     """Names in one file: those of torch, MASE, the user's files, and of `own`."""
 
     def __init__(self, own: Iterable[Any] = ()) -> None:
-        registered = [
-            definition for op in OPS.values() if op.pure for definition in (*op.modules, *op.given)
-        ]
+        registered = [d for op in OPS.values() if op.pure for d in (*op.modules, *op.given)]
         self._own: dict[str, Any] = {}
         for definition in (*FUNCTIONS, *registered, *own):
             if isinstance(definition, type | FunctionType):

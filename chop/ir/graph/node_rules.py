@@ -138,7 +138,7 @@ def _owner(node: fx.Node, root: nn.Module) -> tuple[nn.Module, str]:
 def _check_method(node: fx.Node, root: nn.Module) -> None:
     name = check_method(str(node.target))
     if not node.args or not isinstance(node.args[0], fx.Node):
-        raise ForeignName(f"it calls the method {name!r} of what is not a node")
+        raise ForeignName(f"it calls the method {name!r} of something that is not a node")
     keyed = name in ("get", "__getitem__", "__setitem__", "__contains__")
     rest = [*node.args[1:], *node.kwargs.values()]
     _check_arguments(rest, _is_public_key if keyed else _is_word)

@@ -68,9 +68,7 @@ def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dic
         return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
     number = itertools.count()
     arguments = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
-    tensors = [
-        name for name, value in arguments if isinstance(value, fx.Node) and _is_tensor(value)
-    ]
+    tensors = [name for name, arg in arguments if isinstance(arg, fx.Node) and _is_tensor(arg)]
     return {
         name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
         for name in tensors

@@ -67,7 +67,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     for name in wanted:
         for outer in outer_names(name):
             if outer in wanted:
-                text = f"modules: {name!r} lies inside {outer!r}; choose one of them"
+                text = f"modules: {name!r} is inside {outer!r}; choose one of them"
                 yield Problem("modules", text)
 
 

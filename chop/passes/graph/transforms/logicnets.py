@@ -88,19 +88,17 @@ class LogicNets(Neurons):
         cls, configs: Mapping[fx.Node, dict[str, Any]], graph: MaseGraph, baseline: MaseGraph
     ) -> dict[fx.Node, dict[str, Any]]:
         """Add to configs without them the names of the norm and activation after each node."""
-        here, originals = called_once(graph), called_once(baseline)
+        here, theirs = called_once(graph), called_once(baseline)
         completed = dict(configs)
         for node, config in configs.items():
             if any(config.get(key) for key in AROUND) or node.name not in here:
                 continue  # a layer that is called more than once cannot be merged
-            if node.name not in originals:
+            if node.name not in theirs:
                 raise ValueError(
                     f"the baseline graph has no layer {node.name!r} that is called once; "
                     f"give the baseline of this graph, or none"
                 )
-            names = [
-                n.name for n in _followers(cls.norm, originals[node.name], baseline, originals)
-            ]
+            names = [n.name for n in _followers(cls.norm, theirs[node.name], baseline, theirs)]
             followers = _same_followers(node, names, here)
             able = itertools.takewhile(lambda n: is_rows(graph, n), followers)
             completed[node] = {**config, AROUND[1]: [n.name for n in able]}

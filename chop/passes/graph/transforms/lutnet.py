@@ -68,9 +68,7 @@ class LUTNet(Neurons):
         self.check_config(config)
         self._take(config)
         if parametrize.is_parametrized(self):
-            raise ValueError(
-                "the weight is computed from others, as by a mask; make it permanent first"
-            )
+            raise ValueError("the weight is computed, as by a mask; make it permanent first")
         weight, masks = self._weight_and_mask()
         self._check_size(weight)
         self.is_lut_inference = True

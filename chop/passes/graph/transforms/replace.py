@@ -16,7 +16,7 @@ from chop.passes.graph.describe.interpreter import evaluation_mode, restored_ran
 from chop.passes.graph.transforms.metadata_sync import calls, exchange, finish, known, read_modules
 from chop.passes.options import Choice, Problem
 from chop.passes.select import By, select
-from chop.registry import UnknownName
+from chop.registry import unknown
 
 Made = dict[nn.Module, nn.Module]
 
@@ -93,9 +93,7 @@ def _builder(key: str, replacement: Any) -> Callable[[nn.Module], Any]:
         cls = getattr(nn, replacement, None)
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
             known = [name for name in dir(nn) if isinstance(getattr(nn, name), type)]
-            raise PassArgsError(
-                str(UnknownName(f"layer of torch.nn for {key!r}", replacement, known))
-            )
+            raise PassArgsError(unknown(f"layer of torch.nn for {key!r}", replacement, known))
         replacement = cls
     if isinstance(replacement, nn.Module) or not callable(replacement):
         raise PassArgsError(

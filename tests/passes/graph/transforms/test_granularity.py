@@ -116,7 +116,7 @@ def test_a_module_that_lends_or_borrows_layers_is_left(ready, caplog):
     ("options", "message"),
     [
         ({"modules": ["bdy"]}, "unknown module of several nodes 'bdy'; did you mean 'body'"),
-        ({"modules": ["body", "body.0"]}, "'body.0' lies inside 'body'"),
+        ({"modules": ["body", "body.0"]}, "'body.0' is inside 'body'"),
         ({"inherit": True}, "inherit = True is not supported"),
     ],
 )

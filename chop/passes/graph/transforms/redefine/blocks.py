@@ -49,7 +49,7 @@ def find_block(graph: MaseGraph, name: str) -> RepeatableBlock:
     nodes = list(graph.nodes)
     inside = [i for i, node in enumerate(nodes) if _lies_in(node, name)]
     if not inside:
-        raise PassArgsError(f"block {name!r} lies in one that is skipped; leave one of them out")
+        raise PassArgsError(f"block {name!r} is inside one that is skipped; leave one of them out")
     members = nodes[inside[0] : inside[-1] + 1]
     entries, exits = _ends(members)
     while len(entries) == len(exits) == 1 and _closes(members, entries[0]):

@@ -46,7 +46,7 @@ class WidthRequest:
             )
         if config is not table and len(table) > 1:
             other = next(name for name in table if name != "config")
-            raise PassArgsError(f"{key!r}: {other!r} stands beside 'config'; put it inside")
+            raise PassArgsError(f"{key!r}: {other!r} is next to 'config'; put it inside")
         config = without_na(config)
         for name in config:
             if name not in KEYS:

@@ -261,7 +261,7 @@ class TestRefused:
             (3, "needs a table"),
             (
                 {"config": {"width": 3}, "repeat": 2},
-                "'repeat' stands beside 'config'; put it inside",
+                "'repeat' is next to 'config'; put it inside",
             ),
         ],
     )
