@@ -24,7 +24,7 @@ from chop.actions.command import (
     info_option,
     with_info_kinds,
 )
-from chop.actions.config import ConfigError, Group, default_project_dir
+from chop.actions.config import ConfigError, HelpPanel, default_project_dir
 from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
@@ -76,7 +76,7 @@ def common(
             "-V",
             metavar="",
             help="Print the version.",
-            rich_help_panel=Group.INFORMATION,
+            rich_help_panel=HelpPanel.INFORMATION,
             callback=_show_version,
             is_eager=True,
         ),

@@ -221,7 +221,7 @@ def part_folder(target: Path) -> Iterator[Path]:
         _in_use.discard(part)
 
 
-class _Writer(NamedTuple):
+class _WriterProcess(NamedTuple):
     """The process that left something beside a target."""
 
     machine: str
@@ -250,7 +250,7 @@ def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
             continue
         changed = _changed_at(path)
         age = (time.time() if now is None else now) - changed
-        if _Writer(match[1], int(match[2])).is_gone(age, longest):
+        if _WriterProcess(match[1], int(match[2])).is_gone(age, longest):
             left[path] = changed
     return sorted(left, key=left.__getitem__)
 

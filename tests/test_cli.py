@@ -13,7 +13,7 @@ import pytest
 from chop import cli
 from chop.actions.base import ACTIONS
 from chop.actions.command import command_function, with_info_kinds
-from chop.actions.config import OPTIONS, ConfigError, Group
+from chop.actions.config import OPTIONS, ConfigError, HelpPanel
 from chop.catalogue import KINDS
 from chop.version import __version__
 
@@ -286,8 +286,8 @@ def test_ch_help_shows_the_groups_in_their_order_and_every_option(here):
     code, out, _ = here("--help")
     assert code == 0
     everywhere = {o.opt.group for o in OPTIONS.values() if o.flags and not o.opt.only}
-    everywhere |= {Group.MAIN, Group.INFORMATION}
-    groups = [group for group in vars(Group).values() if group in everywhere]
+    everywhere |= {HelpPanel.MAIN, HelpPanel.INFORMATION}
+    groups = [group for group in vars(HelpPanel).values() if group in everywhere]
     found = [group for group in re.findall(r"─ ([A-Z][\w ]+?) ─", out) if group in groups]
     assert found[-len(groups) :] == groups
     for option in OPTIONS.values():

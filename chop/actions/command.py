@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from chop.actions.config import OPTIONS, Group
+from chop.actions.config import OPTIONS, HelpPanel
 from chop.actions.info import KINDS
 from chop.actions.options import Option
 from chop.redaction import redacted_text
@@ -28,7 +28,7 @@ def info_option(**more: Any) -> Any:
         "--info",
         metavar=f"[{'|'.join(KINDS)}]",
         help="List the models and data sets.",
-        rich_help_panel=Group.INFORMATION,
+        rich_help_panel=HelpPanel.INFORMATION,
         **more,
     )
 
@@ -39,7 +39,7 @@ class _HelpLast:
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
-            option.rich_help_panel, option.metavar = Group.INFORMATION, ""
+            option.rich_help_panel, option.metavar = HelpPanel.INFORMATION, ""
         return option
 
 
@@ -85,7 +85,7 @@ def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Calla
 def _parameters(action: str) -> Iterator[inspect.Parameter]:
     for name in ("model", "dataset"):
         yield _parameter(name, Annotated[str | None, _argument(OPTIONS[name])])
-    for group in vars(Group).values():
+    for group in vars(HelpPanel).values():
         for name, option in OPTIONS.items():
             available = not option.opt.only or action in option.opt.only
             if option.opt.group == group and option.flags and available:

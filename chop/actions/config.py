@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 import chop
 from chop.actions.options import ConfigError, Opt, Option, options_of
 
-__all__ = ["OPTIONS", "ConfigError", "Group", "RunConfig"]
+__all__ = ["OPTIONS", "ConfigError", "HelpPanel", "RunConfig"]
 
 Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
 Steps = Annotated[int, Ge(-1)]
@@ -38,7 +38,7 @@ def default_project_dir() -> Path:
     return (clone if (clone / "ch").is_file() else Path.cwd()) / "mase_output"
 
 
-class Group:
+class HelpPanel:
     """The panels of `--help`, in the order shown."""
 
     MAIN = "Main arguments"
@@ -52,15 +52,15 @@ class Group:
     FILE = "Tables of the TOML file"
 
 
-Main = functools.partial(Opt, group=Group.MAIN, flags=())
-General = functools.partial(Opt, group=Group.GENERAL)
-Trainer = functools.partial(Opt, group=Group.TRAINER)
-Runtime = functools.partial(Opt, group=Group.RUNTIME)
-Language = functools.partial(Opt, group=Group.LANGUAGE)
-Search = functools.partial(Opt, group=Group.SEARCH)
-InProject = functools.partial(Opt, group=Group.PROJECT)
-Information = functools.partial(Opt, group=Group.INFORMATION)
-InFile = functools.partial(Opt, group=Group.FILE, flags=(), row="never")
+Main = functools.partial(Opt, group=HelpPanel.MAIN, flags=())
+General = functools.partial(Opt, group=HelpPanel.GENERAL)
+Trainer = functools.partial(Opt, group=HelpPanel.TRAINER)
+Runtime = functools.partial(Opt, group=HelpPanel.RUNTIME)
+Language = functools.partial(Opt, group=HelpPanel.LANGUAGE)
+Search = functools.partial(Opt, group=HelpPanel.SEARCH)
+InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
+Information = functools.partial(Opt, group=HelpPanel.INFORMATION)
+InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chop.dataset.npz_sizes import WRITE, check_npz_sizes
-from chop.dataset.tabular import Given, Table, coded
+from chop.dataset.tabular import Given, LabelledTable, coded
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 
 PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
@@ -21,7 +21,7 @@ FLOATS = (torch.float16, torch.float32, torch.float64)  # those that numpy has
 NAMES = "x and y, or x_train, y_train, x_test, y_test (and x_val, y_val)"
 
 
-def read_npz(file: Path) -> tuple[Table, Given]:
+def read_npz(file: Path) -> tuple[LabelledTable, Given]:
     """Arrays that `numpy.savez` wrote; pickled objects among them are refused."""
     check_npz_sizes(file)
     try:
@@ -41,7 +41,7 @@ def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def read_tensors(file: Path) -> tuple[Table, Given]:
+def read_tensors(file: Path) -> tuple[LabelledTable, Given]:
     """Tensors in a safetensors file, or a dictionary of tensors in a pt file."""
     found = _safetensors(file) if file.suffix.lower() == ".safetensors" else _pt(file)
     return _table(file, found)
@@ -84,7 +84,7 @@ def _array(file: Path, name: str, tensor: Tensor) -> np.ndarray:
     return tensor.detach().resolve_conj().resolve_neg().numpy()
 
 
-def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[Table, Given]:
+def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[LabelledTable, Given]:
     """Samples and labels of all parts, one part after the other."""
     parts = _by_part(file, arrays)
     pairs = {part: parts[part] for part in ("train", "validation", "test") if part in parts}
@@ -94,7 +94,9 @@ def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[Table, Given]:
     labels = np.concatenate([_labels(file, part, **pair) for part, pair in pairs.items()])
     codes, classes = coded(labels, file)
     names = tuple(f"x{i}" for i in range(x.shape[1])) if x.ndim == 2 else ()
-    return Table(x, codes, classes, names), {part: len(pair["y"]) for part, pair in pairs.items()}
+    return LabelledTable(x, codes, classes, names), {
+        part: len(pair["y"]) for part, pair in pairs.items()
+    }
 
 
 def _by_part(file: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:

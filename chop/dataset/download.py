@@ -58,14 +58,14 @@ def download(
     with locked(target):
         if target.exists():  # another process was faster
             return target
-        part = _Part(target)
+        part = _PartialFile(target)
         _fetch_whole(url, part, checksum=checksum, size=size, timeout=timeout)
         part.finish()
     return target
 
 
 def _fetch_whole(
-    url: str, part: _Part, *, checksum: str | None, size: int | None, timeout: float
+    url: str, part: _PartialFile, *, checksum: str | None, size: int | None, timeout: float
 ) -> None:
     """Attempts until the file is there and right; those that bring it forward are not counted."""
     failures = 0
@@ -89,7 +89,7 @@ def _fetch_whole(
     raise ValueError(f"{url} changes while it is being downloaded; try again later")
 
 
-class _Part:
+class _PartialFile:
     """What has arrived so far, and which version of the remote file it belongs to."""
 
     def __init__(self, target: Path) -> None:
@@ -123,7 +123,7 @@ class _Part:
         self._validator.unlink(missing_ok=True)
 
 
-def _fetch(url: str, part: _Part, *, size: int | None, timeout: float) -> None:
+def _fetch(url: str, part: _PartialFile, *, size: int | None, timeout: float) -> None:
     """One attempt: ask for what is missing, and append it."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "mase"}
     if part.version:  # without a version, new bytes might be glued to those of another file
@@ -141,7 +141,9 @@ def _fetch(url: str, part: _Part, *, size: int | None, timeout: float) -> None:
         part.resumed = True
 
 
-def _store(url: str, answer: http.client.HTTPResponse, part: _Part, *, size: int | None) -> None:
+def _store(
+    url: str, answer: http.client.HTTPResponse, part: _PartialFile, *, size: int | None
+) -> None:
     if answer.headers.get_content_type() == "text/html":
         raise ValueError(
             f"{url} answers with a web page instead of the file, perhaps to log in; "
@@ -167,7 +169,7 @@ def _store(url: str, answer: http.client.HTTPResponse, part: _Part, *, size: int
 
 
 def _append(
-    answer: http.client.HTTPResponse, part: _Part, advance: Callable[[int], object]
+    answer: http.client.HTTPResponse, part: _PartialFile, advance: Callable[[int], object]
 ) -> None:
     with writable(part.target.parent), part.file.open("ab") as out:
         while block := _read(answer):
@@ -191,7 +193,7 @@ def _version(answer: http.client.HTTPResponse) -> str | None:
     return answer.headers.get("Last-Modified")
 
 
-def _check_room(url: str, part: _Part, whole: int | None) -> None:
+def _check_room(url: str, part: _PartialFile, whole: int | None) -> None:
     folder = part.target.parent
     free = shutil.disk_usage(folder).free
     if whole is not None and whole - part.size > free:
@@ -201,7 +203,7 @@ def _check_room(url: str, part: _Part, whole: int | None) -> None:
         )
 
 
-def _verify(url: str, part: _Part, *, checksum: str | None, size: int | None) -> None:
+def _verify(url: str, part: _PartialFile, *, checksum: str | None, size: int | None) -> None:
     """Refuse a file that is not the expected one; one glued from pieces is fetched once more."""
     wrong = None
     if size is not None and part.size != size:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from chop.dataset.base import Split
-from chop.dataset.store import Prepared, prepared
+from chop.dataset.store import PreparedData, prepared
 from chop.dataset.tensors import TensorSplit
 
 SPLIT_SEED = 42
@@ -108,14 +108,14 @@ def _state(file: Path) -> tuple[int, int]:
     return file.stat().st_size, file.stat().st_mtime_ns
 
 
-def _arranged(train: Images, test: Images) -> Prepared:
+def _arranged(train: Images, test: Images) -> PreparedData:
     """Training images in a fixed random order, the last tenth to validate; then the test images."""
     order = np.random.RandomState(SPLIT_SEED).permutation(len(train.y))
     num_validation = round(len(order) * VALIDATION_SHARE)
     x = torch.from_numpy(np.concatenate([train.x[order], test.x]))
     y = torch.from_numpy(np.concatenate([train.y[order], test.y])).long()
     rows = {"train": len(order) - num_validation, "validation": num_validation, "test": len(test.y)}
-    return Prepared(x, y, rows)
+    return PreparedData(x, y, rows)
 
 
 def unpacked(file: Path) -> bytes:

@@ -6,8 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chop.dataset.base import MaseDatasetInfo
-from chop.dataset.store import Prepared, prepared
-from chop.dataset.tabular import Cut, Table, check_classes, check_finite, first_of_each, prepare
+from chop.dataset.store import PreparedData, prepared
+from chop.dataset.tabular import (
+    Cut,
+    LabelledTable,
+    check_classes,
+    check_finite,
+    first_of_each,
+    prepare,
+)
 
 VERSION = 1  # of the preparation; raise it when the result changes
 CUT = Cut(test=0.2, validation=0.1, seed=42)
@@ -46,14 +53,14 @@ def jet_info(name: str, classes: str, features: tuple[str, ...] = FEATURES) -> M
 def prepared_jets(
     folder: Path,
     source: Path,
-    read: Callable[[Path], Table],
+    read: Callable[[Path], LabelledTable],
     *,
     drop_duplicates: bool = False,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """The jets of the file `source`, checked, divided and standardised, from the cache if there."""
 
-    def build() -> Prepared:
+    def build() -> PreparedData:
         table = read(source)
         check_finite(source, table.x, table.features)
         check_classes(source, table.y, table.classes)

@@ -11,7 +11,7 @@ from chop.dataset.base import Split, dataset
 from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
 from chop.dataset.sources import own_file
-from chop.dataset.tabular import BLOCK, Table
+from chop.dataset.tabular import BLOCK, LabelledTable
 from chop.dataset.tensors import TensorSplit
 from chop.registry import nearest
 
@@ -44,7 +44,7 @@ def jsc(
     return data.split(split, legacy_val=legacy_val)
 
 
-def read_cernbox(file: Path) -> Table:
+def read_cernbox(file: Path) -> LabelledTable:
     """Features and labels of all jets in the HDF5 file."""
     import h5py  # type: ignore[import-untyped]
 
@@ -63,7 +63,7 @@ def read_cernbox(file: Path) -> Table:
             f"{file}: {len(unclear)} of {len(x)} jets do not have exactly one class among "
             f"{', '.join(LABELS)}, the first in row {unclear[0]}; download the file again"
         )
-    return Table(x, one_hot.argmax(1).astype(np.int8), tuple(CLASSES), COLUMNS)
+    return LabelledTable(x, one_hot.argmax(1).astype(np.int8), tuple(CLASSES), COLUMNS)
 
 
 def _table(file: Path, h5: Any) -> Any:

@@ -11,7 +11,7 @@ from chop.dataset.download import download, instead
 from chop.dataset.jets import FEATURES, jet_info, prepared_jets
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
-from chop.dataset.tabular import Table
+from chop.dataset.tabular import LabelledTable
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_arff, read_csv
 from chop.files import read_json
@@ -62,7 +62,7 @@ def _downloaded(folder: Path) -> Path:
     return download(url, target, checksum=f"md5:{md5}")
 
 
-def read_openml(file: Path) -> Table:
+def read_openml(file: Path) -> LabelledTable:
     """Features and classes of all jets, whatever the order of the columns."""
     read = READERS.get(file.suffix.lower())
     if read is None:
@@ -79,4 +79,4 @@ def read_openml(file: Path) -> Table:
         raise ValueError(f"{file}: {odd[0]!r} is not a jet class; use {', '.join(CLASSES)}")
     codes = np.array([CLASSES.index(name) for name in table.classes])[table.y]
     columns = [table.features.index(name) for name in FEATURES]
-    return Table(table.x[:, columns], codes, tuple(CLASSES), FEATURES)
+    return LabelledTable(table.x[:, columns], codes, tuple(CLASSES), FEATURES)

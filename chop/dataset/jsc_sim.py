@@ -14,8 +14,8 @@ import numpy as np
 
 from chop.dataset.base import Split, dataset
 from chop.dataset.jets import CUT, FEATURES, jet_info
-from chop.dataset.store import Prepared
-from chop.dataset.tabular import Table, moments, prepare
+from chop.dataset.store import PreparedData
+from chop.dataset.tabular import LabelledTable, moments, prepare
 from chop.dataset.tensors import TensorSplit
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def scaler() -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def _prepared() -> Prepared:
+def _prepared() -> PreparedData:
     table = _jets()
     order, rows = CUT.order({"train": len(table.y)})
     return prepare(table, order, rows, standardize_by=_num_fit(rows))
@@ -57,9 +57,9 @@ def _num_fit(rows: dict[str, int]) -> int:
 
 
 @functools.cache
-def _jets() -> Table:
+def _jets() -> LabelledTable:
     """Features in raw units and classes, as the file has them."""
     with np.load(FILE) as file:
         x, y = file["X"], file["y"]
     logger.info("%s: %s simulated jets (Pythia 8), not the data of CERN", INFO.title, f"{len(y):,}")
-    return Table(x, y, tuple(CLASSES), FEATURES)
+    return LabelledTable(x, y, tuple(CLASSES), FEATURES)

@@ -14,8 +14,8 @@ from chop.dataset.array_files import read_npz, read_tensors
 from chop.dataset.base import MaseDatasetInfo, Split, dataset
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
-from chop.dataset.store import Prepared, prepared
-from chop.dataset.tabular import Cut, Given, Table, check_classes, check_finite, prepare
+from chop.dataset.store import PreparedData, prepared
+from chop.dataset.tabular import Cut, Given, LabelledTable, check_classes, check_finite, prepare
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
 from chop.files import cache_folder
@@ -28,7 +28,7 @@ KINDS = {
     "tensors": (".pt", ".pth", ".safetensors"),
 }
 
-Read = Callable[[Path], tuple[Table, Given]]
+Read = Callable[[Path], tuple[LabelledTable, Given]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Wishes:
     label: str | None = None
 
 
-def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
+def own(make: Callable[..., PreparedData]) -> Callable[..., TensorSplit]:
     """Register `make(**options)`, which prepares a file of the user, as a data set."""
     info = MaseDatasetInfo(name=make.__name__, dataset_source="others")
 
@@ -55,7 +55,7 @@ def own(make: Callable[..., Prepared]) -> Callable[..., TensorSplit]:
     return dataset(info, describe=describe)(load)
 
 
-def _described(name: str, data: Prepared) -> MaseDatasetInfo:
+def _described(name: str, data: PreparedData) -> MaseDatasetInfo:
     picture = data.x.ndim == 4
     there = [split for split, rows in data.rows.items() if rows]
     return MaseDatasetInfo(
@@ -88,7 +88,7 @@ def csv(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own table as CSV: columns of numbers, and one of labels."""
     wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
     return _prepared("csv", _undivided(read_csv, label), wishes, path, cache, renew)
@@ -105,7 +105,7 @@ def parquet(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own table as Parquet: columns of numbers, and one of labels."""
     wishes = Wishes(Cut(test, validation, split_seed), standardize, label)
     return _prepared("parquet", _undivided(read_parquet, label), wishes, path, cache, renew)
@@ -121,7 +121,7 @@ def npz(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own arrays as numpy.savez writes them: x and y, for each split or for all."""
     wishes = Wishes(Cut(test, validation, split_seed), standardize)
     return _prepared("npz", read_npz, wishes, path, cache, renew)
@@ -137,16 +137,16 @@ def tensors(
     validation: float = 0.1,
     split_seed: int = 42,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """Your own tensors (pt, safetensors): x and y, for each split or for all."""
     wishes = Wishes(Cut(test, validation, split_seed), standardize)
     return _prepared("tensors", read_tensors, wishes, path, cache, renew)
 
 
-def _undivided(read: Callable[[Path, str | None], Table], label: str | None) -> Read:
+def _undivided(read: Callable[[Path, str | None], LabelledTable], label: str | None) -> Read:
     """A reader of tables, which say nothing about what a row is for."""
 
-    def whole(file: Path) -> tuple[Table, Given]:
+    def whole(file: Path) -> tuple[LabelledTable, Given]:
         table = read(file, label)
         return table, {"train": len(table.y)}
 
@@ -155,14 +155,14 @@ def _undivided(read: Callable[[Path, str | None], Table], label: str | None) -> 
 
 def _prepared(
     name: str, read: Read, wishes: Wishes, path: Path | None, cache: Path | None, renew: bool
-) -> Prepared:
+) -> PreparedData:
     """The user's file as tensors, from the cache if it was prepared with the same options."""
     if path is None:
         kinds = " or ".join(KINDS[name])
         raise ValueError(f"data set {name!r} needs your file: give --data-path (path=) a {kinds}")
     file = own_file(path, KINDS[name])
 
-    def build() -> Prepared:
+    def build() -> PreparedData:
         table, given = read(file)
         check_finite(file, table.x, table.features)
         check_classes(file, table.y, table.classes)
@@ -176,7 +176,7 @@ def _prepared(
     return prepared(folder, file, build, version=VERSION, options=asdict(wishes), renew=renew)
 
 
-def _standardizes(file: Path, table: Table, wish: bool | None) -> bool:
+def _standardizes(file: Path, table: LabelledTable, wish: bool | None) -> bool:
     """Tables are standardised unless the user says no; pictures never are."""
     is_table = table.x.ndim == 2
     if wish and not is_table:

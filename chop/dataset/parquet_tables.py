@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from chop.dataset.tabular import Table, coded
+from chop.dataset.tabular import LabelledTable, coded
 from chop.dataset.text_tables import label_column
 
 
-def read_parquet(file: Path, label: str | None = None) -> Table:
+def read_parquet(file: Path, label: str | None = None) -> LabelledTable:
     """A Parquet file: columns of numbers, and one column of labels."""
     try:
         import pyarrow
@@ -33,7 +33,7 @@ def read_parquet(file: Path, label: str | None = None) -> Table:
     features = tuple(name for name in table.column_names if name != label)
     x = np.column_stack([_numbers(file, name, table[name]) for name in features])
     codes, classes = coded(_labels(file, label, table[label]), file)
-    return Table(x, codes, classes, features)
+    return LabelledTable(x, codes, classes, features)
 
 
 def _numbers(file: Path, name: str, column: Any) -> np.ndarray:

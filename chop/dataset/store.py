@@ -1,4 +1,4 @@
-"""Prepared data on disk: made once, mapped into memory from then on."""
+"""PreparedData data on disk: made once, mapped into memory from then on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYOUT = 1  # of the files written here; an older one is made anew
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """All samples of a data set, those for training first, then validation, then test.
 
     One block in one order makes every split, and training with validation together, a slice.
@@ -67,12 +67,12 @@ class Prepared:
 def prepared(
     folder: Path,
     source: Path | Sequence[Path],
-    build: Callable[[], Prepared],
+    build: Callable[[], PreparedData],
     *,
     version: int,
     options: Mapping[str, Any] | None = None,
     renew: bool = False,
-) -> Prepared:
+) -> PreparedData:
     """What `build()` makes of `source`, one file or several, from `folder` if it was made before.
 
     It is made anew if `source`, `version` (of the preparation) or `options` are not those it was
@@ -121,7 +121,7 @@ def _seal(file: Path, recipe: dict[str, str]) -> None:
     os.utime(file, ns=(_seal_time(recipe), _seal_time(recipe)))
 
 
-def _write(file: Path, data: Prepared, recipe: dict[str, str]) -> None:
+def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
     """Write `file` whole or not at all, and seal it."""
     facts = {name: getattr(data, name) for name in ("rows", "features", "classes")}
     facts["fingerprints"] = data.computed_fingerprints()
@@ -131,7 +131,7 @@ def _write(file: Path, data: Prepared, recipe: dict[str, str]) -> None:
         _seal(part, recipe)
 
 
-def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
+def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
     """The data in `file`, mapped; nothing if it is damaged or made by another recipe."""
     from safetensors import SafetensorError, safe_open
 
@@ -144,7 +144,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
                 logger.info("%s is stale; rebuilding", file)
                 return None
             facts = json.loads(header["facts"])
-            data = Prepared(
+            data = PreparedData(
                 tensors.get_tensor("x"),
                 tensors.get_tensor("y"),
                 facts["rows"],
@@ -158,7 +158,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> Prepared | None:
     return data if _sound(file, data, recipe) else None
 
 
-def _sound(file: Path, data: Prepared, recipe: dict[str, str]) -> bool:
+def _sound(file: Path, data: PreparedData, recipe: dict[str, str]) -> bool:
     """Whether the content is what was written: read in full only if somebody touched the file."""
     if file.stat().st_mtime_ns == _seal_time(recipe):
         return True

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from chop.dataset.store import Prepared
+from chop.dataset.store import PreparedData
 
 Given = dict[str, int]  # how many samples a file has for train, validation and test
 BLOCK = 1 << 16  # rows at a time: what is computed in double precision stays small
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelledTable:
     """Samples `x` (N, …) and the codes `y` (N,) of their classes, as the file has them."""
 
     x: np.ndarray
@@ -24,7 +24,7 @@ class Table:
     classes: tuple[str, ...]
     features: tuple[str, ...] = ()
 
-    def rows(self, index: np.ndarray) -> Table:
+    def rows(self, index: np.ndarray) -> LabelledTable:
         return replace(self, x=self.x[index], y=self.y[index])
 
 
@@ -190,15 +190,15 @@ def check_classes(file: Path, y: np.ndarray, classes: Sequence[str]) -> None:
 
 
 def prepare(
-    table: Table, order: np.ndarray, rows: Mapping[str, int], *, standardize_by: int | None
-) -> Prepared:
+    table: LabelledTable, order: np.ndarray, rows: Mapping[str, int], *, standardize_by: int | None
+) -> PreparedData:
     """The samples in `order`, standardised by the first `standardize_by` of them, as tensors."""
     x = table.x[order]
     if standardize_by is not None:
         x = standardize(x, standardize_by)
     elif x.dtype != np.uint8 or x.ndim == 2:  # bytes of pictures stay bytes
         x = x.astype(np.float32)
-    return Prepared(
+    return PreparedData(
         torch.from_numpy(x),
         torch.from_numpy(table.y[order].astype(np.int64)),
         dict(rows),

@@ -92,7 +92,7 @@ def _mixed(*numbers: int) -> int:
 
 
 @dataclass(frozen=True)
-class Pass:
+class EpochPass:
     """One pass over the samples in an order of its own, shared by `world` processes.
 
     Nothing has to be remembered to return to any batch of it: order and augmentation follow from
@@ -120,12 +120,12 @@ class Pass:
 def batches(
     split: TensorSplit,
     batch_size: int,
-    shuffled: Pass | None = None,
+    shuffled: EpochPass | None = None,
     *,
     first: int = 0,
     device: torch.device | str | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The split in batches on `device`, from batch `first` on; a `Pass` shuffles and augments."""
+    """The split in batches on `device`, from batch `first` on; a `EpochPass` shuffles and augments."""
     device = torch.device(device) if device else split.x.device
     order = shuffled.order(len(split)) if shuffled else None
     if order is not None and order.device != split.x.device:
@@ -176,4 +176,4 @@ class TensorLoader:
         if not self.shuffle:
             return batches(self.dataset, self.batch_size)
         self.epoch += 1
-        return batches(self.dataset, self.batch_size, Pass(self.seed, self.epoch - 1))
+        return batches(self.dataset, self.batch_size, EpochPass(self.seed, self.epoch - 1))

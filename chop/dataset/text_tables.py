@@ -14,7 +14,7 @@ from typing import TextIO
 
 import numpy as np
 
-from chop.dataset.tabular import Table, coded
+from chop.dataset.tabular import LabelledTable, coded
 from chop.registry import nearest
 
 BLOCK = 1 << 15  # lines at a time
@@ -35,7 +35,7 @@ class _Text:
     comment: str | None = None
 
 
-def read_csv(file: Path, label: str | None = None) -> Table:
+def read_csv(file: Path, label: str | None = None) -> LabelledTable:
     """A CSV file: a line of names (or none), numbers, and one column of labels."""
     with _opened(file) as lines:
         first = lines.readline()
@@ -49,7 +49,7 @@ def read_csv(file: Path, label: str | None = None) -> Table:
         return _read(_Text(file, names, label, 2 if named else 1, delimiter), lines)
 
 
-def read_arff(file: Path, label: str | None = None) -> Table:
+def read_arff(file: Path, label: str | None = None) -> LabelledTable:
     """An ARFF file, as OpenML has them: attributes, then rows separated by commas."""
     names: list[str] = []
     with _opened(file) as lines:
@@ -97,7 +97,7 @@ def label_column(file: Path, names: Sequence[str], label: str | None) -> str:
     return usual[0] if usual else names[-1]
 
 
-def _read(text: _Text, lines: TextIO) -> Table:
+def _read(text: _Text, lines: TextIO) -> LabelledTable:
     """All rows of `text`: numbers, except for the labels."""
     label = text.names.index(text.label)
     features = [i for i in range(len(text.names)) if i != label]
@@ -114,7 +114,7 @@ def _read(text: _Text, lines: TextIO) -> Table:
         raise ValueError(f"{text.file} has no rows; fetch or write it again")
     ranks, classes = coded(np.array(list(words)), text.file)
     names = tuple(text.names[i] for i in features)
-    return Table(np.concatenate(xs), ranks[np.concatenate(codes)], classes, names)
+    return LabelledTable(np.concatenate(xs), ranks[np.concatenate(codes)], classes, names)
 
 
 def _numbered(text: _Text, labels: np.ndarray, words: dict[str, int]) -> np.ndarray:

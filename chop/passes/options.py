@@ -48,7 +48,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Choice:
+class NodeChoice:
     """A name in the options that selects nodes: an op, a node, a module, or an expression.
 
     `ops` are those to which it can be `done`; `or_module` also allows a module's dotted name, and
@@ -110,10 +110,10 @@ def names_in(subject: MaseGraph | nn.Module) -> tuple[list[str], list[str]]:
     return [node.name for node in nodes], list(dict.fromkeys([*subject.modules, *sorted(inside)]))
 
 
-def choices(key: str, by: Any, names: Iterable[str] | None, **more: Any) -> Iterator[Choice]:
+def choices(key: str, by: Any, names: Iterable[str] | None, **more: Any) -> Iterator[NodeChoice]:
     """Yield a choice for each of `names`, the entries of the option `key`."""
     for name in names or ():
-        yield Choice(key, by, name, **more)
+        yield NodeChoice(key, by, name, **more)
 
 
 def check_picture(options: Any) -> Iterator[Problem]:

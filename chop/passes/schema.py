@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.options import Choice, PathUse, Problem, path_use
+from chop.passes.options import NodeChoice, PathUse, Problem, path_use
 from chop.registry import nearest
 
 Law = Callable[[Mapping[str, Any]], Iterable[Problem]]
-Chooses = Callable[[Mapping[str, Any]], Iterable[Choice]]
+Chooses = Callable[[Mapping[str, Any]], Iterable[NodeChoice]]
 NO_ARGS: Mapping[str, Any] = {}
 
 
@@ -133,7 +133,7 @@ class HasOptions:
             if problem is not None:
                 yield problem
 
-    def _choices(self, options: Mapping[str, Any]) -> Iterator[Choice]:
+    def _choices(self, options: Mapping[str, Any]) -> Iterator[NodeChoice]:
         for chosen in self._chosen:
             yield from chosen(self._with_defaults(options))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from chop.dataset.tensors import Pass, TensorSplit, batches
+from chop.dataset.tensors import EpochPass, TensorSplit, batches
 from chop.training.devices import Place
 
 RESIDENT_SHARE = 0.5  # of the free memory of a device that a data set may take
@@ -86,8 +86,8 @@ class Feed:
         """The samples as they lie in memory, where they do."""
         return self.split.x if isinstance(self.split, TensorSplit) else None
 
-    def pass_of(self, epoch: int) -> Pass:
-        return Pass(self.seed, epoch, self.place.rank, self.place.world)
+    def pass_of(self, epoch: int) -> EpochPass:
+        return EpochPass(self.seed, epoch, self.place.rank, self.place.world)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The shuffled batches of `epoch`, from batch `first` on."""
@@ -117,11 +117,11 @@ class Feed:
         return next(self._loaded(list(range(count))))
 
     def _loaded(
-        self, order: list[int], shuffled: Pass | None = None, first: int = 0
+        self, order: list[int], shuffled: EpochPass | None = None, first: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
         # a generator of its own: workers draw anew each epoch, and the model's stream is untouched
         generator = Generator()
-        (shuffled or Pass(self.seed, 0)).reseed(generator, first)
+        (shuffled or EpochPass(self.seed, 0)).reseed(generator, first)
         loader = DataLoader(
             self.split,
             batch_size=self.batch_size,

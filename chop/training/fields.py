@@ -24,7 +24,7 @@ MOMENTS = {
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far a run is; enough, with the weights, to go on as if nothing had happened."""
 
     epoch: Natural = 0
@@ -63,7 +63,7 @@ FIELDS: Mapping[str, Any] = {
     "mase.optimizer": str,
     **{
         f"mase.progress.{name}": kind
-        for name, kind in get_type_hints(Progress, include_extras=True).items()
+        for name, kind in get_type_hints(TrainingProgress, include_extras=True).items()
     },
     "mase.random.cpu": Tensor,
     "mase.scaler": dict[str, Any] | None,
@@ -104,7 +104,7 @@ def _problem_of_kind(kind: Any, value: Any, path: str) -> str | None:
 
 
 def _unknown_progress(saved: dict[str, Any]) -> str | None:
-    known = get_type_hints(Progress)
+    known = get_type_hints(TrainingProgress)
     odd = [name for name in saved["mase"]["progress"] if name not in known]
     return f"mase.progress has the unknown field {odd[0]!r:.40}" if odd else None
 

@@ -19,7 +19,7 @@ from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import Score, evaluate
 from chop.training.feed import Feed
-from chop.training.fields import Progress
+from chop.training.fields import TrainingProgress
 from chop.training.interruption import Interruption
 from chop.training.names import Names
 from chop.training.nonfinite import cause
@@ -32,9 +32,9 @@ from chop.training.steps import (
     EagerRun,
     Mixed,
     Objective,
-    Outcome,
+    StepOutcome,
     Reading,
-    Run,
+    EpochRun,
     Step,
     cross_entropy,
 )
@@ -52,7 +52,7 @@ Watch = Callable[[int, Score], None]  # told the score after each epoch; may rai
 class Fitted:
     """What came out of a run."""
 
-    progress: Progress
+    progress: TrainingProgress
     validation: Score | None
     steps: int  # of this run, without those before it was resumed
     seconds: float
@@ -68,7 +68,7 @@ class _Sent:
     step: int
     epoch: int
     rate: float
-    outcome: Outcome
+    outcome: StepOutcome
     reading: Reading = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,8 +121,8 @@ class Training:
             self.mixed,
             objective,
         )
-        self.run: Run = self._captured(self._step) if captured else self._eager(self._step)
-        self.progress = Progress()
+        self.run: EpochRun = self._captured(self._step) if captured else self._eager(self._step)
+        self.progress = TrainingProgress()
         self.validation: Score | None = None
         self.samples_per_second = 0.0
         self._rate_at, self._rate_now = (-1, -1), 0.0
@@ -154,12 +154,12 @@ class Training:
             and len(split) >= self.train_feed.batch_size
         )
 
-    def _captured(self, step: Step) -> Run:
+    def _captured(self, step: Step) -> EpochRun:
         feed = self.train_feed
         assert isinstance(feed.split, TensorSplit)
         return CapturedRun(step, feed.split, feed.batch_size, feed.pass_of, self._rate)
 
-    def _eager(self, step: Step) -> Run:
+    def _eager(self, step: Step) -> EpochRun:
         feed = self.train_feed
         return EagerRun(step, feed.train, self._rate, feed.batches_per_epoch)
 
@@ -276,7 +276,7 @@ class Training:
         asked = self.progress.step % self.options.log_every_n_steps == 0
         return self.place.largest(received) if asked else 0
 
-    def _steps(self) -> Iterator[Outcome]:
+    def _steps(self) -> Iterator[StepOutcome]:
         """The steps of this epoch that are still to be done, counted as they are."""
         progress, on_cpu = self.progress, self.place.device.type == "cpu"
         for outcome in self.run(progress.epoch, progress.step_in_epoch):
@@ -293,7 +293,7 @@ class Training:
         before, now = (min(step * per_step, self.train_feed.share) for step in ends)
         self.samples_per_second = (now - before) * self.place.world / max(seconds, 1e-9)
 
-    def _log_step(self, outcome: Outcome, bar: Bar | NoBar) -> None:
+    def _log_step(self, outcome: StepOutcome, bar: Bar | NoBar) -> None:
         """Send this step's numbers on their way, and write down those that have arrived."""
         self._write_step(bar)
         self._sent = _Sent(self.progress.step, self.progress.epoch, self._rate_now, outcome)
@@ -329,7 +329,7 @@ class Training:
             f"the loss is {loss} at step {step} (epoch {self.progress.epoch + 1}): {why}"
         )
 
-    def _end_epoch(self, outcome: Outcome | None, seconds: float) -> None:
+    def _end_epoch(self, outcome: StepOutcome | None, seconds: float) -> None:
         loss = outcome.loss.item() if outcome else math.inf
         if outcome:
             self._check_losses(outcome.recent.tolist(), self.progress.step)

@@ -12,7 +12,7 @@ from torch import nn
 
 from chop.checkpoints import check_fits, fill, read_torch_file
 from chop.files import write_whole
-from chop.training.fields import Progress, check_fields, check_moments
+from chop.training.fields import TrainingProgress, check_fields, check_moments
 from chop.version import __version__
 
 SOURCE = "the resumed checkpoint"
@@ -26,7 +26,7 @@ FULL = (
 def checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    progress: Progress,
+    progress: TrainingProgress,
     hyper_parameters: dict[str, Any],
     scaler: torch.amp.GradScaler | None,
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def restore(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
-) -> Progress:
+) -> TrainingProgress:
     """Bring a run back to where `saved` was written."""
     ours, now = saved["mase"], type(optimizer).__name__
     if ours["optimizer"] != now:
@@ -96,7 +96,7 @@ def restore(
     torch.set_rng_state(ours["random"]["cpu"])
     if torch.cuda.is_available() and "cuda" in ours["random"]:
         torch.cuda.set_rng_state(ours["random"]["cuda"])
-    return Progress(**ours["progress"])
+    return TrainingProgress(**ours["progress"])
 
 
 def _restore_scaler(scaler: torch.amp.GradScaler, saved: dict[str, Any]) -> None:

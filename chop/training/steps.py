@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from chop.dataset.tensors import Pass, TensorSplit
+from chop.dataset.tensors import EpochPass, TensorSplit
 from chop.training.optimisers import set_rate
 from chop.training.options import TrainOptions
 
@@ -42,7 +42,7 @@ class Reading:
 
 
 @dataclass
-class Outcome:
+class StepOutcome:
     """What is left of one optimiser step: tensors on the device, read only when they are logged."""
 
     loss: Tensor
@@ -114,7 +114,7 @@ class Step:
     def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.objective(self.forward, x, y)
 
-    def accumulate(self, x: Tensor, y: Tensor, parts: int) -> Outcome:
+    def accumulate(self, x: Tensor, y: Tensor, parts: int) -> StepOutcome:
         """Add the gradient of one batch, the share `1 / parts` of a step."""
         if self._size is None:
             self._size = len(x)
@@ -134,7 +134,7 @@ class Step:
             self.recent.copy_(torch.cat([self.recent[1:], loss.float().view(1)]))
         else:
             self.recent = loss.view(1)
-        return Outcome(loss, logits.detach(), x, y, self.recent)
+        return StepOutcome(loss, logits.detach(), x, y, self.recent)
 
     def update(self) -> None:
         """Step the optimiser on what was accumulated."""
@@ -151,10 +151,10 @@ class Step:
         self.optimizer.zero_grad()
 
 
-class Run(Protocol):
+class EpochRun(Protocol):
     """An epoch, step by step; each item is one optimiser step that has been taken."""
 
-    def __call__(self, epoch: int, first: int) -> Iterator[Outcome]: ...
+    def __call__(self, epoch: int, first: int) -> Iterator[StepOutcome]: ...
 
 
 class EagerRun:
@@ -170,7 +170,7 @@ class EagerRun:
         self.step, self.feed, self.rate = step, feed, rate
         self.batches_per_epoch = batches_per_epoch
 
-    def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
+    def __call__(self, epoch: int, first: int) -> Iterator[StepOutcome]:
         step, parts, rate = self.step, self.step.options.accumulate_grad_batches, None
         for number, (x, y) in enumerate(self.feed(epoch, first * parts), start=first * parts + 1):
             outcome = step.accumulate(x, y, parts)
@@ -237,7 +237,7 @@ class CapturedRun:
         step: Step,
         split: TensorSplit,
         batch_size: int,
-        pass_of: Callable[[int], Pass],
+        pass_of: Callable[[int], EpochPass],
         rate: Callable[[], float],
     ) -> None:
         self.step, self.split, self.batch_size = step, split, batch_size
@@ -248,7 +248,7 @@ class CapturedRun:
         self.ahead = torch.arange(batch_size, device=device)
         self.take = Captured(self._next, device, before=step.optimizer.zero_grad)
 
-    def __call__(self, epoch: int, first: int) -> Iterator[Outcome]:
+    def __call__(self, epoch: int, first: int) -> Iterator[StepOutcome]:
         self.order.copy_(self.pass_of(epoch).order(len(self.split)))
         self.cursor.fill_(first * self.batch_size)
         whole = len(self.split) // self.batch_size
@@ -263,13 +263,13 @@ class CapturedRun:
                 outcome = self._train(self.order[whole * self.batch_size :])
             yield outcome
 
-    def _next(self) -> Outcome:
+    def _next(self) -> StepOutcome:
         index = self.order.index_select(0, self.cursor + self.ahead)
         outcome = self._train(index)
         self.cursor += self.batch_size
         return outcome
 
-    def _train(self, index: Tensor) -> Outcome:
+    def _train(self, index: Tensor) -> StepOutcome:
         x, y = self.split.x.index_select(0, index), self.split.y.index_select(0, index)
         outcome = self.step.accumulate(self.split.prepare(x) if self.split.prepare else x, y, 1)
         self.step.update()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chop.actions import config as config_module
-from chop.actions.config import OPTIONS, ConfigError, Group, RunConfig
+from chop.actions.config import OPTIONS, ConfigError, HelpPanel, RunConfig
 from chop.actions.resolve import resolve
 from chop.tools.config_load import load_config
 
@@ -56,7 +56,7 @@ def refusal(flags):
 
 
 def test_every_option_says_what_it_is_for_and_has_a_place_in_the_help():
-    groups = [value for name, value in vars(Group).items() if name.isupper()]
+    groups = [value for name, value in vars(HelpPanel).items() if name.isupper()]
     for option in OPTIONS.values():
         assert option.opt.help.endswith("."), option.name
         assert option.opt.group in groups
@@ -369,7 +369,7 @@ def test_every_example_is_a_valid_configuration(file):
 
 def documented():
     lines = []
-    for group in [value for name, value in vars(Group).items() if name.isupper()]:
+    for group in [value for name, value in vars(HelpPanel).items() if name.isupper()]:
         lines += [f"### {group}", "", "| flag | key | values | default | meaning |"]
         lines += ["|---|---|---|---|---|"]
         lines += [described(option) for option in OPTIONS.values() if option.opt.group == group]

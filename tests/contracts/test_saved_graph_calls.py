@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chop.ir.graph.names import ForeignName, Names, check_method
+from chop.ir.graph.names import ForeignName, SavedNames, check_method
 from chop.ir.ops import TABLE
 from chop.ir.pure import FUNCTIONS, MATH, METHODS, NAMED, OPERATORS, PYTHON, SPACES, WITHOUT_A_ROW
 
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "saved_graph_calls.txt"
 
 
 def called() -> set[tuple[str, str]]:
-    """Names, and where they are: of a function, of a method, of an operator."""
+    """SavedNames, and where they are: of a function, of a method, of an operator."""
     return {
         *((name.rpartition(".")[2], name.rpartition(".")[0]) for name in NAMED),
         *((name, "method") for name in METHODS),
@@ -83,13 +83,13 @@ BARRED = """
 @pytest.mark.parametrize("name", BARRED.split())
 def test_what_reaches_beyond_its_arguments_is_not_called(name):
     with pytest.raises(ForeignName):
-        Names().function(name)
+        SavedNames().function(name)
     if name.startswith("torch.Tensor."):
         with pytest.raises(ForeignName):
             check_method(name.rpartition(".")[2])
 
 
 def test_every_name_is_that_of_one_function():
-    names = Names()
+    names = SavedNames()
     for fn in FUNCTIONS:
         assert names.function(names.of_function(fn)) is fn

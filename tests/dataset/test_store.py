@@ -1,4 +1,4 @@
-"""Prepared data is made once, mapped afterwards, and made anew when it should be."""
+"""PreparedData data is made once, mapped afterwards, and made anew when it should be."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from chop.dataset import TensorSplit, dataset
 from chop.dataset.base import DATASETS, MaseDatasetInfo, get_dataset
 from chop.dataset.data_module import MaseDataModule
-from chop.dataset.store import Prepared, locked, prepared
+from chop.dataset.store import PreparedData, locked, prepared
 from chop.dataset.tensors import fingerprint
 from chop.files import cache_folder
 
@@ -29,7 +29,7 @@ class Builder:
     def __call__(self):
         self.times += 1
         x = torch.arange(20.0).view(10, 2)
-        return Prepared(x, torch.arange(10), ROWS, features=("a", "b"), classes=("no", "yes"))
+        return PreparedData(x, torch.arange(10), ROWS, features=("a", "b"), classes=("no", "yes"))
 
 
 @pytest.fixture

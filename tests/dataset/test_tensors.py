@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chop.dataset.tensors import Pass, TensorLoader, TensorSplit, batches, epoch_order
+from chop.dataset.tensors import EpochPass, TensorLoader, TensorSplit, batches, epoch_order
 
 
 def numbered(size: int, **how) -> TensorSplit:
@@ -18,7 +18,7 @@ def labels(pieces) -> list[int]:
 
 @given(size=st.integers(1, 400), batch=st.integers(1, 90), epoch=st.integers(0, 3))
 def test_a_pass_takes_every_sample_once_with_its_label(size, batch, epoch):
-    pieces = list(batches(numbered(size), batch, Pass(0, epoch)))
+    pieces = list(batches(numbered(size), batch, EpochPass(0, epoch)))
     assert sorted(labels(pieces)) == list(range(size))
     assert all(torch.equal(x.view(-1), y.float()) for x, y in pieces)
     assert {len(x) for x, _ in pieces[:-1]} <= {batch}
@@ -26,15 +26,15 @@ def test_a_pass_takes_every_sample_once_with_its_label(size, batch, epoch):
 
 @given(size=st.integers(2, 300), batch=st.integers(1, 40), data=st.data())
 def test_a_pass_can_be_entered_at_any_batch(size, batch, data):
-    whole = list(batches(numbered(size), batch, Pass(3, 1)))
+    whole = list(batches(numbered(size), batch, EpochPass(3, 1)))
     first = data.draw(st.integers(0, len(whole) - 1))
-    rest = list(batches(numbered(size), batch, Pass(3, 1), first=first))
+    rest = list(batches(numbered(size), batch, EpochPass(3, 1), first=first))
     assert labels(rest) == labels(whole[first:])
 
 
 @given(size=st.integers(1, 200), world=st.integers(1, 5))
 def test_processes_share_the_samples_in_equal_parts(size, world):
-    shares = [Pass(0, 0, rank, world).order(size).tolist() for rank in range(world)]
+    shares = [EpochPass(0, 0, rank, world).order(size).tolist() for rank in range(world)]
     assert len({len(share) for share in shares}) == 1
     assert {i for share in shares for i in share} == set(range(size))
     assert sum(map(len, shares)) - size < world
@@ -50,8 +50,8 @@ def test_augmentation_follows_from_the_number_of_the_batch():
         return x + torch.rand(len(x), 1, generator=generator)
 
     split = numbered(40, augment=shifted)
-    whole = [x for x, _ in batches(split, 8, Pass(0, 2))]
-    late = [x for x, _ in batches(split, 8, Pass(0, 2), first=3)]
+    whole = [x for x, _ in batches(split, 8, EpochPass(0, 2))]
+    late = [x for x, _ in batches(split, 8, EpochPass(0, 2), first=3)]
     assert all(map(torch.equal, whole[3:], late))
     assert not torch.equal(whole[0] - whole[0].floor(), whole[1] - whole[1].floor())
     plain = [x for x, _ in batches(split, 8)]

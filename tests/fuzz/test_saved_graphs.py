@@ -26,7 +26,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir import MaseGraph
 from chop.ir.graph.meta_file import GraphFileError
-from chop.ir.graph.names import ForeignName, Names
+from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.ops import StandIn
 from chop.ir.pure import METHODS, NAMED
 from chop.models.toy import smooth_step
@@ -290,7 +290,7 @@ def test_many_random_graphs_reach_nothing_but_tensors(tmp_path, guard, seed):
 
 
 def test_no_name_that_can_be_imported_means_anything_but_a_listed_function():
-    names, known = Names(), {*NAMED.values(), smooth_step}  # which torch.fx.wrap keeps whole
+    names, known = SavedNames(), {*NAMED.values(), smooth_step}  # which torch.fx.wrap keeps whole
     for name in FUNCTIONS:
         with contextlib.suppress(ForeignName):
             fn = names.function(name)
@@ -298,7 +298,7 @@ def test_no_name_that_can_be_imported_means_anything_but_a_listed_function():
 
 
 def test_no_layer_that_is_imported_can_be_named_but_torchs_and_mases():
-    names = Names()
+    names = SavedNames()
     for name in LAYERS:
         with contextlib.suppress(ForeignName):
             home = names.module_class(name).__module__

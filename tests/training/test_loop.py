@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.dataset import TensorSplit
-from chop.dataset.tensors import Pass, batches
+from chop.dataset.tensors import EpochPass, batches
 from chop.training.feed import Feed
 from chop.training.loop import Training
 
@@ -31,7 +31,7 @@ def test_it_is_the_plain_loop_bit_for_bit(small):
     optimizer = torch.optim.Adam(plain.parameters(), 1e-2, fused=True)
     plain.train()
     for epoch in range(2):
-        for x, y in batches(small.rows(1000, 1), 64, Pass(0, epoch)):
+        for x, y in batches(small.rows(1000, 1), 64, EpochPass(0, epoch)):
             optimizer.zero_grad()
             F.cross_entropy(plain(x), y).backward()
             optimizer.step()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.transform.plan import Plan, Step, plan_of
+from chop.actions.transform.plan import Plan, PassStep, plan_of
 from chop.actions.transform.report import Result
 from chop.actions.transform.source import Source
 from chop.actions.transform.work import PassFailed, Scorer, carry_out
@@ -30,7 +30,7 @@ __all__ = [
     "Plan",
     "Result",
     "Source",
-    "Step",
+    "PassStep",
     "carry_out",
     "plan_of",
     "run_transform",

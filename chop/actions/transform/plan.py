@@ -28,7 +28,7 @@ PLACES = {
 
 
 @dataclass(frozen=True)
-class Step:
+class PassStep:
     """One pass with its options; `label` tells two runs of a pass apart, `place` is in the file."""
 
     label: str
@@ -58,7 +58,7 @@ class Step:
 class Plan:
     """A whole file, checked."""
 
-    steps: list[Step]
+    steps: list[PassStep]
     style: str
     cf_args: dict[str, Any]
     where: str = ""  # what its mistakes begin with
@@ -102,7 +102,7 @@ def plan_of(
     problems = [f"transform has no key {key!r}; it has 'style'" for key in strange]
     if style not in STYLES:
         raise ConfigError(f"{where}transform.style is one of {', '.join(STYLES)}, not {style!r}")
-    steps: list[Step] = []
+    steps: list[PassStep] = []
     for place, name, options in _listed(config.get("passes") or {}, where):
         try:
             run = _pass(name, style)
@@ -110,7 +110,7 @@ def plan_of(
             problems += [f"passes: {error}"] if are_all_known else []
             continue
         placed = options if folder is None else _placed(run, options, folder, steps)
-        step = Step(_label(run, steps), place, run, placed)
+        step = PassStep(_label(run, steps), place, run, placed)
         problems += _problems(step)
         problems += _missing(step, _made(steps)) if are_all_known else ()
         problems += _escaping(step, folder) if confined and folder is not None else ()
@@ -161,18 +161,18 @@ def _short(name: str) -> str:
     return name
 
 
-def _label(run: GraphPass, earlier: list[Step]) -> str:
+def _label(run: GraphPass, earlier: list[PassStep]) -> str:
     return _numbered(run.name, run, earlier)
 
 
-def _numbered(name: str, run: GraphPass, earlier: list[Step]) -> str:
+def _numbered(name: str, run: GraphPass, earlier: list[PassStep]) -> str:
     """The name as it is for the first run of a pass, then `name_1`, `name_2`."""
     again = sum(step.name == run.name for step in earlier)
     return Path(name).stem + f"_{again}" + Path(name).suffix if again else name
 
 
 def _placed(
-    run: GraphPass, options: dict[str, Any], folder: Path, earlier: list[Step]
+    run: GraphPass, options: dict[str, Any], folder: Path, earlier: list[PassStep]
 ) -> dict[str, Any]:
     """The options with paths in `folder`; what an earlier pass has written there is read there."""
     defaults = {
@@ -191,17 +191,17 @@ def _placed(
     return {key: placed(key, value) for key, value in (defaults | options).items()}
 
 
-def _made(steps: list[Step]) -> set[Path]:
+def _made(steps: list[PassStep]) -> set[Path]:
     return {path for step in steps for path in step.written().values()}
 
 
-def _complete(step: Step) -> dict[str, Any]:
+def _complete(step: PassStep) -> dict[str, Any]:
     """The options as they will be: batches of the data come with the run."""
     comes = {"input_generator": ()} if "input_generator" in step.run.options else {}
     return comes | step.options
 
 
-def _problems(step: Step) -> Iterable[str]:
+def _problems(step: PassStep) -> Iterable[str]:
     """All that is wrong with the options of a step."""
     if step.run.python_only:
         text = "needs an object of Python, which no file can hold; call it from Python"
@@ -209,7 +209,7 @@ def _problems(step: Step) -> Iterable[str]:
     return _lines(step.place, step.run, step.run.problems(_complete(step)))
 
 
-def _missing(step: Step, made: set[Path]) -> Iterator[str]:
+def _missing(step: PassStep, made: set[Path]) -> Iterator[str]:
     """What the step reads and nobody has written; `made` will be there."""
     for key, path in step.read().items():
         restore_folder(path)
@@ -217,14 +217,14 @@ def _missing(step: Step, made: set[Path]) -> Iterator[str]:
             yield f"{step.place}.{key}: there is no file or folder {str(step.options[key])!r}"
 
 
-def _escaping(step: Step, folder: Path) -> Iterator[str]:
+def _escaping(step: PassStep, folder: Path) -> Iterator[str]:
     """What the step would write outside `folder`, also through a symbolic link."""
     for key, path in step.written().items():
         if not path.resolve().is_relative_to(folder.resolve()):
             yield f"{step.place}.{key}: {str(path)!r} is outside {folder}; use a path inside it"
 
 
-def _unfilled(step: Step, subject: Any, earlier: list[Step]) -> Iterator[str]:
+def _unfilled(step: PassStep, subject: Any, earlier: list[PassStep]) -> Iterator[str]:
     """Parts of the metadata that the pass needs and nobody fills in before it."""
     from chop.passes.base import FILLED_BY, has_metadata
 

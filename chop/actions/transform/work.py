@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from chop.actions.config import ConfigError
 from chop.actions.transform import report
 from chop.actions.transform.effect import Traits, effect
-from chop.actions.transform.plan import Plan, Step
+from chop.actions.transform.plan import Plan, PassStep
 from chop.actions.transform.report import Result
 from chop.actions.transform.source import Source, model_of
 from chop.memory import OutOfMemory, memory_for
@@ -73,7 +73,7 @@ def _device(accelerator: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _run_all(steps: list[Step], result: Result, source: Source, folder: Path | None) -> None:
+def _run_all(steps: list[PassStep], result: Result, source: Source, folder: Path | None) -> None:
     for i, step in enumerate(steps, 1):
         try:
             with memory_for(f"run the pass {step.label!r}"):
@@ -84,7 +84,7 @@ def _run_all(steps: list[Step], result: Result, source: Source, folder: Path | N
 
 
 def _give_up(
-    error: Exception, step: Step, position: str, result: Result, folder: Path | None
+    error: Exception, step: PassStep, position: str, result: Result, folder: Path | None
 ) -> NoReturn:
     """Leave a note of what was done; options that do not suit the graph are wrong usage."""
     from chop.passes.base import PassArgsError
@@ -103,7 +103,7 @@ def _give_up(
     raise error
 
 
-def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any:
+def _run(step: PassStep, result: Result, source: Source, folder: Path | None) -> Any:
     from chop.passes import run_pass
     from chop.passes.module.base import ModulePass
 
@@ -127,7 +127,7 @@ def _run(step: Step, result: Result, source: Source, folder: Path | None) -> Any
 
 
 def _quantize(
-    step: Step, graph: MaseGraph, options: dict[str, Any], folder: Path | None
+    step: PassStep, graph: MaseGraph, options: dict[str, Any], folder: Path | None
 ) -> tuple[MaseGraph, dict[str, Any], list[Path]]:
     """Quantize, and compare with what was there before; only what changed counts as quantized."""
     from chop.passes import run_pass
@@ -142,7 +142,7 @@ def _quantize(
     return graph, info | {"quantized": changed}, files
 
 
-def _injected(step: Step, source: Source, subject: Any) -> dict[str, Any]:
+def _injected(step: PassStep, source: Source, subject: Any) -> dict[str, Any]:
     """What a file cannot hold, for the options that it leaves out."""
     missing = step.run.options.keys() - step.options.keys()
     found: dict[str, Any] = {}

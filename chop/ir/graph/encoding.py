@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from chop.ir.graph.names import ForeignName, Names
+from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.ops import StandIn
 
 # classes that occur in metadata and in annotations
@@ -64,7 +64,9 @@ class Tensors:
 class Encoder:
     """Encodes values for a file; tensors go to `tensors`, with names that start with `prefix`."""
 
-    def __init__(self, names: Names, tensors: Tensors, prefix: str, lenient: bool = False) -> None:
+    def __init__(
+        self, names: SavedNames, tensors: Tensors, prefix: str, lenient: bool = False
+    ) -> None:
         self.names, self.tensors, self.prefix, self.lenient = names, tensors, prefix, lenient
 
     def __call__(self, value: Any) -> Any:
@@ -157,7 +159,7 @@ class Decoder:
 
     def __init__(
         self,
-        names: Names,
+        names: SavedNames,
         tensors: Mapping[str, Tensor],
         nodes: Mapping[str, fx.Node] | None = None,
         kinds: frozenset[str] = VALUES,

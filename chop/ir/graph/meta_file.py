@@ -18,7 +18,7 @@ from chop.files import whole_file, write_safetensors, write_whole
 from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import COMMON_KEYS, CommonMeta, MaseMetadata, TensorMeta
-from chop.ir.graph.names import Names
+from chop.ir.graph.names import SavedNames
 from chop.ir.record import Record
 
 NA = "NA"  # TOML has no null
@@ -36,14 +36,14 @@ class GraphFileError(ValueError):
     """A saved graph, or part of one, that cannot be read."""
 
 
-def write_node_meta(graph: MaseGraph, file: Path, names: Names | None = None) -> None:
+def write_node_meta(graph: MaseGraph, file: Path, names: SavedNames | None = None) -> None:
     """Write the metadata of every node to `file`; the graph is only read."""
     tensors = Tensors()
     tables = {}
     for node in graph.nodes:
         meta = node.meta.get("mase")
         if meta is not None:
-            encode = Encoder(names or Names(), tensors, node.name, lenient=True)
+            encode = Encoder(names or SavedNames(), tensors, node.name, lenient=True)
             tables[node.name] = encode(dict(meta.parameters))
     write_whole(file, toml_text(tables))
     beside = tensor_file(file)
@@ -55,7 +55,7 @@ def write_node_meta(graph: MaseGraph, file: Path, names: Names | None = None) ->
 
 
 def read_node_meta(
-    graph: MaseGraph, file: Path, names: Names | None = None, device: Any = "cpu"
+    graph: MaseGraph, file: Path, names: SavedNames | None = None, device: Any = "cpu"
 ) -> None:
     """Read the metadata of every node from `file`; nothing changes if reading fails."""
     tables = _read_toml(file)
@@ -69,7 +69,7 @@ def read_node_meta(
     beside = tensor_file(file)
     tensors = read_tensors(beside, device) if beside.exists() else {}
     nodes = {node.name: node for node in graph.nodes}
-    decode = Decoder(names or Names(), tensors, nodes, METADATA)
+    decode = Decoder(names or SavedNames(), tensors, nodes, METADATA)
     try:
         metadata_of = {
             name: MaseMetadata(nodes[name], parameters=decode(_without_na(table)))

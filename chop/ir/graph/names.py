@@ -1,6 +1,6 @@
 """Functions and classes by name: which ones a saved graph may use, and what each name means.
 
-Names are looked up in tables of what is allowed. Only MASE's modules are imported and nothing is
+SavedNames are looked up in tables of what is allowed. Only MASE's modules are imported and nothing is
 called, so a file cannot run code.
 """
 
@@ -40,8 +40,8 @@ def check_method(name: str) -> str:
     return name
 
 
-class Names:
-    """Names in one file: those of torch, MASE, the user's files, and of `own`."""
+class SavedNames:
+    """SavedNames in one file: those of torch, MASE, the user's files, and of `own`."""
 
     def __init__(self, own: Iterable[Any] = ()) -> None:
         registered = [d for op in OPS.values() if op.pure for d in (*op.modules, *op.given)]

@@ -74,7 +74,7 @@ def is_identifier(name: object) -> bool:
 def check_node(node: fx.Node, root: nn.Module) -> None:
     """Raise an error for a node that a saved graph may not have; `root` is the node's model.
 
-    `Names` checks that the file may use the function.
+    `SavedNames` checks that the file may use the function.
     """
     if not is_identifier(node.name) or node.name in RESERVED:
         raise ForeignName(f"a node may not be called {node.name!r:.60}")

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from chop.ir.graph.encoding import ATTRIBUTES, Decoder, Encoder, Tensors
 from chop.ir.graph.layer_rules import INTERNAL, check_layer, derived_attributes
-from chop.ir.graph.names import ForeignName, Names
+from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.node_rules import DOTTED
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ EXTRA_HOMES = dict.fromkeys(
 # --- writing
 
 
-def described_layers(model: nn.Module, names: Names, tensors: Tensors) -> list[dict[str, Any]]:
+def described_layers(model: nn.Module, names: SavedNames, tensors: Tensors) -> list[dict[str, Any]]:
     """All modules, parents first; a shared one is listed again by its first name."""
     rows: list[dict[str, Any]] = []
     first: dict[int, str] = {}
@@ -71,7 +71,7 @@ def _children(module: nn.Module) -> dict[str, nn.Module | None]:
     return {k: m for k, m in module._modules.items() if bare or k != "parametrizations"}
 
 
-def _module(name: str, module: nn.Module, names: Names, tensors: Tensors) -> dict[str, Any]:
+def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -> dict[str, Any]:
     extras = {key: dict(extra.read(module)) for key, extra in EXTRAS.items()}
     theirs = {id(v) for found in extras.values() for v in found.values() if isinstance(v, Tensor)}
     if _foreign_hooks(module, extras):
@@ -159,7 +159,7 @@ def _attributes(module: nn.Module, encode: Encoder) -> dict[str, Any]:
 
 
 def rebuilt_layers(
-    rows: list[dict[str, Any]], tensors: Mapping[str, Tensor], names: Names
+    rows: list[dict[str, Any]], tensors: Mapping[str, Tensor], names: SavedNames
 ) -> nn.Module:
     """Return the root of the layers that `rows` describe, parents first."""
     layers = _Layers(tensors, names)
@@ -178,7 +178,7 @@ def rebuilt_layers(
 class _Layers:
     """Layers created from rows of a file without running constructors."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], names: Names) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], names: SavedNames) -> None:
         self.tensors, self.names = tensors, names
         self.decode = Decoder(names, tensors, kinds=ATTRIBUTES)
         self.by_name: dict[str, nn.Module] = {}

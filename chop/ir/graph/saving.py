@@ -34,7 +34,7 @@ from chop.ir.graph.meta_file import (
     write_node_meta,
     write_tensors,
 )
-from chop.ir.graph.names import ForeignName, Names, user_definitions
+from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.pure import FUNCTIONS
@@ -49,7 +49,7 @@ FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
 def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
     """Write `graph` to `folder`, which is replaced as a whole or not at all."""
-    names = Names(user_definitions(graph.custom_ops))
+    names = SavedNames(user_definitions(graph.custom_ops))
     tensors = Tensors()
     content = _described(graph, names, tensors)
     text = _json(content)
@@ -74,7 +74,7 @@ def _json(content: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _described(graph: MaseGraph, names: Names, tensors: Tensors) -> dict[str, Any]:
+def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[str, Any]:
     model = graph.model
     if type(graph.fx_graph._codegen) is not fx.graph.CodeGen:
         raise ValueError("a graph with inputs nested in lists or dicts cannot be saved")
@@ -112,7 +112,7 @@ def made_from(folder: str | Path) -> dict[str, str]:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
 
 
-def _node(node: fx.Node, model: nn.Module, names: Names, encode: Encoder) -> dict[str, Any]:
+def _node(node: fx.Node, model: nn.Module, names: SavedNames, encode: Encoder) -> dict[str, Any]:
     try:
         target: Any = node.target
         if node.op == "call_function":
@@ -166,7 +166,7 @@ def load_graph(
     path = Path(folder).expanduser()
     content = _read_json(path)
     tensors = read_tensors(path / STATE, map_location)
-    names = Names(user_definitions(custom_ops))
+    names = SavedNames(user_definitions(custom_ops))
     try:
         graph = _built(content, tensors, names)
     except ForeignName as error:
@@ -220,7 +220,7 @@ PARTS = {
 }
 
 
-def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: Names) -> MaseGraph:
+def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedNames) -> MaseGraph:
     for part, kind in PARTS.items():
         if not isinstance(content[part], kind):
             raise ValueError(f"its {part!r} is a {type(content[part]).__name__}")
@@ -273,7 +273,7 @@ def _checked_metadata(graph: MaseGraph, described: dict[str, Any]) -> MaseGraphM
     return metadata
 
 
-def _fx_graph(rows: list[dict[str, Any]], root: nn.Module, names: Names) -> fx.Graph:
+def _fx_graph(rows: list[dict[str, Any]], root: nn.Module, names: SavedNames) -> fx.Graph:
     """Build the fx graph; fx writes Python from it, so every name must be a plain identifier."""
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}

@@ -21,7 +21,7 @@ from chop.passes.graph.transforms.quantize.quantize import (
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
-from chop.passes.options import Choice, Problem
+from chop.passes.options import NodeChoice, Problem
 from chop.registry import unknown
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @quantize_module_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     yield from chosen_nodes(options, OPS_WITH_LAYERS, must_match=False)
 
 

@@ -1,7 +1,7 @@
 """Many networks of one family, trained as one batched computation."""
 
-from chop.training.population.family import Unfit
-from chop.training.population.population import Outcome, Report
+from chop.training.population.architecture import Unfit
+from chop.training.population.population import PopulationOutcome, Report
 from chop.training.population.training import reason_against, train_population
 
-__all__ = ["Outcome", "Report", "Unfit", "reason_against", "train_population"]
+__all__ = ["PopulationOutcome", "Report", "Unfit", "reason_against", "train_population"]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Generator, Tensor
 
-from chop.dataset.tensors import Pass, TensorSplit, batches
+from chop.dataset.tensors import EpochPass, TensorSplit, batches
 from chop.training.feed import SCORED_BYTES
 
 
@@ -34,7 +34,9 @@ class Batches:
         """Shuffle for `epoch`, and go to its batch `first`."""
         if epoch != self.epoch:
             with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # torch lets others run
-                orders = pool.map(lambda seed: Pass(seed, epoch).order(len(self.split)), self.seeds)
+                orders = pool.map(
+                    lambda seed: EpochPass(seed, epoch).order(len(self.split)), self.seeds
+                )
                 for row, order in zip(self.order, orders, strict=True):
                     row.copy_(order)
         self.epoch, self.number = epoch, first
@@ -69,7 +71,7 @@ class Batches:
         assert self.split.augment is not None
         varied, generator = [], Generator(x.device)
         for own, seed in zip(x, self.seeds, strict=True):
-            Pass(seed, self.epoch).reseed(generator, self.number)
+            EpochPass(seed, self.epoch).reseed(generator, self.number)
             varied.append(self.split.augment(own, generator))
         self.number += 1
         return torch.stack(varied)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chop.numerics import NumberFormat
 from chop.passes.graph.transforms.pruning.masks import mask_name
-from chop.training.population.family import Call, Family, layouts, widths_of
+from chop.training.population.architecture import LayerCall, Family, layouts, widths_of
 from chop.training.population.fused import batch_norm
 from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
 from chop.training.population.stacks import State, is_masked, owner_of, plan_of
@@ -90,7 +90,7 @@ def _linear(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
 class _Conv:
     """A grouped convolution, a group for each candidate, or for each channel of each."""
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[LayerCall]) -> None:
         module: Any = calls[0].module
         self.module = module
         self.depthwise = calls[0].settings["depthwise"]
@@ -114,7 +114,7 @@ class _Conv:
 class _Norm:
     """Batch norm over the channels of all candidates."""
 
-    def __init__(self, calls: Sequence[Call], maps: bool) -> None:
+    def __init__(self, calls: Sequence[LayerCall], maps: bool) -> None:
         self.module: Any = calls[0].module
         self.maps = maps
 
@@ -144,7 +144,7 @@ def _flat(parameter: Tensor | None) -> Tensor | None:
 class _Function:
     """An activation or a pooling: what torch does for one network, it does for all."""
 
-    def __init__(self, calls: Sequence[Call], output: Operand) -> None:
+    def __init__(self, calls: Sequence[LayerCall], output: Operand) -> None:
         assert calls[0].function is not None
         self.function, self.output = calls[0].function, output
         # at zero a sigmoid is not zero, and padding has to be

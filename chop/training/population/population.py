@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from chop.dataset.tensors import TensorSplit, batches
 from chop.training.check import float_type
 from chop.training.feed import Format
-from chop.training.fields import Progress
+from chop.training.fields import TrainingProgress
 from chop.training.options import TrainOptions
 from chop.training.population.batches import Batches, every
-from chop.training.population.family import Call, Family, family_of
+from chop.training.population.architecture import LayerCall, Family, family_of
 from chop.training.population.network import Network
 from chop.training.population.stacks import State, chosen_rows, gather, scatter
 from chop.training.population.updates import Updates
@@ -38,7 +38,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Outcome(Report):
+class PopulationOutcome(Report):
     """What became of a candidate; its weights are in its model."""
 
     seconds: float  # from the beginning until it was done
@@ -48,13 +48,13 @@ class Outcome(Report):
 
 
 @dataclass
-class Candidate:
+class PopulationMember:
     """One network of a population, and its books."""
 
     number: int  # among the caller's models
     options: TrainOptions
     seed: int
-    progress: Progress = field(default_factory=Progress)
+    progress: TrainingProgress = field(default_factory=TrainingProgress)
     loss: float = math.inf
     accuracy: float | None = None
 
@@ -63,7 +63,7 @@ class Candidate:
         p = self.progress
         return Report(self.number, p.epoch, p.step, self.loss, self.accuracy)
 
-    def mark(self, calls: Sequence[Call]) -> str:
+    def mark(self, calls: Sequence[LayerCall]) -> str:
         """What tells a candidate from another one, but for its weights and its budget."""
         layers = [
             (call.kind, call.name, call.shapes, sorted(call.formats.items())) for call in calls
@@ -112,7 +112,7 @@ class Population:
         self.models = models
         # candidates of one optimiser lie side by side
         numbers = sorted(range(len(models)), key=lambda number: options[number].optimizer)
-        self.active = [Candidate(i, options[i], seeds[i]) for i in numbers]
+        self.active = [PopulationMember(i, options[i], seeds[i]) for i in numbers]
         family = (family or family_of(models)).only(numbers)
         self.batch_size = batch_size
         marks = {
@@ -131,7 +131,7 @@ class Population:
         self.best = self.state.copy() if keep_best else None
         self.epoch = self.step = self.step_in_epoch = 0
         self.finite = torch.ones(len(models), dtype=torch.bool, device=device)
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: dict[int, PopulationOutcome] = {}
         self.began = time.perf_counter()
         self._ready()
 
@@ -244,7 +244,7 @@ class Population:
         for row, why in done.items():
             candidate = self.active[row]
             report, p = candidate.report, candidate.progress
-            self.outcomes[candidate.number] = Outcome(
+            self.outcomes[candidate.number] = PopulationOutcome(
                 **asdict(report),
                 seconds=self.seconds,
                 stopped=why,

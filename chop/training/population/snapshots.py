@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from chop.checkpoints import read_torch_file
-from chop.training.fields import Progress
-from chop.training.population.population import Candidate, Outcome, Population
+from chop.training.fields import TrainingProgress
+from chop.training.population.population import PopulationMember, PopulationOutcome, Population
 from chop.training.population.stacks import State
 from chop.version import __version__
 
@@ -53,7 +53,7 @@ def _state(saved: dict[str, Any]) -> State:
     return State(saved["values"], {(call, name): stack for call, name, stack in saved["buffers"]})
 
 
-def _books(candidate: Candidate) -> dict[str, Any]:
+def _books(candidate: PopulationMember) -> dict[str, Any]:
     return {
         "number": candidate.number,
         "progress": asdict(candidate.progress),
@@ -75,7 +75,7 @@ def restore(population: Population, saved: dict[str, Any]) -> None:
     _check(population, saved)
     for outcome, state in saved["done"]:
         population.models[outcome["candidate"]].load_state_dict(state)
-        population.outcomes[outcome["candidate"]] = Outcome(**outcome)
+        population.outcomes[outcome["candidate"]] = PopulationOutcome(**outcome)
     books = {each["number"]: each for each in saved["active"]}
     progress = saved["progress"]
     population.epoch, population.step = progress["epoch"], progress["step"]
@@ -84,7 +84,7 @@ def restore(population: Population, saved: dict[str, Any]) -> None:
     population.keep([row for row, c in enumerate(population.active) if c.number in books])
     for candidate in population.active:
         own = books[candidate.number]
-        candidate.progress = Progress(**own["progress"])
+        candidate.progress = TrainingProgress(**own["progress"])
         candidate.loss, candidate.accuracy = own["loss"], own["accuracy"]
     if population.active:
         best = _state(saved["best"]) if population.best is not None else None

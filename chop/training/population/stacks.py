@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.passes.graph.transforms.pruning.masks import mask_name, masked_names
-from chop.training.population.family import Call, Family
+from chop.training.population.architecture import LayerCall, Family
 
 ALIGNMENT = 4  # numbers: rows of parameters begin where vector instructions like it
 
@@ -38,7 +38,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StackPlan:
     """The places of everything that has one: learnt parameters in rows, the rest in stacks."""
 
     slots: tuple[Slot, ...]
@@ -57,7 +57,7 @@ class Plan:
         return [*sizes, self.length - at], chosen
 
 
-def plan_of(family: Family) -> Plan:
+def plan_of(family: Family) -> StackPlan:
     slots: list[Slot] = []
     buffers: dict[tuple[int, str], tuple[int, ...]] = {}
     at = 0
@@ -72,7 +72,7 @@ def plan_of(family: Family) -> Plan:
                 continue
             slots.append(Slot(number, name, at, shape))
             at += -(-slots[-1].size // ALIGNMENT) * ALIGNMENT
-    return Plan(tuple(slots), at, buffers)
+    return StackPlan(tuple(slots), at, buffers)
 
 
 def _owners(family: Family) -> list[int]:
@@ -90,14 +90,14 @@ def owner_of(family: Family, number: int) -> int:
     return next(i for i, call in enumerate(family.first) if call.module is module)
 
 
-def _tensors(call: Call) -> dict[str, Tensor]:
+def _tensors(call: LayerCall) -> dict[str, Tensor]:
     """Parameters, statistics and masks; what has no dimensions only counts steps."""
     module: Any = call.module
     own = {**module._parameters, **module._buffers}
     return {name: t for name, t in own.items() if t is not None and t.dim() > 0}
 
 
-def _tensor(call: Call, name: str) -> Tensor:
+def _tensor(call: LayerCall, name: str) -> Tensor:
     """A tensor of a layer; one that has no mask, where others have, computes with everything."""
     own = _tensors(call)
     if name in own:
@@ -116,7 +116,7 @@ class State:
     values: Tensor  # [K, length]
     buffers: dict[tuple[int, str], Tensor]  # [K, …]
 
-    def only(self, rows: Sequence[int], now: Plan, then: Plan) -> State:
+    def only(self, rows: Sequence[int], now: StackPlan, then: StackPlan) -> State:
         """The candidates at `rows`, whose padding is that of the plan `then`."""
         kept = torch.tensor(rows, device=self.values.device)
         buffers = {
@@ -143,7 +143,7 @@ class State:
         return State(self.values.to(device), buffers)
 
 
-def chosen_rows(values: Tensor, rows: Sequence[int], now: Plan, then: Plan) -> Tensor:
+def chosen_rows(values: Tensor, rows: Sequence[int], now: StackPlan, then: StackPlan) -> Tensor:
     """The rows of some candidates, laid out by `now`, as `then` lays them out."""
     kept = values.index_select(0, torch.tensor(rows, device=values.device))
     laid = kept.new_zeros(len(rows), then.length)
@@ -163,7 +163,7 @@ def _within(padded: Tensor, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def gather(family: Family, plan: Plan, device: torch.device, dtype: torch.dtype) -> State:
+def gather(family: Family, plan: StackPlan, device: torch.device, dtype: torch.dtype) -> State:
     """The numbers of the candidates' layers, copied into stacks."""
     values = torch.zeros(len(family), plan.length, dtype=dtype)
     for slot in plan.slots:
@@ -183,7 +183,7 @@ def gather(family: Family, plan: Plan, device: torch.device, dtype: torch.dtype)
 
 @torch.no_grad()
 def scatter(
-    family: Family, plan: Plan, state: State, rows: Sequence[int], steps: Sequence[int]
+    family: Family, plan: StackPlan, state: State, rows: Sequence[int], steps: Sequence[int]
 ) -> None:
     """Copy the numbers of the candidates at `rows` back into their layers, so many steps later."""
     chosen = list(rows)
@@ -204,6 +204,6 @@ def scatter(
                 tracked.add_(steps[at])
 
 
-def is_masked(calls: Sequence[Call], name: str) -> bool:
+def is_masked(calls: Sequence[LayerCall], name: str) -> bool:
     """Whether a parameter is read through a mask by some candidate."""
     return any(name in masked_names(type(call.module)) for call in calls)

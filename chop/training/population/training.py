@@ -14,8 +14,8 @@ from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, threads_for
 from chop.training.feed import Feed
 from chop.training.options import TrainOptions
-from chop.training.population.family import Family, Unfit, check_traces, family_of
-from chop.training.population.population import Outcome, Population, Report
+from chop.training.population.architecture import Family, Unfit, check_traces, family_of
+from chop.training.population.population import PopulationOutcome, Population, Report
 from chop.training.population.snapshots import read_snapshot, restore, snapshot_of
 from chop.training.population.updates import UPDATES
 from chop.training.saving import write_atomically
@@ -39,7 +39,7 @@ def train_population(
     snapshot: Path | None = None,
     resume: bool = False,
     keep_best: bool = False,
-) -> list[Outcome]:
+) -> list[PopulationOutcome]:
     """Train all `models` at once on (training, validation) data, each as `Training` would alone.
 
     `options` are for all, or one a model; `seeds`, by default those of the options, decide each

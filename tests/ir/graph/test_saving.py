@@ -15,7 +15,7 @@ from torch import nn
 
 from chop.files import replaced_folder
 from chop.ir import MaseGraph
-from chop.ir.graph.names import ForeignName, Names
+from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.saved_layers import EXTRAS, Extra
 from chop.ir.graph.saving import made_from
 from chop.passes import Pipeline, run_pass
@@ -390,7 +390,7 @@ def test_a_file_cannot_set_methods_or_smuggle_in_code(saved, tmp_path):
 
 
 def test_names_mean_the_same_thing_in_both_directions():
-    names = Names()
+    names = SavedNames()
     for fn in (F.relu, torch.add, len, torch.Tensor.mul, torch.ops.aten.add.Tensor, torch.arange):
         assert names.function(names.of_function(fn)) is fn
     for cls in (nn.Linear, nn.Module, nn.MultiheadAttention):

@@ -13,7 +13,7 @@ from torch import nn
 from chop.ir import MaseGraph
 from chop.ir.graph.encoding import Encoder, Tensors
 from chop.ir.graph.meta_file import _read_lines, toml_text
-from chop.ir.graph.names import Names
+from chop.ir.graph.names import SavedNames
 from chop.passes import PassArgsError, Pipeline, run_pass
 from chop.passes.graph import (
     load_mase_graph_interface_pass,
@@ -79,7 +79,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(TEXTS, st.dictionaries(TEXTS, VALUES, max_size=4), max_size=3))
 def test_any_metadata_is_read_by_lines_as_by_a_toml_parser(tables):
-    encoded = Encoder(Names(), Tensors(), "")(tables)
+    encoded = Encoder(SavedNames(), Tensors(), "")(tables)
     encoded = encoded if list(encoded) != ["dict"] else {"one": encoded}
     text = toml_text(encoded)
     assert _read_lines(text) in (None, tomllib.loads(text))

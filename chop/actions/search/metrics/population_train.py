@@ -27,7 +27,7 @@ from chop.actions.search.metrics.rungs import Rungs, RungScore, left_at
 from chop.actions.search.metrics.stackable import POPULATION, StackableGroups
 from chop.actions.search.metrics.state import aside
 from chop.training.options import TrainOptions
-from chop.training.population import Outcome, Report, train_population
+from chop.training.population import PopulationOutcome, Report, train_population
 
 
 @register_runner("population_train", "software")
@@ -153,7 +153,7 @@ class _Course:
         trial = self.trials[report.candidate]
         return RungScore(metrics, trial.costs(metrics) if math.isfinite(report.loss) else None)
 
-    def result(self, outcome: Outcome) -> Metrics | Exception:
+    def result(self, outcome: PopulationOutcome) -> Metrics | Exception:
         """What a trial has come to, by its outcome alone: that may be one of an earlier process."""
         if outcome.stopped == "diverged":
             return FloatingPointError(

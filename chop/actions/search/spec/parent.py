@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.config import OPTIONS, ConfigError, Group, RunConfig
+from chop.actions.config import OPTIONS, ConfigError, HelpPanel, RunConfig
 from chop.actions.project import Project
 from chop.actions.search.space.pass_spaces import WIDENINGS
 
@@ -124,13 +124,13 @@ class _Earlier:
 def _earlier(config: RunConfig, project: Project) -> _Earlier | None:
     """What an earlier run with the same options has trained; other options are refused."""
     from chop.actions.train import latest_run, options_of
-    from chop.training.fields import Progress
+    from chop.training.fields import TrainingProgress
 
     names, saved = latest_run(project.training_ckpts)
     if names is None or saved is None:
         return None
     _check_trained_alike(config, names.best, saved["hyper_parameters"])
-    done = Progress(**saved["mase"]["progress"]).is_complete(options_of(config))
+    done = TrainingProgress(**saved["mase"]["progress"]).is_complete(options_of(config))
     if done and not names.best.exists():
         return None  # cut before its weights were scored
     return _Earlier(names, saved, done)
@@ -141,7 +141,7 @@ def _check_trained_alike(config: RunConfig, best: Path, before: Mapping[str, Any
     from chop.actions.train import plain
 
     for name, now in plain(config).items():
-        is_training = OPTIONS[name].opt.group == Group.TRAINER and name not in NO_MATTER
+        is_training = OPTIONS[name].opt.group == HelpPanel.TRAINER and name not in NO_MATTER
         if (is_training or name in MATTERS) and before.get(name, now) != now:
             raise ConfigError(
                 f"the parent {best} was trained with {name} = {before[name]}, not {now}; "

@@ -12,7 +12,7 @@ import torch
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.graph.meta_file import read_node_meta, write_node_meta
-from chop.ir.graph.names import Names, user_definitions
+from chop.ir.graph.names import SavedNames, user_definitions
 from chop.ir.graph.saving import load_graph, save_graph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
@@ -58,7 +58,7 @@ def save_node_meta_param_interface_pass(
     graph: MaseGraph, *, save_path: OutputPath
 ) -> dict[str, Any]:
     """Write the metadata of all nodes to a TOML file, one table per node, tensors beside it."""
-    write_node_meta(graph, Path(save_path), Names(user_definitions(graph.custom_ops)))
+    write_node_meta(graph, Path(save_path), SavedNames(user_definitions(graph.custom_ops)))
     show_logs_unless_configured()
     logger.info("Saved node meta param to %s", save_path)
     return {"save_path": str(save_path)}
@@ -69,7 +69,7 @@ def load_node_meta_param_interface_pass(
     graph: MaseGraph, *, load_path: InputPath
 ) -> dict[str, Any]:
     """Load the metadata of nodes from a TOML file."""
-    read_node_meta(graph, Path(load_path), Names(user_definitions(graph.custom_ops)))
+    read_node_meta(graph, Path(load_path), SavedNames(user_definitions(graph.custom_ops)))
     return {"load_path": str(load_path)}
 
 

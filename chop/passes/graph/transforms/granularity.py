@@ -13,7 +13,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
 from chop.passes.base import graph_pass
 from chop.passes.graph.transforms.metadata_sync import add_metadata, finish, outer_names
-from chop.passes.options import STACK, Choice, Problem, choices
+from chop.passes.options import STACK, NodeChoice, Problem, choices
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @raise_granularity_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     yield from choices("modules", "module", options["modules"])
 
 

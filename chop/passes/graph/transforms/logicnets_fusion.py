@@ -29,7 +29,7 @@ from chop.passes.graph.transforms.metadata_sync import (
 )
 from chop.passes.graph.transforms.quantize.config import without_na
 from chop.passes.graph.utils import get_node_by_name
-from chop.passes.options import Choice, Problem, choices
+from chop.passes.options import NodeChoice, Problem, choices
 from chop.registry import unknown
 
 
@@ -83,9 +83,9 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @logicnets_fusion_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     for key, table in options.items():
-        yield Choice(key, "name", key)
+        yield NodeChoice(key, "name", key)
         config = without_na(_config(table) or {})
         for option in AROUND:
             yield from choices(f"{key}.config.{option}", "name", config.get(option))

@@ -24,7 +24,7 @@ from chop.passes.graph.transforms.metadata_sync import (
     own_copy,
     read_modules,
 )
-from chop.passes.options import Choice, Problem, choices
+from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @insert_lora_adapter_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     yield from choices("nodes", "regex_name", options["nodes"])
 
 

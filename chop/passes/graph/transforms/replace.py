@@ -14,7 +14,7 @@ from chop.ir.operands import described, flatten
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.interpreter import evaluation_mode, restored_random_state
 from chop.passes.graph.transforms.metadata_sync import calls, exchange, finish, known, read_modules
-from chop.passes.options import Choice, Problem
+from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import unknown
 
@@ -75,9 +75,9 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @replace_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     for key in options.get("modules", ()) if "by" in options else ():
-        yield Choice(f"modules.{key}", options["by"], key)
+        yield NodeChoice(f"modules.{key}", options["by"], key)
 
 
 def _refuse_functions(chosen: Mapping[fx.Node, str]) -> None:

@@ -25,7 +25,7 @@ from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
 from chop.passes.graph.describe.interpreter import input_values, restored_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
-from chop.passes.options import Choice, OutputPath, Problem, check_picture, choices
+from chop.passes.options import NodeChoice, OutputPath, Problem, check_picture, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @sensitivity_analysis_pass.chooses
-def _named(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _named(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     yield from choices("nodes", options["by"], options["nodes"])
 
 

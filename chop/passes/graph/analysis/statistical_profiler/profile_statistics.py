@@ -24,7 +24,7 @@ from chop.passes.graph.describe.interpreter import (
     input_values,
     restored_random_state,
 )
-from chop.passes.options import Choice, Problem, choices
+from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import select
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @profile_statistics_analysis_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     for key in ("target_weight_nodes", "target_activation_nodes") if "by" in options else ():
         yield from choices(key, options["by"], options[key])
 

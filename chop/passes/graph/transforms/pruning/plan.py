@@ -15,7 +15,7 @@ from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
-from chop.passes.options import Choice, Problem
+from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import unknown
 
@@ -100,14 +100,14 @@ class PruneRequest:
             )
 
     @classmethod
-    def choices(cls, table: str, options: Mapping[str, Any]) -> Iterator[Choice]:
+    def choices(cls, table: str, options: Mapping[str, Any]) -> Iterator[NodeChoice]:
         """Yield the layers that a table names."""
         where = f"{table}." if table else ""
         by = options.get("by", cls.by)
         for key, _ in _numbers(options):
             if key not in ("", "default"):
                 place = f"{where}sparsity.{key}"
-                yield Choice(place, by, key, ops=PRUNABLE_OP, done="pruned", or_module=True)
+                yield NodeChoice(place, by, key, ops=PRUNABLE_OP, done="pruned", or_module=True)
 
     def per_node(self, graph: MaseGraph, pass_name: str = "prune") -> dict[fx.Node, float]:
         """The sparsity of each layer in graph order; one node per module."""

@@ -27,7 +27,7 @@ from chop.passes.graph.transforms.pruning.methods import (
     smallest_in_size,
 )
 from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest
-from chop.passes.options import Choice, Problem
+from chop.passes.options import NodeChoice, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @prune_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     for name, table in _tables(options).items():
         yield from PruneRequest.choices(name, table)
 

@@ -25,7 +25,7 @@ from chop.passes.graph.transforms.pruning.methods import (
 from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
 from chop.passes.graph.transforms.pruning.shrink import cut_tensor, shrunk, sides_of
-from chop.passes.options import Choice, Problem
+from chop.passes.options import NodeChoice, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @prune_channels_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     yield from PruneRequest.choices("", _request_options(options))
 
 

@@ -33,7 +33,7 @@ from chop.passes.graph.transforms.quantize.variants import (
     variant_of,
 )
 from chop.passes.graph.utils import get_parent_name
-from chop.passes.options import Choice, InputPath, Problem
+from chop.passes.options import NodeChoice, InputPath, Problem
 from chop.passes.select import select
 from chop.registry import UnknownName, unknown
 
@@ -98,7 +98,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 @quantize_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[Choice]:
+def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     yield from chosen_nodes(options, QUANTIZEABLE_OP, must_match=True)
 
 
@@ -122,10 +122,10 @@ def wrong_configs(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 def chosen_nodes(
     options: Mapping[str, Any], ops: Collection[str], must_match: bool
-) -> Iterator[Choice]:
+) -> Iterator[NodeChoice]:
     """Yield the nodes that the tables are for."""
     for key in per_key(options) if "by" in options else ():
-        yield Choice(key, options["by"], key, ops=ops, done="quantized", must_match=must_match)
+        yield NodeChoice(key, options["by"], key, ops=ops, done="quantized", must_match=must_match)
 
 
 def _plan(

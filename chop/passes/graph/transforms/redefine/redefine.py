@@ -39,7 +39,7 @@ from chop.passes.graph.transforms.redefine.width_requests import (
     WidthRequest,
     read_plan,
 )
-from chop.passes.options import Choice as NodeChoice
+from chop.passes.options import NodeChoice as NodeChoice
 from chop.passes.options import Problem
 from chop.passes.select import By
 from chop.registry import unknown

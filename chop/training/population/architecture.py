@@ -53,7 +53,7 @@ class Unfit(ValueError):
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """One computation of one candidate."""
 
     kind: Kind
@@ -77,16 +77,16 @@ class Call:
 class Family:
     """Candidates, each as its calls; call by call they are the same but for widths and formats."""
 
-    members: tuple[tuple[Call, ...], ...]
+    members: tuple[tuple[LayerCall, ...], ...]
 
     @property
-    def first(self) -> tuple[Call, ...]:
+    def first(self) -> tuple[LayerCall, ...]:
         return self.members[0]
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def calls(self, number: int) -> list[Call]:
+    def calls(self, number: int) -> list[LayerCall]:
         """The same call of every candidate."""
         return [member[number] for member in self.members]
 
@@ -108,7 +108,7 @@ def family_of(models: Sequence[nn.Module]) -> Family:
     return family
 
 
-def _compare(first: Sequence[Call], other: Sequence[Call], number: int) -> None:
+def _compare(first: Sequence[LayerCall], other: Sequence[LayerCall], number: int) -> None:
     if len(first) != len(other):
         raise Unfit(
             f"candidate {number} has {len(other) - 1} layers and candidate 0 has {len(first) - 1}"
@@ -121,7 +121,7 @@ def _compare(first: Sequence[Call], other: Sequence[Call], number: int) -> None:
             )
 
 
-def _described(call: Call) -> str:
+def _described(call: LayerCall) -> str:
     settings = ", ".join(f"{key}={value}" for key, value in call.settings.items())
     return f"{call.kind}({settings})"
 
@@ -145,12 +145,12 @@ def _check_parameters(family: Family) -> None:
             seen |= own
 
 
-def _parameters(call: Call) -> dict[str, nn.Parameter]:
+def _parameters(call: LayerCall) -> dict[str, nn.Parameter]:
     module = call.module
     return {} if module is None else {n: p for n, p in module._parameters.items() if p is not None}
 
 
-def _learning(call: Call) -> tuple[str, ...]:
+def _learning(call: LayerCall) -> tuple[str, ...]:
     return tuple(name for name, p in _parameters(call).items() if p.requires_grad)
 
 
@@ -195,9 +195,9 @@ class _Values:
                     raise Unfit(f"{name} changes in place what {other.name} is a view of")
 
 
-def _calls(model: nn.Module) -> list[Call]:
+def _calls(model: nn.Module) -> list[LayerCall]:
     graph, root = _graph_of(model)
-    calls: list[Call] = []
+    calls: list[LayerCall] = []
     values = _Values(graph)
     for node in graph.nodes:
         if node.op == "output":
@@ -207,7 +207,7 @@ def _calls(model: nn.Module) -> list[Call]:
         if node.op == "placeholder":
             if calls:
                 raise Unfit(f"the network has several inputs, {node.name} among them")
-            calls.append(Call("input", "the input"))
+            calls.append(LayerCall("input", "the input"))
         elif _is_size(node):
             continue  # looked at by the view that uses it
         else:
@@ -243,7 +243,7 @@ def check_traces(models: Sequence[nn.Module], x: Tensor) -> None:
             )
 
 
-def _call(node: fx.Node, root: nn.Module, values: _Values) -> Call:
+def _call(node: fx.Node, root: nn.Module, values: _Values) -> LayerCall:
     module = root.get_submodule(str(node.target)) if node.op == "call_module" else None
     op = identify(node, module).name
     inputs = tuple(values[value] for value in node.all_input_nodes if not _is_size(value))
@@ -251,19 +251,19 @@ def _call(node: fx.Node, root: nn.Module, values: _Values) -> Call:
         return _module_call(module, op, str(node.target), inputs)
     if op == "flatten" or op in ("view", "reshape"):
         _check_flatten(node)
-        return Call("flatten", node.name, inputs)
+        return LayerCall("flatten", node.name, inputs)
     formats = _function_formats(node)
     if op == "add" and _is_plain_add(node):
         both = tuple(values[value] for value in node.args)
-        return Call("add", node.name, both, formats=formats)
+        return LayerCall("add", node.name, both, formats=formats)
     if op in POINTWISE or op in POOLS:
         settings, function = _function(node)
         kind: Kind = "pool" if op in POOLS else "pointwise"
-        return Call(kind, node.name, inputs, {"op": op} | settings, None, function, formats)
+        return LayerCall(kind, node.name, inputs, {"op": op} | settings, None, function, formats)
     raise Unfit(f"{node.name} is {op}, which populations do not support")
 
 
-def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Call:
+def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> LayerCall:
     cls = _float_class(module, name)
     formats = dict(module.formats) if isinstance(module, Quantized) else {}
     _check_formats(formats, name)
@@ -272,17 +272,17 @@ def _module_call(module: Any, op: str, name: str, inputs: tuple[int, ...]) -> Ca
         _check_layer(module, name)
         groups = getattr(module, "groups", 1)
         settings |= {"bias": module.bias is not None, "depthwise": groups > 1}
-        return Call(WEIGHTED[cls], name, inputs, settings, module, None, formats)
+        return LayerCall(WEIGHTED[cls], name, inputs, settings, module, None, formats)
     if cls is nn.Flatten:
         if (module.start_dim, module.end_dim) != (1, -1):
             raise Unfit(f"{name} does not flatten all dimensions of a sample")
-        return Call("flatten", name, inputs)
+        return LayerCall("flatten", name, inputs)
     if op in DROPOUTS and module.p > 0:
         raise Unfit(f"{name} is dropout, which would draw different random numbers than alone")
     known = op in POINTWISE or op in POOLS or op in DROPOUTS
     if known and cls.__module__.startswith("torch.nn."):
         kind: Kind = "pool" if op in POOLS else "pointwise"
-        return Call(kind, name, inputs, settings, None, _apart(module, cls), formats)
+        return LayerCall(kind, name, inputs, settings, None, _apart(module, cls), formats)
     raise Unfit(f"{name} is a {type(module).__name__}, which populations do not support")
 
 
