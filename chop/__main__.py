@@ -1,10 +1,10 @@
-"""`python -m chop`: the command line, with a way back from a damaged `.venv`."""
+"""`python -m chop`: the command line, which can repair a damaged `.venv`."""
 
 import os
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# `python -m` puts the present folder first, whose random.py is not Python's
+# `python -m` puts the current directory first, where a random.py would hide Python's
 if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] == os.getcwd() != ROOT:
     del sys.path[0]
 
@@ -14,7 +14,7 @@ from pathlib import Path  # noqa: E402
 
 
 def main() -> None:
-    """Run the command line; if a core dependency is broken, have the set-up mend it first."""
+    """Run the command line; if a core dependency is broken, run the set-up to repair it first."""
     try:
         from chop.cli import main as command_line
     except ImportError as error:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def is_core_dependency(error: BaseException | None) -> bool:
-    """Whether the error, or one behind it, is about a package that MASE cannot do without."""
+    """Return whether the error, or one of its causes, is about a package that MASE requires."""
     if error is None:
         return False
     broken = (getattr(error, "name", None) or "").partition(".")[0]
@@ -45,7 +45,7 @@ def is_core_dependency(error: BaseException | None) -> bool:
 
 
 def repair() -> None:
-    """Become the set-up, which comes back here, once; only in the `.venv` that the set-up made."""
+    """Replace this process by the set-up, once, and only in the `.venv` that the set-up created."""
     clone = Path(__file__).resolve().parents[1]
     script = clone / "scripts" / "bootstrap.py"
     if Path(sys.prefix).resolve() != (clone / ".venv").resolve() or not script.exists():

@@ -20,8 +20,8 @@ class Kind:
     rows: Callable[[], list[Row]]
 
 
-def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+def _first_line(obj: object) -> str:
+    return (inspect.getdoc(obj) or "").partition("\n")[0]
 
 
 def _formats() -> list[Row]:

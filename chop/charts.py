@@ -91,7 +91,7 @@ class Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, wanted: int = 5) -> list[float]:
-        """Round values inside the axis, about `wanted` of them."""
+        """Return about `wanted` round values inside the axis."""
         raw = (self.high - self.low) / wanted
         size = 10 ** math.floor(math.log10(raw))
         step = next(m * size for m in (1, 2, 5, 10) if m * size >= raw)
@@ -128,7 +128,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Bars:
-    """One panel of horizontal bars, each with its name and its number."""
+    """One panel of horizontal bars, each with its name and value."""
 
     title: str
     values: Mapping[str, float]
@@ -138,7 +138,7 @@ BAR, NAMES = 16, 150  # height of a bar with its gap, room for the names
 
 
 def bar_page(panels: Sequence[Bars]) -> str:
-    """The panels side by side, as tall as the longest, as a complete SVG file."""
+    """Draw the panels side by side, as tall as the longest, as a complete SVG file."""
     rows = max((len(panel.values) for panel in panels), default=0)
     height = TOP + BAR * max(rows, 1) + 12
     return _side_by_side([_bars(panel) for panel in panels], height, 11)

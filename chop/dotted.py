@@ -9,7 +9,7 @@ from chop.registry import UnknownName
 
 
 def get_parent_name(target: str) -> tuple[str, str]:
-    """A dotted name as parent and leaf; the root's own children have the parent "".
+    """Split a dotted name into parent and leaf; direct children of the root have the parent "".
 
     >>> get_parent_name("seq_blocks.2"), get_parent_name("fc")
     (('seq_blocks', '2'), ('', 'fc'))
@@ -19,7 +19,7 @@ def get_parent_name(target: str) -> tuple[str, str]:
 
 
 def deepgetattr(obj: Any, attr: str, default: Any = None) -> Any:
-    """What the dotted name means, `default` if it means nothing.
+    """Return the attribute with a dotted name, or `default`.
 
     >>> deepgetattr(1j, "real.imag")
     0.0
@@ -31,7 +31,7 @@ def deepgetattr(obj: Any, attr: str, default: Any = None) -> Any:
 
 
 def deepsetattr(obj: Any, attr: str, value: Any) -> None:
-    """Set what the dotted name means, as `deepsetattr(model, "layer.0.fc", new_layer)`."""
+    """Set the attribute with a dotted name, as `deepsetattr(model, "layer.0.fc", new_layer)`."""
     parent, name = get_parent_name(attr)
     owner = deepgetattr(obj, parent) if parent else obj
     if owner is None:

@@ -107,7 +107,7 @@ def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
         raise _damaged(file, f"byte {error.start} is not UTF-8 text", advice) from error
     except RecursionError as error:
         raise _damaged(file, "it is nested too deeply", advice) from error
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise _damaged(file, str(error), advice) from error
     if not isinstance(content, dict):
         kind = type(content).__name__

@@ -1,6 +1,6 @@
-"""Compiled libraries in the cache: verified before they are loaded, and built again if need be.
+"""Compiled libraries in the cache: verified before loading, and rebuilt if necessary.
 
-A library has its checksum in its name, and lies in a folder that only its owner can write to.
+A library has its checksum in its name, and its directory is writable only by its owner.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "libraries"
 DIGITS = 32  # of the checksum in a name
-ADVICE = "set MASE_CACHE to a folder of your own"
+ADVICE = "set MASE_CACHE to a directory that only you can write to"
 BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# builds in a process of its own, which goes on when the one that wants the library ends
+# builds in a separate process, which continues if this one ends
 BUILDER = (
     "import sys; sys.path.append(sys.argv[1]); from chop.libraries import build; "
     "build(sys.argv[2], sys.argv[3:])"
@@ -32,29 +32,29 @@ BUILDER = (
 
 
 def load_library(name: str, command: Sequence[str], symbols: Iterable[str]) -> ctypes.CDLL:
-    """The library `name`, from the cache if it is there and sound, else built by `command`."""
+    """Return the library `name`, from the cache if it is valid there, else built by `command`."""
     folder, wanted = _private_folder(), tuple(symbols)
-    library = _kept(folder, name, wanted)
+    library = _cached(folder, name, wanted)
     if library is None:
         _build_apart(folder / name, command)
-        library = _kept(folder, name, wanted)
+        library = _cached(folder, name, wanted)
     if library is None:
         raise OSError(f"the library that was just built in {folder} cannot be loaded; {ADVICE}")
     return library
 
 
 def _private_folder() -> Path:
-    """The folder of all libraries, which only its owner can write to."""
+    """Return the directory of all libraries, which only its owner can write to."""
     folder = cache_folder() / FOLDER
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o755)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode):
-        raise NotADirectoryError(f"{folder} is a link or a file, not a folder; {ADVICE}")
+        raise NotADirectoryError(f"{folder} is a link or a file, not a directory; {ADVICE}")
     _check_owner(about, folder)
     if about.st_mode & BY_OTHERS:
-        logger.warning("other users could write to %s; its libraries are built again", folder)
+        logger.warning("other users could write to %s; its libraries will be rebuilt", folder)
         folder.chmod(about.st_mode & ~BY_OTHERS)
         for library in folder.glob("*.so"):
             library.unlink()
@@ -62,26 +62,26 @@ def _private_folder() -> Path:
 
 
 def _check_owner(about: os.stat_result, path: Path) -> None:
-    """Refuse what belongs to another user, who could have it do anything."""
-    own = os.getuid() if hasattr(os, "getuid") else about.st_uid
-    if about.st_uid not in (own, 0):
+    """Raise an error for a file of another user, who could have put any code in it."""
+    user = os.getuid() if hasattr(os, "getuid") else about.st_uid
+    if about.st_uid not in (user, 0):
         raise PermissionError(f"{path} belongs to another user; {ADVICE}")
 
 
-def _kept(folder: Path, name: str, symbols: Sequence[str]) -> ctypes.CDLL | None:
-    """The first sound library of that name; others are removed."""
+def _cached(folder: Path, name: str, symbols: Sequence[str]) -> ctypes.CDLL | None:
+    """The first valid library of that name; invalid ones are deleted."""
     for file in sorted(folder.glob(f"{name}-*.so")):
         try:
             return _loaded(file, symbols)
         except (OSError, ValueError) as error:
-            logger.warning("%s is not loaded but built again: %s", file, error)
+            logger.warning("%s is rebuilt instead of loaded: %s", file, error)
             with contextlib.suppress(OSError):
                 file.unlink()
     return None
 
 
 def _loaded(file: Path, symbols: Sequence[str]) -> ctypes.CDLL:
-    """Load what was verified: the file may meanwhile have another content, or name."""
+    """Load exactly what was verified, as the file may have been replaced meanwhile."""
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     try:
         _verify(descriptor, file)
@@ -90,10 +90,10 @@ def _loaded(file: Path, symbols: Sequence[str]) -> ctypes.CDLL:
     except BaseException:
         os.close(descriptor)
         raise
-    # the descriptor stays open: the loader would take another file at its number for this one
+    # the descriptor stays open, as the loader would mistake a later file at its number for this one
     missing = [symbol for symbol in symbols if not hasattr(library, symbol)]
     if missing:
-        raise ValueError(f"it has no function {missing[0]}")
+        raise ValueError(f"it does not define the function {missing[0]}")
     return library
 
 
@@ -107,7 +107,7 @@ def _verify(descriptor: int, file: Path) -> None:
     with open(descriptor, "rb", closefd=False) as content:
         checksum = hashlib.file_digest(content, "sha256").hexdigest()[:DIGITS]
     if not file.stem.endswith(f"-{checksum}"):
-        raise ValueError("its checksum is not the one in its name")
+        raise ValueError("its checksum differs from the one in its name")
 
 
 def _build_apart(target: Path, command: Sequence[str]) -> None:
@@ -125,14 +125,14 @@ def _build_apart(target: Path, command: Sequence[str]) -> None:
 
 
 def build(target: str, command: Sequence[str]) -> None:
-    """Compile a library, and put it beside `target` under a name with its checksum."""
+    """Compile a library and store it beside `target`, with its checksum in the name."""
     path = Path(target)
     with part_folder(path) as part:
-        made = part / "library.so"
-        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
+        library = part / "library.so"
+        done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line]
             sys.exit((errors or [f"exit code {done.returncode}"])[0])
-        made.chmod(made.stat().st_mode & ~BY_OTHERS)
-        checksum = hashlib.sha256(made.read_bytes()).hexdigest()[:DIGITS]
-        os.replace(made, path.with_name(f"{path.name}-{checksum}.so"))
+        library.chmod(library.stat().st_mode & ~BY_OTHERS)
+        checksum = hashlib.sha256(library.read_bytes()).hexdigest()[:DIGITS]
+        os.replace(library, path.with_name(f"{path.name}-{checksum}.so"))

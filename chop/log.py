@@ -1,6 +1,6 @@
-"""The `chop` logger: silent until somebody asks, then `LEVEL    message` on stderr.
+"""The `chop` logger: silent until it is switched on, then `LEVEL    message` on stderr.
 
-Messages, and the errors that are logged with them, are shown without passwords.
+Passwords in messages, and in errors logged with them, are hidden.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 HANDLER = "chop-stderr"
 COLOURS = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;47"}
 
-# what a terminal obeys, shows in another order, or cannot show
+# characters that a terminal executes, reorders, or cannot show
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 root_logger = logging.getLogger("chop")
@@ -25,7 +25,7 @@ root_logger = logging.getLogger("chop")
 
 def printable(text: str) -> str:
     """Return `text` with its control characters as escapes: names in files may have any."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class _Formatter(logging.Formatter):
@@ -42,7 +42,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to today's sys.stderr: notebooks and tests replace it."""
+    """Writes to the current sys.stderr, which notebooks and tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -55,7 +55,7 @@ def show_logs(level: str = "info", rewrite: Callable[[str], str] = str) -> None:
     A second call changes the level and the wording.
     """
     if level not in LEVELS:
-        raise ValueError(f"log level is one of {', '.join(LEVELS)}, not {level!r}")
+        raise ValueError(f"log level must be one of {', '.join(LEVELS)}, not {level!r}")
     handler = next((each for each in root_logger.handlers if each.get_name() == HANDLER), None)
     if handler is None:
         handler = _Stderr()
@@ -67,9 +67,9 @@ def show_logs(level: str = "info", rewrite: Callable[[str], str] = str) -> None:
 
 
 def show_logs_unless_configured() -> None:
-    """A report that nobody sees is none: show INFO unless somebody decided about this logger.
+    """Show INFO messages unless this logger has been configured, so that reports are seen.
 
-    A root logger at WARNING is no decision: hosted notebooks come with one.
+    A root logger at WARNING does not count, as hosted notebooks come with one.
     """
     undecided = root_logger.level == logging.NOTSET and not root_logger.isEnabledFor(logging.INFO)
     if undecided or not root_logger.hasHandlers():
@@ -78,12 +78,12 @@ def show_logs_unless_configured() -> None:
 
 @contextlib.contextmanager
 def quieter(part: str, level: int = logging.WARNING) -> Iterator[None]:
-    """What `part` of the package has to say below `level` is for those alone who debug."""
+    """Raise the level of the logger `part` inside, unless it is set to DEBUG."""
     logger = logging.getLogger(part)
-    before = logger.level
+    previous = logger.level
     if not logger.isEnabledFor(logging.DEBUG):
         logger.setLevel(max(level, logger.getEffectiveLevel()))
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(previous)

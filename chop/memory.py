@@ -1,4 +1,4 @@
-"""Memory that is not there: how much there is, and one sentence with what to lower."""
+"""Out-of-memory errors: how much memory there is, and one sentence that says what to lower."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ AMOUNT = re.compile(r"(?:[Tt]ried to|[Uu]nable to) allocate ([\d.]+) ?([KMGTPE]i
 
 
 class OutOfMemory(MemoryError):
-    """Says what needs memory, and what to lower."""
+    """Out of memory; the message says for what, and what to lower."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of Python, numpy, the operating system or torch is about memory."""
+    """Return whether an error of Python, numpy, the operating system or torch is about memory."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -37,7 +37,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def memory_for(purpose: str, advice: str = SMALLER) -> Iterator[None]:
-    """Meanwhile, a lack of memory is a sentence that ends in `advice`."""
+    """Turn out-of-memory errors inside into one sentence that ends in `advice`."""
     try:
         yield
     except OutOfMemory:
@@ -49,7 +49,7 @@ def memory_for(purpose: str, advice: str = SMALLER) -> Iterator[None]:
 
 
 def _amount(error: BaseException) -> str:
-    """How much was asked for at last, where the error says it."""
+    """The amount of memory requested last, if the error has it."""
     asked = AMOUNT.search(str(error))
     if asked is None:
         return ""
@@ -58,7 +58,7 @@ def _amount(error: BaseException) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes as people write it.
+    """Format a number of bytes for people.
 
     >>> size(3 * 2**30)
     '3 GiB'
@@ -70,12 +70,12 @@ def size(count: int) -> str:
 
 
 def available_memory() -> int | None:
-    """Bytes that this process can still use, swap included; None where nothing tells."""
+    """Bytes that this process can still use, including swap; None if unknown."""
     about = Path("/proc/meminfo")
     if not about.exists():
         return None
     rows = dict(line.split(":") for line in about.read_text().splitlines())
     free = sum(int(rows[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
-    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
+    with contextlib.suppress(OSError, ValueError):  # not in a container, or one without a limit
         return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return free

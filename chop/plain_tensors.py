@@ -36,5 +36,5 @@ def why_not_plain(tensor: Tensor) -> str | None:
     if tensor.layout is not torch.strided:
         return "is sparse"
     if tensor.is_meta:
-        return "has no values, as it is on the device meta"
+        return "has no values, as it is on the meta device"
     return None

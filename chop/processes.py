@@ -1,4 +1,4 @@
-"""Which of several processes this is, and how one of several ends."""
+"""The rank of this process among several, and how such a process ends."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 from collections.abc import Iterator
 
 SAFE_PATH = "PYTHONSAFEPATH"  # as `python -P`
-# each launcher counts processes in a variable of its own
+# each launcher has its own variable for the rank
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
 
 
 class Terminated(SystemExit):
-    """This process was told to end by SIGTERM."""
+    """This process received SIGTERM."""
 
 
 def is_first_process() -> bool:
-    """Whether this process, of those that a launcher started, is the one to print and write."""
+    """Return whether this process, of those a launcher started, should print and write."""
     return all(os.environ.get(variable, "0") == "0" for variable in RANKS)
 
 
@@ -26,35 +26,35 @@ _joined = False
 
 
 def note_joined() -> None:
-    """Remember that this process has computed together with others."""
+    """Record that this process has computed together with others."""
     global _joined
     _joined = True
 
 
 def import_path() -> list[str]:
-    """The folders that this process imports from, for one that imports from the same."""
+    """The directories that this process imports from, for processes that it starts."""
     return [os.path.abspath(folder) for folder in sys.path]
 
 
 @contextlib.contextmanager
 def same_import_path() -> Iterator[None]:
-    """Meanwhile `python -m` does not put the current folder first, unless this process has it."""
+    """Keep `python -m` inside from adding the current directory, unless this process has it."""
     by_module = getattr(sys.modules["__main__"], "__spec__", None) is not None
-    before = os.environ.get(SAFE_PATH)
+    previous = os.environ.get(SAFE_PATH)
     if by_module and os.getcwd() not in import_path():
         os.environ[SAFE_PATH] = "1"
     try:
         yield
     finally:
         os.environ.pop(SAFE_PATH, None)
-        os.environ.update({} if before is None else {SAFE_PATH: before})
+        os.environ.update({} if previous is None else {SAFE_PATH: previous})
 
 
 def end_process(code: int) -> None:
-    """End at once if this process was one of several; else come back, to end as usual.
+    """End at once if this process was one of several; otherwise return, to end as usual.
 
-    Threads of torch.distributed may still want the interpreter while Python takes it apart, which
-    aborts a process whose work is done.
+    Threads of torch.distributed may still use the interpreter during its shutdown, which aborts a
+    process that has finished its work.
     """
     if not _joined:
         return

@@ -1,4 +1,4 @@
-"""Passwords in URLs: what is shown or written to a file has `***` in their place."""
+"""Replace passwords in URLs by `***` in everything that is shown or written."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ MARK = "***"
 Hide = Callable[[str], str]
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]+)?:/+|\A//")
-# their path begins at the first slash, so what comes behind it is not a password
+# their path begins at the first slash; nothing after it is a password
 WEB = {"http", "https", "ftp", "ftps", "s3", "gs", "hf", "tcp", "ray", "grpc"}
 IN_FILES = {"sqlite", "journal", "file"}
 SECRET_KEY = re.compile(r"passw|passphrase|pwd|secret|scram_\w+_key|odbc_connect", re.I)
 PARAMETER = re.compile(r"(?P<key>[?&][^=&?]*=)(?P<value>[^&]*)(?P<rest>(?:&[^=&]*(?=&|\Z))*)")
 HOST = r"(?:\[[^\]/]*\]|[^/:?,\[\]]*)(?::\d*)?"
 HOSTS = re.compile(rf"(?:[^/:?@]*@)?{HOST}(?:,{HOST})*(?:[/?].*)?", re.S)
-# as libpq writes it, and as Python shows a dict
+# the syntax of libpq, and of a Python dict
 CONNINFO = re.compile(
     r"""(?P<key>(?:password|passwd|passphrase|pwd)(?:['"]\s*:|\s*=)\s*)"""
     r"""(?P<value>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""",
     re.I,
 )
 PUNCTUATION = "'\"`.,;:!?)]}>"
-SHORT = 4  # letters; what is shorter is found in ordinary words
+SHORT = 4  # letters; shorter passwords would match parts of ordinary words
 
 
 def redacted(value: Any) -> Any:
-    """A value that may be a URL, or a table of such, without the passwords in it."""
+    """Return a value that may be a URL, or a table of URLs, without passwords."""
     if isinstance(value, str):
         return _rewritten(value, lambda _: MARK)
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def redacted(value: Any) -> Any:
 
 
 def redacted_text(text: str, *urls: str) -> str:
-    """A message without the passwords of URLs in it; those of `urls` are removed anywhere."""
+    """Return a message without passwords of URLs; those of `urls` are removed everywhere."""
     secrets = {secret for url in urls for secret in _passwords(url)}
     for secret in sorted(secrets, key=len, reverse=True):
         alone = rf"(?<!\w){re.escape(secret)}(?!\w)"
@@ -50,10 +50,10 @@ def redacted_text(text: str, *urls: str) -> str:
 
 
 def without_marks(url: str) -> str:
-    """The URL without `***`, for which drivers ask PGPASSWORD or ~/.pgpass."""
+    """The URL without `***`, so that drivers use PGPASSWORD or ~/.pgpass."""
     base, question, query = url.replace(f":{MARK}@", "@", 1).partition("?")
-    kept = [each for each in query.split("&") if not each.endswith(f"={MARK}")]
-    return base + question * bool(kept) + "&".join(kept)
+    parameters = [parameter for parameter in query.split("&") if not parameter.endswith(f"={MARK}")]
+    return base + question * bool(parameters) + "&".join(parameters)
 
 
 def _redacted_word(word: str) -> str:
@@ -64,26 +64,26 @@ def _redacted_word(word: str) -> str:
 
 
 def _passwords(url: str) -> set[str]:
-    """The passwords of a URL as they were written and as they are meant.
+    """The passwords of a URL, as written and percent-decoded.
 
-    And their parts, for which a driver that reads the URL otherwise may take them.
+    Also their parts, as a driver may parse the URL differently.
     """
-    found: list[str] = []
+    secrets: list[str] = []
 
     def hide(secret: str) -> str:
-        found.append(secret)
+        secrets.append(secret)
         return MARK
 
     _rewritten(url, hide)
-    parts = [part for secret in found for part in (secret, *re.split("[@/:?&#]", secret))]
+    parts = [part for secret in secrets for part in (secret, *re.split("[@/:?&#]", secret))]
     return {form for part in parts for form in (part, unquote(part), unquote_plus(part)) if form}
 
 
 def _rewritten(text: str, hide: Hide) -> str:
-    """The text with each password replaced by what `hide` makes of it."""
+    """Replace each password in a text by `hide(password)`."""
     url = _url_in(text)
     start = url.end() if url else 0
-    # parameters first, as a password among them may hold an @
+    # parameters first, as a password among them may contain an @
     rest = PARAMETER.sub(_hidden_parameter(hide), text[start:])
     if url is None:
         rest = _hidden_login(rest, hide)
@@ -94,21 +94,21 @@ def _rewritten(text: str, hide: Hide) -> str:
 
 
 def _url_in(text: str) -> re.Match[str] | None:
-    """Where the first URL begins; long texts without one are passed over quickly."""
+    """Find the start of the first URL; long texts without one are skipped quickly."""
     return URL.search(text) if "//" in text or ":/" in text else None
 
 
 def _hidden_login(text: str, hide: Hide) -> str:
-    """`user:password@host` of a URL whose scheme was forgotten; a path has a slash before."""
+    """Hide the password of `user:password@host` without a scheme; a path has a slash before it."""
     login = re.match(r"([^/:]*:)(.+)(?=@)", text, re.S)
     return text if login is None else login[1] + hide(login[2]) + text[login.end() :]
 
 
 def _hidden_authority(scheme: str, slashes: int, rest: str, hide: Hide) -> str:
-    """What follows the slashes, without the password before the host.
+    """Hide the password before the host in what follows the slashes.
 
-    Drivers of databases end the password at the first @, whatever comes before; one that was not
-    percent-encoded may hold more of them, and so all before the last is hidden.
+    Database drivers end the password at the first @; a password that was not percent-encoded may
+    contain more of them, so everything before the last one is hidden.
     """
     kind = scheme.partition("+")[0]
     if kind in WEB:
@@ -121,7 +121,7 @@ def _hidden_authority(scheme: str, slashes: int, rest: str, hide: Hide) -> str:
     if hidden != rest or "@" in rest.partition(":")[2] or HOSTS.fullmatch(rest):
         return hidden
     user, colon, port = rest.partition(":")
-    # what is not a port may be a password whose host was forgotten
+    # something other than a port may be a password without a host
     return rest if "/" in user or not colon else user + colon + hide(port)
 
 

@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-MAX_LISTED = 40  # a message that lists hundreds of names helps nobody
+MAX_LISTED = 40  # a message with hundreds of names does not help
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be.
+    """Return the known name closest to `name`, or None.
 
     >>> nearest("jsc_tiny", ["jsc-tiny", "vgg7"])
     'jsc-tiny'
@@ -28,7 +28,7 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """The sentence that refuses `name`, with the nearest known name and the list of them.
+    """The message for an unknown `name`, with the closest known name and the list of names.
 
     >>> unknown("model", "vgg8", ["resnet18", "vgg7"])
     "unknown model 'vgg8'; did you mean 'vgg7'? (known: resnet18, vgg7)"
@@ -42,7 +42,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 class UnknownName(KeyError):
-    """A name that nothing is registered under; the message carries the nearest one that is."""
+    """A name that is not registered; the message contains the closest known name."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         super().__init__(unknown(kind, name, known))
@@ -52,22 +52,22 @@ class UnknownName(KeyError):
 
 
 def _identity(thing: object) -> tuple[Any, Any]:
-    """Where a thing was defined: the same for both runs of a notebook cell."""
+    """Where an object was defined: equal for two runs of a notebook cell."""
     return getattr(thing, "__module__", None), getattr(thing, "__qualname__", id(thing))
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Names -> things of one kind. The files of `package` register themselves on first use."""
+    """Name -> object of one kind. The files of `package` register themselves on first use."""
 
     def __init__(self, kind: str, package: str | None = None) -> None:
         self.kind, self._package, self._items = kind, package, dict[str, T]()
         self._loading = False
 
     def register(self, *names: str, replace: bool = False) -> Callable[[T], T]:
-        """Decorator that files a thing under `names`.
+        """Decorator that registers an object under `names`.
 
         The same definition run again, as in a notebook cell, replaces itself; two different
-        definitions under one name are an error, unless the caller knows better (`replace`).
+        definitions under one name are an error, unless `replace` is set.
         """
 
         def add(thing: T) -> T:

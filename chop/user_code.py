@@ -1,4 +1,4 @@
-"""Files of users that register models, data sets or passes of their own."""
+"""Import users' files that register models, data sets or passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UserCodeError(ImportError):
 
 
 class UserCodeExited(UserCodeError):
-    """A user's file that ends the program instead of registering something."""
+    """A user's file that exits the program instead of registering something."""
 
 
 def import_user_file(file: str | Path) -> ModuleType:
@@ -28,8 +28,8 @@ def import_user_file(file: str | Path) -> ModuleType:
     if path.suffix != ".py":
         raise UserCodeError(f"{str(file)!r} is not a Python file; its name must end in .py")
     if not path.is_file():
-        raise UserCodeError(f"there is no file {str(file)!r} to import")
-    # two files of one name in different folders are two modules, neither of which hides a package
+        raise UserCodeError(f"there is no file {str(file)!r}")
+    # equally named files in different directories are separate modules, and hide no package
     name = f"mase_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -73,5 +73,5 @@ def _where(error: BaseException, path: Path) -> str:
 
 
 def _what(error: BaseException) -> str:
-    said = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

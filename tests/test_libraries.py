@@ -109,11 +109,11 @@ def take_other_symbols(cache):
 
 
 DAMAGES = {
-    "half": (halve, "its checksum is not the one in its name"),
-    "empty": (lambda cache: cache.library.write_bytes(b""), "its checksum is not the one"),
-    "garbage": (lambda cache: cache.library.write_bytes(b"x" * 9999), "its checksum is not the"),
-    "a flipped bit": (flip_a_bit, "its checksum is not the one in its name"),
-    "other symbols": (take_other_symbols, "it has no function add"),
+    "half": (halve, "its checksum differs from the one in its name"),
+    "empty": (lambda cache: cache.library.write_bytes(b""), "its checksum differs"),
+    "garbage": (lambda cache: cache.library.write_bytes(b"x" * 9999), "its checksum differs"),
+    "a flipped bit": (flip_a_bit, "its checksum differs from the one in its name"),
+    "other symbols": (take_other_symbols, "it does not define the function add"),
     "writable by all": (lambda c: c.library.chmod(0o666), "other users can write to it"),
     "writable by the group": (lambda c: c.library.chmod(0o664), "other users can write to it"),
     "a link": (link, "Too many levels of symbolic links"),
@@ -127,7 +127,7 @@ def test_a_library_that_is_not_sound_is_built_again_with_one_warning(cache, dama
     change(cache)
     said = cache.load()
     assert said.count("WARNING") == 1
-    assert "is not loaded but built again" in said
+    assert "is rebuilt instead of loaded" in said
     assert reason in said
     assert not (cache.folder / "pwned").exists()
     assert cache.load() == "", "it is sound again"
@@ -158,14 +158,17 @@ def refused(cache):
 @as_root
 def test_a_folder_of_another_user_is_not_used(cache):
     os.chown(cache.library.parent, OTHER, OTHER)
-    assert "belongs to another user; set MASE_CACHE to a folder of your own" in refused(cache)
+    assert (
+        "belongs to another user; set MASE_CACHE to a directory that only you can write to"
+        in refused(cache)
+    )
 
 
 def test_a_folder_behind_a_link_is_not_used(cache):
     folder = cache.library.parent
     folder.rename(cache.folder / "elsewhere")
     folder.symlink_to(cache.folder / "elsewhere")
-    assert "is a link or a file, not a folder; set MASE_CACHE" in refused(cache)
+    assert "is a link or a file, not a directory; set MASE_CACHE" in refused(cache)
 
 
 def test_a_wide_umask_makes_no_library_that_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""What a network is: the graph, its ops and its metadata."""
+"""The representation of a network: the graph, its ops and its metadata."""
 
 from chop.ir.graph import MaseGraph, MaseGraphMetadata, MaseMetadata, MaseTracer
 

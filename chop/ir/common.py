@@ -1,4 +1,4 @@
-"""The sets of ops by MASE type, read off the table of `chop.ir.ops`."""
+"""The sets of ops by MASE type, derived from the table in `chop.ir.ops`."""
 
 from chop.ir.ops import MASE_TYPES, OPS, MaseType
 

@@ -103,12 +103,11 @@ def define(
     pure: bool = True,
     traits: str = "",
 ) -> OpSpec:
-    """Add a row. `names` are the spellings of its functions and methods, by default the op's own.
+    """Add an op. `names` are the spellings of its functions and methods, by default the op's name.
 
-    A name stands for the functions of `NAMESPACES` and the Tensor method that are called so, and
-    for their in-place forms, unless such a form is an op itself. An op of your own gives its
-    `modules` and `functions` themselves. Saved graphs may call them, unless it is not `pure`.
-    `traits` are properties that passes ask for, such as "pointwise".
+    A name means the functions of `NAMESPACES` and the Tensor method of that name, with their
+    in-place forms, unless such a form is an op itself. Your own op lists its `modules` and
+    `functions`. Saved graphs may call them, unless it is not `pure`.
     """
     for trait in traits.split():
         if trait not in TRAITS:
@@ -159,9 +158,9 @@ def has_trait(op: str, trait: Trait) -> bool:
 
 @cache
 def module_op(cls: Any) -> OpSpec | None:
-    """By the nearest known base class: ReLU6 is no Hardtanh, LinearInteger is linear.
+    """Find an op by the nearest known base class: ReLU6 is not Hardtanh, LinearInteger is linear.
 
-    A layer of ours that is made of others names its row itself, as the table knows torch alone.
+    A composed layer of MASE names its row itself, as the table contains only torch's layers.
     """
     named = getattr(cls, "mase_op", None)
     if isinstance(named, str):
@@ -170,7 +169,7 @@ def module_op(cls: Any) -> OpSpec | None:
 
 
 def _function_op(target: Any) -> OpSpec | None:
-    """By identity; torch's operators, as torch.ops.aten.add.Tensor, by their exact name."""
+    """Find an op by identity; torch's operators, as torch.ops.aten.add.Tensor, by exact name."""
     if isinstance(target, StandIn):
         return target.spec
     if isinstance(target, torch._ops.OpOverload):
@@ -189,7 +188,7 @@ _LAB_PARAMETER = re.compile(
 
 
 def is_tensor_constant(s: str) -> bool:
-    """Whether fx gave this name to a tensor written into forward().
+    """Return whether fx gave this name to a tensor constant in forward().
 
     >>> is_tensor_constant("_tensor_constant0"), is_tensor_constant("x")
     (True, False)
@@ -198,7 +197,7 @@ def is_tensor_constant(s: str) -> bool:
 
 
 def is_seq_blocks_parameter(s: str) -> bool:
-    """Whether this name is a parameter that functional layers of the labs' models read.
+    """Return whether functional layers of the labs' models read a parameter of this name.
 
     >>> is_seq_blocks_parameter("seq_blocks_2_weight"), is_seq_blocks_parameter("head_weight")
     (True, False)
@@ -207,7 +206,7 @@ def is_seq_blocks_parameter(s: str) -> bool:
 
 
 def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
-    """The op of a node; what the table does not know is a user-defined op, never an error."""
+    """Return the op of a node; unknown ones are user-defined ops, never an error."""
     if node.op == "call_module":
         cls: Any = type(module)
         return module_op(cls) or OPS["user_defined_module"]

@@ -1,4 +1,4 @@
-"""Which argument of a call is which operand: bound by signature, any arity, keywords included."""
+"""Map the arguments of a call to operands: bound by signature, any arity, with keywords."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch import Tensor, fx, nn
 from chop.ir.graph.mase_metadata import TensorMeta
 from chop.ir.ops import OpSpec, StandIn
 
-# Tensors that are known by the name of their parameter; all others are data_in_0, data_in_1, …
+# tensors that keep the name of their parameter; all others are data_in_0, data_in_1, …
 NAMED_OPERANDS = frozenset(
     ("weight", "bias", "running_mean", "running_var", "condition", "index", "mask")
 )
 
 
-# torch's schemas call a dtype, a layout and a memory format int
+# torch's schemas give a dtype, a layout and a memory format the type int
 SCHEMA_TYPES: dict[str, Any] = {
     "Tensor": TensorMeta,
     "int": (int, torch.dtype, torch.layout, torch.memory_format),
@@ -37,10 +37,10 @@ SCHEMA_TYPES: dict[str, Any] = {
 @dataclass(frozen=True)
 class Param:
     name: str
-    kind: str = "Any"  # torch's schema type; tells overloads apart
+    kind: str = "Any"  # torch's schema type, which distinguishes overloads
     keyword_only: bool = False
     repeated: bool = False  # *shape
-    keyword: str = ""  # where the call spells it otherwise: dim0= is dim_0
+    keyword: str = ""  # if the call's keyword differs: dim0= is dim_0
 
 
 ANY_KEYWORD = Param("**", keyword_only=True)
@@ -48,12 +48,12 @@ ANY_KEYWORD = Param("**", keyword_only=True)
 
 @dataclass(frozen=True)
 class CallSignature:
-    """One way to call a target: what its arguments are called."""
+    """One way to call a target: the names of its arguments."""
 
     params: tuple[Param, ...]
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Argument names -> values as they were passed, or None if they do not fit."""
+        """Return argument names -> values as passed, or None if they do not fit."""
         bound: dict[str, Any] = {}
         rest = list(args)
         renamed = {param.keyword: param.name for param in self.params if param.keyword}
@@ -93,7 +93,7 @@ def _is(kind: str, value: Any) -> bool:
 
 
 def _of_names(names: Sequence[str]) -> CallSignature:
-    """A call whose positional arguments have these names; keywords bring their own."""
+    """A signature with these positional names; keywords keep their names."""
     params = []
     for written in names:
         name, _, keyword = written.removeprefix("*").partition("=")
@@ -110,7 +110,7 @@ def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[CallS
         inspect.Parameter.VAR_POSITIONAL,
         inspect.Parameter.VAR_KEYWORD,
     }:
-        return []  # (*args, **kwargs) says nothing
+        return []  # (*args, **kwargs) has no information
     return [CallSignature(tuple(_of_parameter(p) for p in params[skip_first:]))]
 
 
@@ -132,7 +132,7 @@ def _of_schemas(name: str, method: bool = False) -> list[CallSignature]:
 
 
 def _dispatched(fn: Any) -> Any:
-    """The Python function behind F.max_pool2d and its like, which choose by `return_indices`."""
+    """The Python function behind F.max_pool2d and the like, which dispatch on `return_indices`."""
     table: Any = getattr(torch._jit_internal, "boolean_dispatched", {})
     return table[fn]["if_false"] if fn in table else fn
 
@@ -158,7 +158,7 @@ def _module_calls(forward: Callable[..., Any]) -> list[CallSignature]:
 def _bind(
     calls: list[CallSignature], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """By the overload whose types fit, else by the first that takes so many arguments."""
+    """Bind by the overload with matching types, else by the first with enough arguments."""
     positional = {f"arg_{i}": value for i, value in enumerate(args)}
     candidates = [(call, bound) for call in calls if (bound := call.bind(args, kwargs)) is not None]
     fitting = (bound for call, bound in candidates if call.fits(bound))
@@ -166,7 +166,7 @@ def _bind(
 
 
 def _inside(value: Any) -> dict[Any, Any] | None:
-    """What a list, tuple, dict, slice or dataclass holds; None for any other value."""
+    """The contents of a list, tuple, dict, slice or dataclass; None for any other value."""
     if isinstance(value, TensorMeta | torch.Size):
         return None
     if isinstance(value, dict):
@@ -181,7 +181,7 @@ def _inside(value: Any) -> dict[Any, Any] | None:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with what it holds changed, as list, tuple, slice or dict; itself if nothing was."""
+    """Apply `change` to the contents of a container; return `value` if nothing changed."""
     inside = _inside(value) or {}
     changed = {key: change(item) for key, item in inside.items()}
     if all(changed[key] is item for key, item in inside.items()):
@@ -193,7 +193,7 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def described(value: Any, keep: Callable[[Tensor], Tensor] | None = None) -> Any:
-    """`value` with every tensor in it as a TensorMeta; `keep(tensor)` is stored as its value."""
+    """Replace every tensor in `value` by a TensorMeta; `keep(tensor)` is stored as its value."""
     if not isinstance(value, Tensor):
         return _mapped(value, lambda item: described(item, keep))
     meta = TensorMeta.of(value)
@@ -213,7 +213,7 @@ def flatten(value: Any) -> Iterator[Any]:
 
 
 class _Operands(dict[str, Any]):
-    """Collects operands; every tensor gets a record of its own, even if it is used twice."""
+    """Collects operands; every tensor gets its own record, even if it is used twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,19 +225,19 @@ class _Operands(dict[str, Any]):
         return name
 
     def add_inside(self, value: Any) -> Any:
-        """`value` with each tensor in it replaced by the name of its operand."""
+        """Replace each tensor in `value` by the name of its operand."""
         return self.add(value) if isinstance(value, TensorMeta) else _mapped(value, self.add_inside)
 
 
-def _stood_for(target: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The function that a stand-in stands for, and the arguments that are that function's."""
+def _behind_stand_in(target: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The function behind a stand-in, and the arguments of that function."""
     if not isinstance(target, StandIn):
         return target, kwargs
     return target.target, {k: v for k, v in kwargs.items() if k not in target.own_arguments}
 
 
 def argument_names(target: Any, spec: OpSpec) -> list[str]:
-    """What the positional arguments of a function are called."""
+    """Return the names of a function's positional arguments."""
     calls = _calls("call_function", target, spec.params)
     return [param.name for param in calls[0].params] if calls else []
 
@@ -249,15 +249,15 @@ def bind_operands(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`common.args` of a node: tensors under operand names, all else under its argument's name.
+    """`common.args` of a node: tensors by operand name, everything else by argument name.
 
-    `args` and `kwargs` are those of the node with every fx node replaced by what it computed,
-    tensors as TensorMeta.
+    `args` and `kwargs` are those of the node, with every fx node replaced by its result and tensors
+    by TensorMeta.
     """
     if module is not None:
         bound = _bind(_module_calls(type(module).forward), args, kwargs)
     else:
-        target, kwargs = _stood_for(node.target, kwargs)
+        target, kwargs = _behind_stand_in(node.target, kwargs)
         bound = _bind(_calls(node.op, target, spec.params), args, kwargs)
     operands = _Operands()
     for param, value in bound.items():

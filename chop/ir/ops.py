@@ -1,4 +1,4 @@
-"""The one table of MASE ops: how each is recognised, what it is called, which operands it has."""
+"""The table of MASE ops: how each is recognised, its name, and its operands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chop.ir.op_spec import ops_with as ops_with
 
 
 class TrainingMode(nn.Module):
-    """Says whether the model trains: what `self.training` is in a graph, which train() changes."""
+    """Returns whether the model is in train mode: `self.training` in a graph."""
 
     def forward(self) -> bool:
         return self.training
@@ -433,6 +433,6 @@ _define_all(
 define("numpy", "implicit_func", pure=False, traits=MOVES)  # arrays have methods that write files
 define("df_split", "builtin_func", names="", traits=MOVES)
 
-# what chop.ir.pure reads: rows that come later are the user's
+# for chop.ir.pure: later rows are the user's
 TABLE = tuple(OPS.values())
 PURE_SPELLINGS = frozenset(spelling for spelling, op in _BY_NAME.items() if op.pure)

@@ -1,8 +1,8 @@
-"""Which functions and methods a graph that was loaded from a file may call.
+"""The functions and methods that a graph loaded from a file may call.
 
-They are those of the pure rows of `chop.ir.ops`, and those listed here, which have no row. All of
-them take and give tensors and plain values: none opens a file, starts a process, calls what it is
-given, or looks an attribute up by a name that it is given.
+These are the pure rows of `chop.ir.ops`, and those listed here, which have no row. All of them take
+and return tensors and plain values: none opens a file, starts a process, calls an argument, or
+looks up an attribute by a name in its arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chop.ir.ops import PURE_SPELLINGS, TABLE
 
 Function = Callable[..., Any]
 
-# where functions are, under the names that a file gives these places
+# namespaces of functions, by their names in files
 SPACES: dict[str, Any] = {
     "torch": torch,
     "torch.nn.functional": F,
@@ -37,14 +37,14 @@ SPACES: dict[str, Any] = {
 
 TENSOR_SPACES = [space for name, space in SPACES.items() if name != "builtins"]
 
-# of Python, on numbers and sizes; by position only, as `key` would be a function
+# Python builtins on numbers and sizes; positional only, as `key` would be a function
 PYTHON: frozenset[Function] = frozenset(
     {abs, bool, divmod, float, int, len, max, min, pow, range, round, sum}
 )
 MATH: frozenset[Function] = frozenset(
     fn for name, fn in vars(math).items() if callable(fn) and not name.startswith("_")
 )
-# spellings of functions and methods of torch and operator that have no row in the table of ops
+# functions and methods of torch and operator without a row in the table of ops
 _SPELLINGS = """
     contains iconcat inv is_ is_not truth
     block_diag cartesian_prod combinations complex conj_physical copysign corrcoef cov
@@ -71,11 +71,11 @@ WITHOUT_A_ROW = tuple(_SPELLINGS.split())
 def _without_a_row() -> Iterator[Function]:
     for name in WITHOUT_A_ROW:
         for spelling in (name, f"{name}_"):
-            found = (getattr(space, spelling, None) for space in TENSOR_SPACES)
-            yield from (fn for fn in found if callable(fn))
+            functions = (getattr(space, spelling, None) for space in TENSOR_SPACES)
+            yield from (fn for fn in functions if callable(fn))
 
 
-# what the row `index` means is torch.ops.aten's; this makes values that are not quite tensors
+# the row `index` means torch.ops.aten's; this one creates values that are not plain tensors
 _BARRED: frozenset[Any] = frozenset({getattr(Tensor, "index", None)})
 FUNCTIONS: frozenset[Function] = (
     frozenset(fn for op in TABLE if op.pure for fn in op.functions)
@@ -86,15 +86,15 @@ FUNCTIONS: frozenset[Function] = (
 
 
 def _methods() -> Iterator[str]:
-    """Of tensors, and of the lists and dicts that a layer may return: none takes a function."""
+    """Methods of tensors, and of lists and dicts that a layer may return; none takes a function."""
     names = [name for op in TABLE if op.pure for name in op.methods]
     names += [f"{name}{end}" for name in WITHOUT_A_ROW for end in ("", "_")]
     for fn in FUNCTIONS:
         if getattr(operator, fn.__name__, None) is fn:
             bare = fn.__name__.strip("_")
             names += [f"__{bare}__", f"__r{bare}__"]
-    found = ((name, getattr(Tensor, name, None)) for name in names)
-    yield from (name for name, fn in found if callable(fn) and fn not in _BARRED)
+    methods = ((name, getattr(Tensor, name, None)) for name in names)
+    yield from (name for name, fn in methods if callable(fn) and fn not in _BARRED)
     yield from ("count", "get", "items", "keys", "values")
 
 
@@ -104,14 +104,14 @@ OPERATORS = PURE_SPELLINGS | frozenset(WITHOUT_A_ROW)  # of torch.ops.aten
 
 def _named() -> Iterator[tuple[str, Function]]:
     for space, home in SPACES.items():
-        private = space.startswith("torch") and home is not Tensor  # where some of the table are
+        private = space.startswith("torch") and home is not Tensor  # some of the table are private
         for name in dir(home):
             fn = getattr(home, name, None) if private or not name.startswith("_") else None
             if callable(fn) and fn in FUNCTIONS and (home is builtins or fn not in PYTHON):
                 yield f"{space}.{name}", fn
 
 
-NAMED: dict[str, Function] = dict(_named())  # "torch.add" and the like
+NAMED: dict[str, Function] = dict(_named())  # by names such as "torch.add"
 
 
 def _names_of() -> dict[Function, list[str]]:

@@ -1,4 +1,4 @@
-"""Records: dicts whose documented keys are also typed attributes."""
+"""Records: dicts with typed attributes for their documented keys."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class _Key:
 
 
 class Record(dict[str, Any]):
-    """A dict with fields. Plain dicts written where a record belongs become that record."""
+    """A dict with fields. Assigning a plain dict to a record's field converts it to that record."""
 
     _kinds: ClassVar[dict[str, type[Record]]] = {}  # key -> record class; "*" for any other key
 
     def __init_subclass__(cls, of: type[Record] | None = None) -> None:
         cls._kinds = {**cls._kinds, **({"*": of} if of else {})}
-        own = vars(cls).get("__annotations__", {})
+        annotations = vars(cls).get("__annotations__", {})
         for name, hint in typing.get_type_hints(cls).items():
-            if name not in own or typing.get_origin(hint) is ClassVar:
+            if name not in annotations or typing.get_origin(hint) is ClassVar:
                 continue
             if hasattr(dict, name):
                 raise TypeError(f"{cls.__name__}.{name} would hide dict.{name}")
@@ -45,7 +45,7 @@ class Record(dict[str, Any]):
 
     @classmethod
     def fields(cls) -> dict[str, type[Record]]:
-        """The keys under which another record stands, with its class."""
+        """The keys of nested records, with their classes."""
         return {key: kind for key, kind in cls._kinds.items() if key != "*"}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -81,15 +81,15 @@ class Record(dict[str, Any]):
         return self
 
     def clone(self) -> Self:
-        """A copy of the whole tree; tensors and other leaves are shared."""
+        """Copy the whole tree; tensors and other leaves are shared."""
         new = type(self).__new__(type(self))
-        # what is stored is a record where it should be one already: no need to look again
+        # nested values are already records, so no conversion is needed
         dict.update(new, {key: copied(value) for key, value in self.items()})
         return new
 
 
 def copied(value: Any) -> Any:
-    """A copy of nested dicts, lists and records; what they hold is shared."""
+    """Copy nested dicts, lists and records; their leaves are shared."""
     if isinstance(value, Record):
         return value.clone()
     if isinstance(value, dict):

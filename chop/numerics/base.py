@@ -1,4 +1,4 @@
-"""A number format: which numbers exist, and how a float becomes one of them."""
+"""Number formats: which numbers are representable, and how a float is rounded to one of them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NumberFormat(abc.ABC):
-    """A grid of numbers, and the way to its nearest point.
+    """A set of representable numbers, and rounding to the nearest of them.
 
     Required fields, in order, are the `precision` list and the `<operand>_<field>` config keys.
     Fields with a default refine the format and stay out of the published precision.
 
-    What every format promises: the result has the shape, dtype and device of `x`; NaN stays NaN;
+    Every format guarantees: the result has the shape, dtype and device of `x`; NaN stays NaN;
     infinities become the largest value of their sign, except in a format that has infinities
     itself (float, and fp8 [5, 2] unless it saturates); gradients pass straight through, or, with
     `ste = "clip"`, only where `x` lies within the format's range.
@@ -46,10 +46,10 @@ class NumberFormat(abc.ABC):
 
     name: ClassVar[str]  # `type` in metadata, `name` in TOML: "integer"
     suffix: ClassVar[str]  # class names: LinearInteger
-    elementwise: ClassVar[bool] = True  # one fixed grid per element; block formats are not
+    elementwise: ClassVar[bool] = True  # the same grid for every element; not true of block formats
     light: ClassVar[bool] = False  # rounds in few passes over memory
-    other_keys: ClassVar[tuple[str, ...]] = ()  # older configs have these too; they mean nothing
-    # fields that None leaves to profiled statistics, if there are any: name and entry of each
+    other_keys: ClassVar[tuple[str, ...]] = ()  # ignored keys of older configs
+    # fields that None leaves to profiled statistics: statistic and entry of each
     profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
@@ -57,17 +57,17 @@ class NumberFormat(abc.ABC):
     def __init_subclass__(
         cls, name: str | None = None, suffix: str = "", aliases: tuple[str, ...] = ()
     ) -> None:
-        if name is None:  # a common base of formats, itself none
+        if name is None:  # a common base class of formats
             return
         cls.name, cls.suffix = name, suffix
         FORMATS.register(name, *aliases)(cls)
 
     def __post_init__(self) -> None:
-        self.require(self.ste in ("identity", "clip"), "ste is 'identity' or 'clip'")
+        self.require(self.ste in ("identity", "clip"), "ste must be 'identity' or 'clip'")
 
     @abc.abstractmethod
     def round(self, x: Tensor) -> Tensor:
-        """The nearest representable values of `x`, which is float32 or float64; no gradient."""
+        """Return the nearest representable values of `x` (float32 or float64); no gradient."""
 
     def plan(self, device: torch.device) -> RoundingPlan | None:
         """Return the kernel that rounds like `round`, or None to run `round` itself.
@@ -97,41 +97,41 @@ class NumberFormat(abc.ABC):
         """The smallest positive value; zero for formats that scale with the data."""
 
     def average_bits(self, shape: Sequence[int]) -> float:
-        """Storage bits per element of a tensor of that shape; ragged blocks count as they are."""
+        """Storage bits per element of a tensor of that shape, including incomplete blocks."""
         return self.bits
 
     def grid(self) -> Tensor:
-        """All values in ascending order, in float64; only formats with a fixed grid have one."""
+        """All values in ascending order, in float64, for a format with a fixed grid."""
         raise NotImplementedError(f"{self.name} has no fixed grid: it scales with the data")
 
     @property
     def range(self) -> tuple[float, float]:
-        """Where gradients pass with `ste = "clip"`."""
+        """The range in which gradients pass with `ste = "clip"`."""
         return -self.largest, self.largest
 
     def quantize(self, x: Tensor) -> Tensor:
-        """The nearest representable values, same shape and dtype."""
+        """Return the nearest representable values in the shape and dtype of `x`."""
         if not x.is_floating_point():
             raise TypeError(f"{self.name} rounds floating-point tensors, not {x.dtype}")
-        return straight_through(x, self._by_the_fastest_way, self._limits)
+        return straight_through(x, self._round_fast, self._limits)
 
-    def _by_the_fastest_way(self, x: Tensor) -> Tensor:
+    def _round_fast(self, x: Tensor) -> Tensor:
         return fused.rounded(self, x)
 
     @property
     def _limits(self) -> Limits | None:
-        """Between which gradients pass, if not everywhere."""
+        """The limits between which gradients pass, or None for no limits."""
         return self.range if self.ste == "clip" else None
 
     @classmethod
-    def _rounds_as_all_do(cls) -> bool:
-        """Whether nothing but `round` makes the result."""
+    def _uses_common_rounding(cls) -> bool:
+        """Whether the class does not override the common rounding."""
         return cls.__call__ is NumberFormat.__call__ and cls.quantize is NumberFormat.quantize
 
     def rounded(self, x: Tensor) -> Tensor:
         """`round` for any float dtype: half precision is rounded in float32.
 
-        What half precision cannot hold becomes its nearest number, and never infinity.
+        Values that half precision cannot hold become its nearest finite number.
         """
         if x.dtype in (torch.float32, torch.float64):
             return self.round(x)
@@ -139,28 +139,28 @@ class NumberFormat(abc.ABC):
         return self.round(x.float()).clamp(-highest, highest).to(x.dtype)
 
     def __call__(self, x: Any) -> Any:
-        """`quantize`; a Python float counts as a tensor of one, whole numbers and None pass."""
+        """Quantize `x`; a Python float counts as a tensor, integers and None pass unchanged."""
         if isinstance(x, Tensor):
             return self.quantize(x)
         if isinstance(x, float):
             return self.quantize(torch.tensor(x, dtype=torch.float64)).item()
         if x is None or isinstance(x, int):
             return x
-        # above all a traced value, which would be left as it is without a word
+        # such as a traced value, which would silently stay unrounded
         raise TypeError(f"{self.name} rounds tensors and floats, not {type(x).__name__}")
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:
-        """The format as it serves one operand: batches are not blocked, signs may be spared."""
+        """The format for one operand: blocks do not span batches, and the sign may be dropped."""
         return self
 
     @classmethod
     def precision_keys(cls) -> list[str]:
-        """What the precision list holds, in order."""
+        """The names of the values in the precision list, in order."""
         return [f.name for f in fields(cls) if f.default is MISSING]
 
     @classmethod
     def refinement_keys(cls) -> list[str]:
-        """Options beyond the precision."""
+        """The options beyond the precision."""
         return [f.name for f in fields(cls) if f.default is not MISSING]
 
     @property
@@ -168,43 +168,42 @@ class NumberFormat(abc.ABC):
         return [getattr(self, key) for key in self.precision_keys()]
 
     def require(self, law: bool, text: str) -> None:
-        """Refuse a format that breaks a law, in one sentence."""
+        """Raise an error with `text` unless the condition `law` holds."""
         if not law:
-            given = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in fields(self))
-            raise ValueError(f"{self.name}: {text} (given: {given})")
+            values = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in fields(self))
+            raise ValueError(f"{self.name}: {text} (got {values})")
 
     def require_whole(self, key: str, low: int, high: int) -> None:
         value = getattr(self, key)
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         whole = whole and low <= int(value) <= high
-        self.require(whole, f"{key} is a whole number from {low} to {high}")
-        object.__setattr__(self, key, int(value))  # numpy has whole numbers of its own
+        self.require(whole, f"{key} must be a whole number from {low} to {high}")
+        object.__setattr__(self, key, int(value))  # numpy has its own integers
 
     def require_flags(self, *keys: str) -> None:
         for key in keys:
             value = getattr(self, key)
-            self.require(isinstance(value, int) and value in (0, 1), f"{key} is true or false")
+            self.require(isinstance(value, int) and value in (0, 1), f"{key} must be true or false")
 
     def fill_in(self, key: str, value: Any) -> None:
-        """Replace a None by what it stands for, so that the precision says it."""
+        """Replace None by its default, so that the precision shows it."""
         if getattr(self, key) is None:
             object.__setattr__(self, key, value)
 
 
-def quantize_all(given: Sequence[tuple[NumberFormat | None, Any]]) -> list[Any]:
-    """Each operand in its format, if it has one: `fmt(x)`, with less to do for autograd."""
+def quantize_all(operands: Sequence[tuple[NumberFormat | None, Any]]) -> list[Any]:
+    """Quantize each operand that has a format, like `fmt(x)`, with fewer autograd nodes."""
     joining = [
         (i, fmt, x)
-        for i, (fmt, x) in enumerate(given)
-        if fmt is not None and fmt._rounds_as_all_do()
+        for i, (fmt, x) in enumerate(operands)
+        if fmt is not None and fmt._uses_common_rounding()
         if isinstance(x, Tensor) and x.is_floating_point()
     ]
-    rounded = all_straight_through(
-        [(x, fmt._by_the_fastest_way, fmt._limits) for _, fmt, x in joining]
-    )
-    found = {i: y for (i, *_), y in zip(joining, rounded, strict=True)}
+    rounded = all_straight_through([(x, fmt._round_fast, fmt._limits) for _, fmt, x in joining])
+    joined = {i: y for (i, *_), y in zip(joining, rounded, strict=True)}
     return [
-        found[i] if i in found else x if fmt is None else fmt(x) for i, (fmt, x) in enumerate(given)
+        joined[i] if i in joined else x if fmt is None else fmt(x)
+        for i, (fmt, x) in enumerate(operands)
     ]
 
 
@@ -218,15 +217,15 @@ def from_precision(name: str, precision: list[Any]) -> NumberFormat:
 
 
 def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
-    """The format of one operand: {"name": "integer", "weight_width": 8, …}, "weight".
+    """Return the format of one operand: {"name": "integer", "weight_width": 8, …}, "weight".
 
-    A bias without keys of its own takes the weight's. A refinement may be given for one operand,
+    A bias without its own keys uses the weight's. A refinement may be given for one operand,
     `weight_floor`, or for all, `floor`.
     """
     cls = FORMATS[config["name"]]
     keys = cls.precision_keys()
-    own = any(f"{operand}_{key}" in config for key in keys)
-    source = "weight" if operand == "bias" and not own else operand
+    has_keys = any(f"{operand}_{key}" in config for key in keys)
+    source = "weight" if operand == "bias" and not has_keys else operand
     wanted = [f"{source}_{key}" for key in keys]
     missing = [key for key in wanted if key not in config]
     if missing:
@@ -236,8 +235,8 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     refined: dict[str, Any] = {}
     for key in cls.refinement_keys():
         places = (f"{operand}_{key}", f"{source}_{key}", key)
-        found = [config[place] for place in places if place in config]
-        refined |= {key: found[0]} if found else {}
+        values = [config[key_path] for key_path in places if key_path in config]
+        refined |= {key: values[0]} if values else {}
     return cls(*(config[key] for key in wanted), **refined)
 
 
@@ -250,7 +249,7 @@ def config_keys(name: str, operands: Iterable[str]) -> list[str]:
 
 
 def check_keys(config: Mapping[str, Any], operands: Iterable[str], extra: Iterable[str]) -> None:
-    """Refuse a key that the format of `config` does not have, with the nearest one that it has."""
+    """Raise an error for a key that the format of `config` does not have, with the nearest one."""
     cls = FORMATS[config["name"]]
     known = [*config_keys(config["name"], operands), *extra]
     for key in config:
@@ -260,7 +259,7 @@ def check_keys(config: Mapping[str, Any], operands: Iterable[str], extra: Iterab
 
 @cache
 def from_dtype(dtype: torch.dtype) -> NumberFormat:
-    """How torch itself stores `dtype`: float32 -> Float(32), int64 -> Integer(64, 0)."""
+    """The format of a torch dtype: float32 -> Float(32), int64 -> Integer(64, 0)."""
     bits = 1 if dtype == torch.bool else 8 * dtype.itemsize
     if dtype.is_floating_point or dtype.is_complex:
         return from_precision("float", [bits])

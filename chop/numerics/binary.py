@@ -1,4 +1,4 @@
-"""One bit: plus or minus, or on and off."""
+"""One-bit formats: plus and minus one, or on and off."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def sign(x: Tensor) -> Tensor:
 def residual_signs(
     x: Tensor, means: Iterable[Any], binarize: Callable[[Tensor], Tensor] = sign
 ) -> list[Tensor]:
-    """Each level binarises what the levels before it left, times its mean, a number or tensor."""
-    found: list[Tensor] = []
-    rest = x
+    """Binarise the remainder of the previous levels in each level; each sign is times its mean."""
+    levels: list[Tensor] = []
+    remainder = x
     for mean in means:
-        found.append(binarize(rest) * abs(mean))
-        rest = rest - found[-1]
-    return found
+        levels.append(binarize(remainder) * abs(mean))
+        remainder = remainder - levels[-1]
+    return levels
 
 
 def scale_bits(shape: Sequence[int]) -> float:
-    """What a float32 for each entry of the first dimension adds to every element."""
+    """Bits per element of one float32 scale per entry of the first dimension."""
     scales = shape[0] if len(shape) > 1 else 1
     return 32 * scales / max(1, math.prod(shape))
 
 
 @dataclass(frozen=True)
 class Binary(NumberFormat, name="binary", suffix="Binary"):
-    """`bipolar`: +1 from zero up, else -1. Otherwise: on, at the mean magnitude, or 0.
+    """`bipolar`: +1 for x >= 0, else -1. Otherwise the mean magnitude or 0.
 
-    `stochastic` draws the sign with probability (x+1)/2 from torch's generator, so that
-    torch.manual_seed decides; `scaled` multiplies a bipolar value by the mean magnitude, a float
-    per output channel or sample that `bits` leaves out.
+    `stochastic` draws the sign with probability (x+1)/2 from torch's generator, which
+    torch.manual_seed seeds; `scaled` multiplies a bipolar value by the mean magnitude, one float
+    per output channel or sample, which `bits` does not count.
     """
 
     elementwise: ClassVar[bool] = False
@@ -97,12 +97,12 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
 
 @dataclass(frozen=True)
 class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidualSign"):
-    """A sum of signs: each level binarises what the levels before it left, times its mean.
+    """A sum of signs: each level binarises the remainder of the previous ones, times its mean.
 
-    Nothing left has no sign and adds nothing: zero stays zero. Apart from that the result is one
-    of the 2^levels sums, which need not be the nearest. `residual_sign = False`, for the first
-    layer of a network, leaves the operand as it is. Signs are bipolar and not drawn at random: the
-    two fields are there for configs, which say so.
+    A remainder of zero adds nothing, so zero stays zero. Otherwise the result is one of the
+    2^levels sums, not necessarily the nearest. `residual_sign = False`, for the first layer of a
+    network, leaves the operand unchanged. Signs are bipolar and deterministic; `stochastic` and
+    `bipolar` exist only because configs contain them.
     """
 
     other_keys: ClassVar[tuple[str, ...]] = ("frac_width",)
@@ -117,20 +117,20 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
         super().__post_init__()
         self.require_whole("width", 1, 64)
         self.require_flags("stochastic", "bipolar", "residual_sign")
-        law = "residual signs are neither stochastic nor one-sided: stochastic is 0, bipolar is 1"
+        law = "residual signs are bipolar and deterministic: give stochastic = 0 and bipolar = 1"
         self.require(bool(self.bipolar and not self.stochastic), law)
         self.require_whole("levels", 1, 3)
 
     @property
     def means(self) -> list[float]:
-        """Two thirds and one third for two levels: falling, with the sum one."""
+        """Two thirds and one third for two levels: decreasing, with sum 1."""
         total = self.levels * (self.levels + 1) / 2
         return [(self.levels - i) / total for i in range(self.levels)]
 
     def round(self, x: Tensor) -> Tensor:
         if not self.residual_sign:
             return x
-        # in parts of the smallest mean, which are whole numbers, so that sums are exact
+        # in units of the smallest mean, so that all sums are exact integers
         parts = range(self.levels, 0, -1)
         total = sum(parts)
         return torch.stack(residual_signs(x * total, parts)).sum(0) / total
@@ -154,7 +154,7 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
         return grid[grid > 0].min().item()
 
     def grid(self) -> Tensor:
-        """The sums of signs, and zero."""
+        """All sums of signs, and zero."""
         sums = {0.0}
         for mean in self.means:
             sums = {total + sign * mean for total in sums for sign in (-1, 1)}

@@ -14,9 +14,9 @@ from chop.numerics.fast.plans import RoundingPlan
 
 @dataclass(frozen=True)
 class BlockFP(BlockFormat, name="block_fp", suffix="BlockFP"):
-    """The block's exponent is the smallest that holds its largest element after rounding.
+    """One exponent per block, the smallest that holds its largest element after rounding.
 
-    `width` counts sign and mantissa; `exponent_bias` None stands for 2^(e-1) - 1.
+    `width` counts sign and mantissa; `exponent_bias` defaults to 2^(e-1) - 1.
     """
 
     width: int

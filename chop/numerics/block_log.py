@@ -1,4 +1,4 @@
-"""Block log: signed powers of two whose exponent bias is shared by a block."""
+"""Block log: signed powers of two with an exponent bias shared by a block."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from chop.numerics.scratch import scratch
 
 @dataclass(frozen=True)
 class BlockLog(BlockFormat, name="block_log", suffix="BlockLog"):
-    """The bias puts the block's largest element into the highest power of two, if its field can.
+    """The bias maps the block's largest element to the highest power of two, if it can.
 
     There is no zero: it becomes the block's smallest value, unless `zero` gives each element one
-    more bit that says so. `exponent_bias_width` None stands for 8.
+    more bit to mark it. `exponent_bias_width` defaults to 8.
     """
 
     width: int

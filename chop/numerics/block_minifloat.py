@@ -1,4 +1,4 @@
-"""Block minifloat: small floats whose exponent bias is shared by a block."""
+"""Block minifloat: small floats with an exponent bias shared by a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chop.numerics.minifloat import round_to_minifloat
 
 @dataclass(frozen=True)
 class BlockMinifloat(BlockFormat, name="block_minifloat", suffix="BlockMinifloat"):
-    """The bias puts the block's largest element into the highest power of two, if its field can."""
+    """The bias maps the block's largest element to the highest power of two, if it can."""
 
     width: int
     exponent_width: int

@@ -1,4 +1,4 @@
-"""Blocks of a tensor that share something."""
+"""Blocks of a tensor that share an exponent, a bias or a scale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chop.numerics.scratch import is_plain
 
 
 def batch_rank(rank: int) -> int:
-    """How many dimensions of an activation are a batch: all but the last two, and the first.
+    """The number of batch dimensions of an activation: all but the last two, and the first.
 
     A tensor of one dimension holds features.
     """
@@ -26,7 +26,7 @@ def batch_rank(rank: int) -> int:
 
 
 def to_tiles(x: Tensor, block: Sequence[int]) -> Tensor:
-    """Each dimension cut in two, which block and where in it; zeros fill up the ragged edges."""
+    """Split each dimension into block index and position; zeros pad incomplete blocks."""
     ragged = [(-dim) % size for size, dim in zip(block, x.shape, strict=True)]
     padded = x
     if any(ragged):
@@ -36,17 +36,17 @@ def to_tiles(x: Tensor, block: Sequence[int]) -> Tensor:
 
 
 def from_tiles(tiles: Tensor, shape: Sequence[int]) -> Tensor:
-    """The tensor of that shape that `to_tiles` cut up."""
+    """Reassemble the tensor of that shape from tiles; the inverse of `to_tiles`."""
     sizes = tiles.shape
     padded = tiles.reshape([n * size for n, size in zip(sizes[::2], sizes[1::2], strict=True)])
     return padded[tuple(slice(dim) for dim in shape)]
 
 
 def tile_amax(tiles: Tensor) -> Tensor:
-    """The largest magnitude of each tile, in a shape that broadcasts; NaN does not count."""
+    """The largest magnitude of each tile, in a shape that broadcasts; NaN is ignored."""
     dims = list(range(1, tiles.ndim, 2))
     magnitudes = tiles.abs()
-    if tiles.is_cpu and is_plain(tiles):  # to look for NaN first is quicker than to replace it
+    if tiles.is_cpu and is_plain(tiles):  # checking for NaN first is faster than replacing it
         largest = magnitudes.amax(dim=dims, keepdim=True)
         if not largest.isnan().any():
             return largest
@@ -55,44 +55,46 @@ def tile_amax(tiles: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BlockFormat(NumberFormat):
-    """Elements of a block share something, and the grid of each block follows from its largest.
+    """Elements of a block share a field; each block's grid depends on its largest element.
 
-    A number as `block_size` is one of the last dimension. Activations are blocked within each
-    sample, in the last two dimensions, and never across the batch.
+    A single number as `block_size` applies to the last dimension. Activations are blocked within
+    each sample, in the last two dimensions, and never across the batch.
     """
 
     elementwise: ClassVar[bool] = False
 
-    batched: bool | None = field(default=None, kw_only=True)  # None: as the operand needs it
+    batched: bool | None = field(default=None, kw_only=True)  # None: decided by the operand
 
     @property
     @abc.abstractmethod
     def shared_bits(self) -> int:
-        """What a block stores once."""
+        """Bits stored once per block."""
 
     @property
     @abc.abstractmethod
     def element_bits(self) -> int:
-        """What each element stores."""
+        """Bits stored per element."""
 
     @abc.abstractmethod
     def round_blocks(self, x: Tensor, largest: Tensor) -> Tensor:
-        """`round`, given the largest magnitude of each element's block, which broadcasts."""
+        """`round` for a given largest magnitude of each element's block, which broadcasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: Any = self.sizes
-        sizes = [given] if isinstance(given, int) else given
+        written: Any = self.sizes
+        sizes = [written] if isinstance(written, int) else written
         law = isinstance(sizes, list | tuple) and len(sizes) > 0
         law = law and all(type(n) is int and (n == -1 or n > 0) for n in sizes)
-        self.require(law, "block_size is a list of numbers from 1, or -1 for a whole dimension")
+        self.require(
+            law, "block_size must be a list of numbers from 1, or -1 for a whole dimension"
+        )
         if self.batched is not None:
             self.require_flags("batched")
         object.__setattr__(self, "block_size", tuple(sizes))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The field `block_size`, which every block format has among its own."""
+        """The field `block_size`, which every block format defines."""
         sizes: tuple[int, ...] = vars(self)["block_size"]
         return sizes
 
@@ -106,20 +108,20 @@ class BlockFormat(NumberFormat):
         return replace(self, batched=operand.startswith("data_"))  # data_in and data_out
 
     def layout(self, rank: int) -> tuple[Sequence[int], int]:
-        """Sizes of a block, and how many dimensions are a batch, in a tensor of that rank."""
+        """The sizes of a block and the number of batch dimensions for a tensor of that rank."""
         return self.sizes, batch_rank(rank) if self.batched else 0
 
     def round(self, x: Tensor) -> Tensor:
         finite = torch.finfo(x.dtype).max
         inside = x.clamp(-finite, finite)
-        if x.ndim == 0 or 0 in x.shape:  # a number is a block of its own
+        if x.ndim == 0 or 0 in x.shape:  # a scalar is one block
             return self.round_blocks(inside, inside.abs().nan_to_num(nan=0.0))
         tiles = to_tiles(inside, block_shape(x.shape, *self.layout(x.ndim)))
         return from_tiles(self.round_blocks(tiles, tile_amax(tiles)), x.shape)
 
     @property
     def bits(self) -> float:
-        """Of full blocks; one that spans whole dimensions shares its part among very many."""
+        """Bits per element of full blocks; for whole-dimension blocks the shared part vanishes."""
         share = 0.0 if -1 in self.sizes else self.shared_bits / math.prod(self.sizes)
         return self.element_bits + share
 

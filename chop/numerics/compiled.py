@@ -1,8 +1,8 @@
-"""The C++ kernels of `kernels/rounding.cpp`: built once per machine, in the background, and kept.
+"""The C++ kernels of `kernels/rounding.cpp`: built once per machine, in the background.
 
-One library serves all formats and widths. Building takes a C++ compiler a few seconds; until it is
-there, or where there is no compiler, formats run as plain torch operations. Only MASE_FUSED=on
-waits for it, and warns if it is not available.
+One library serves all formats and widths. Building takes a few seconds; until it is
+done, or without a compiler, formats run as plain torch operations. Only MASE_FUSED=on waits for
+it, and warns if it is not available.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).parent / "kernels" / "rounding.cpp"
 COMPILERS = ("c++", "g++", "clang++")
-# exact: no contraction, no fast math; what is assumed is that nobody looks at floating-point traps
+# exact: no contraction, no fast math; only floating-point traps are assumed to be unused
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 FLAGS = ("-O3", "-march=native", "-std=c++17", *EXACT, "-shared", "-fPIC", "-pthread")
-PAYS = 2**22  # numbers rounded by plain operations: a process that does this will do more
+PAYS = 2**22  # elements rounded without kernels after which building the library pays off
 
 _TENSOR, _COUNT, _ARGUMENTS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
 SIGNATURES = {
@@ -41,18 +41,19 @@ SIGNATURES = {
 
 
 class Kernels:
-    """The library, if there is one by now."""
+    """The compiled library, if it is available."""
 
     def __init__(self) -> None:
         self.library: ctypes.CDLL | None = None
         self._seen = 0
         self._builder: threading.Thread | None = None
-        self._missing: str | None = None  # why there is no library
+        self._missing: str | None = None  # why the library is missing
         self._is_awaited = False
 
     def ready(self, numel: int, *, wait: bool) -> bool:
-        """Whether kernels can be called; builds them when so many numbers have been rounded that
-        it pays, or, with `wait`, at once."""
+        """Whether kernels can be called.
+
+        Builds them once enough numbers have been rounded to pay off; with `wait`, at once."""
         if self.library is None and (self._builder is None or wait):
             self._seen += numel
             if wait or self._seen >= PAYS:
@@ -77,17 +78,17 @@ class Kernels:
                 logger.debug("no C++ kernels (%s): formats run as plain torch operations", error)
 
     def _warn(self) -> None:
-        """Say once why there is no library."""
+        """Warn once why the library is missing."""
         if self._missing is not None:
             logger.warning(
-                "the C++ kernels that MASE_FUSED=on waits for are not available (%s): formats run "
+                "MASE_FUSED=on needs the C++ kernels, which are not available (%s): formats run "
                 "as plain torch operations, which take longer",
                 self._missing,
             )
             self._missing = None
 
     def rule(self, name: str, kind: str) -> Any:
-        """The function that rounds by that rule; only where kernels are ready."""
+        """Return the function of that rule; kernels must be ready."""
         function = getattr(self.library, f"round_{name}")
         if function.argtypes is None:
             function.argtypes, function.restype = SIGNATURES[kind], None
@@ -98,7 +99,7 @@ KERNELS = Kernels()
 
 
 def load() -> ctypes.CDLL:
-    """The library for this machine, compiled if it is not in the cache yet."""
+    """Return the library for this machine, compiling it unless it is in the cache."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), *COMPILERS))), None)
     if compiler is None:
         raise FileNotFoundError(
@@ -111,7 +112,7 @@ def load() -> ctypes.CDLL:
 
 
 def _fingerprint(compiler: str) -> str:
-    """Of all that the library depends on; home directories are shared by unlike machines."""
+    """Hash of everything the library depends on; machines may share a home directory."""
     features = ""
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():

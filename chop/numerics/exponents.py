@@ -1,4 +1,4 @@
-"""Exact powers of two: exponents are taken apart and put together as bits, never through log2."""
+"""Exact powers of two: exponents are read and written as bits, never through log2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chop.numerics.scratch import is_plain, scratch
 
 
 class FloatLayout(NamedTuple):
-    """Where the exponent lies in a float of IEEE 754; `bias` is also the highest exponent."""
+    """The bit layout of an IEEE 754 float; `bias` is also the highest exponent."""
 
     integer: torch.dtype
     mantissa: int  # bits
@@ -21,8 +21,7 @@ class FloatLayout(NamedTuple):
 
     @property
     def carry(self) -> int:
-        """What, added to the bits of a number, takes mantissas beyond the square root of two, and
-        only these, into the next exponent."""
+        """Added to a float's bits, it carries exactly the mantissas above sqrt(2)."""
         return int(2 ** (self.mantissa + 1) * (1 - self.root_half)) - 1
 
 
@@ -33,7 +32,7 @@ LAYOUTS = {
 
 
 class _Reinterpreted(torch.autograd.Function):
-    """`Tensor.view(dtype)` where vmap looks on, of which torch before 2.13 does not know it."""
+    """`Tensor.view(dtype)` with a vmap rule, which torch before 2.13 lacks."""
 
     @staticmethod
     def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -49,13 +48,13 @@ class _Reinterpreted(torch.autograd.Function):
 
 
 def reinterpreted(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same bits as numbers of another type of the same size."""
+    """Return the same bits as another dtype of the same size."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
-            return torch.view_copy(x, dtype)  # which torch.jit can record, unlike the next
+            return torch.view_copy(x, dtype)  # torch.jit can record this, unlike the next line
         return x.view(dtype)
-    found: Tensor = _Reinterpreted.apply(x, dtype)
-    return found
+    bits: Tensor = _Reinterpreted.apply(x, dtype)
+    return bits
 
 
 def floor_log2(x: Tensor) -> Tensor:
@@ -67,7 +66,7 @@ def floor_log2(x: Tensor) -> Tensor:
     layout = LAYOUTS[x.dtype]
     magnitude = x.abs()
     subnormal = magnitude < 2.0 ** (1 - layout.bias)
-    # the field of a subnormal number is 0; times 2^mantissa it is a normal one
+    # a subnormal number has the field 0; times 2^mantissa it is normal
     magnitude = torch.where(subnormal, magnitude * 2.0**layout.mantissa, magnitude)
     exponent = (reinterpreted(magnitude, layout.integer) >> layout.mantissa) - layout.bias
     exponent = torch.where(subnormal, exponent - layout.mantissa, exponent)
@@ -75,9 +74,9 @@ def floor_log2(x: Tensor) -> Tensor:
 
 
 def are_normal(exponent: int | Tensor, dtype: torch.dtype) -> bool:
-    """Whether two to each of these exponents is surely a normal number.
+    """Whether two to each of these exponents is certainly a normal number.
 
-    Of tensors that are traced, or on a device that would have to be waited for, one cannot know.
+    Returns False for traced tensors, and for devices that would have to be synchronised.
     """
     least = 1 - LAYOUTS[dtype].bias
     if isinstance(exponent, int):
@@ -111,7 +110,7 @@ def ceil_log2(x: Tensor) -> Tensor:
 def nearest_power(x: Tensor, *, all_exponents: bool = True) -> Tensor:
     """The power of two nearest to |x| in log2, itself a float; 0 for zero.
 
-    The border between 2^k and 2^(k+1) is their geometric mean, which no float lies on. Without
+    The border between 2^k and 2^(k+1) is their geometric mean, which is never a float. Without
     `all_exponents` a subnormal number may become any power up to the smallest normal one.
 
     >>> nearest_power(torch.tensor([1.0, 1.41, 1.42, -5.0, 2.0**-140])).tolist()
@@ -138,7 +137,7 @@ def _power(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def exp2(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """Two to whole exponents, exactly; beyond what `dtype` has, its smallest and highest power.
+    """Two to integer exponents, exactly; clamped to the powers that `dtype` can hold.
 
     >>> exp2(torch.tensor([0, -1, 10, -140]), torch.float32).tolist() == [1, 0.5, 1024, 2.0**-140]
     True
@@ -150,7 +149,7 @@ def exp2(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def scale_by(x: Tensor, exponent: Tensor) -> Tensor:
-    """`x` times 2**exponent, in two halves: the power itself may be too small or too large."""
+    """Return `x` times 2**exponent in two steps, as the power itself may under- or overflow."""
     most = 2 * (LAYOUTS[x.dtype].bias - 1)
     exponent = exponent.clamp(-most, most)
     half = exponent >> 1
@@ -160,15 +159,12 @@ def scale_by(x: Tensor, exponent: Tensor) -> Tensor:
 def round_to_step(
     x: Tensor, exponent: Tensor, low: float = -math.inf, high: float = math.inf
 ) -> Tensor:
-    """`x` to the nearest multiple of 2**exponent, ties to even; the carry comes by itself.
-
-    Of these multiples there are the ones from `low` to `high`.
-    """
+    """Round `x` to the nearest multiple of 2**exponent, ties to even, clamped to low and high."""
     return scale_by(scale_by(x, -exponent).round().clamp(low, high), exponent)
 
 
 def whole_at_most(value: int, dtype: torch.dtype) -> float:
-    """The number of `dtype` nearest to a whole one, of those that are not beyond it.
+    """The value of `dtype` nearest to an integer that does not exceed it in magnitude.
 
     >>> whole_at_most(2**31 - 1, torch.float32) == 2**31 - 2**7
     True

@@ -14,9 +14,9 @@ DTYPES = {16: torch.float16, 32: torch.float32, 64: torch.float64}
 
 @dataclass(frozen=True)
 class Float(NumberFormat, name="float", suffix="Float"):
-    """A tensor left as it is, NaN and infinities too; `width` says how many bits an element takes.
+    """The float tensor unchanged, including NaN and infinities; `width` is the bits per element.
 
-    Range and smallest value are those of IEEE's half, single and double; of other widths, single.
+    Range and smallest value are those of IEEE half, single and double; other widths use single.
     """
 
     width: int

@@ -1,4 +1,4 @@
-"""The 8-bit floats of today's accelerators, as torch casts to them."""
+"""The 8-bit floats of current accelerators, as torch casts to them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FRACTIONS = dict(DTYPES.keys())  # by the width of the exponent
 
 @dataclass(frozen=True)
 class FP8(NumberFormat, name="fp8", suffix="FP8"):
-    """E4M3 or E5M2, bit for bit torch's own cast, also for values that are too large.
+    """E4M3 or E5M2, bit for bit as torch casts, including values that are too large.
 
-    Those become infinite in E5M2, and the largest value or NaN, as torch's version has it, in
-    E4M3, which has no infinity; with `saturate`, the largest value in any case, as in the other
-    formats. A double passes through single precision, and is rounded twice. A `frac_width` of
-    None is what the exponent leaves.
+    These become infinite in E5M2, and the largest value or NaN (depending on the version of torch)
+    in E4M3, which has no infinity; with `saturate` they become the largest value, as in the other
+    formats. A double is rounded twice, first to single precision. `frac_width` defaults to the
+    bits that the exponent leaves.
     """
 
     light: ClassVar[bool] = True
@@ -37,7 +37,7 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
         if self.exponent_width in FRACTIONS:
             self.fill_in("frac_width", FRACTIONS[self.exponent_width])
         kind = (self.exponent_width, self.frac_width)
-        self.require(kind in DTYPES, "exponent_width and frac_width are 4 and 3, or 5 and 2")
+        self.require(kind in DTYPES, "exponent_width and frac_width must be 4 and 3, or 5 and 2")
         self.require_flags("saturate")
 
     @property
@@ -55,7 +55,7 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
         lowest = {4: -6, 5: -14}[self.exponent_width]
         if self.saturate:
             return RoundingPlan("minifloat", (self.largest, math.inf, 0.0, lowest, self.frac_width))
-        # what lies beyond the largest value differs between versions of torch
+        # the result beyond the largest value differs between versions of torch
         beyond = torch.tensor([1e6, 1e30, math.inf], device=device).to(self.dtype).float().tolist()
         if any(str(value) != str(beyond[0]) for value in beyond):
             return None

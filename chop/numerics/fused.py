@@ -1,8 +1,8 @@
-"""Formats in one pass over memory, bit for bit what their `round` says.
+"""Rounding in one pass over memory, bit for bit equal to the format's `round`.
 
 The plan of a format names a rule of `kernels/` and its arguments (`NumberFormat.plan`).
-`fast.cuda` carries it out by Triton, `fast.cpu` by a C++ library. What neither can do (no
-compiler, small or unusual tensors, float64, tracing, vmap, export) the format does itself.
+`fast.cuda` executes it by Triton, `fast.cpu` by a C++ library. Everything else (no compiler,
+small or unusual tensors, float64, tracing, vmap, export) runs the format's `round`.
 `fast.mode` reads the environment variable MASE_FUSED.
 """
 

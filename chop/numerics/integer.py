@@ -18,7 +18,7 @@ from chop.numerics.scratch import scratch
 class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)):
     """Two's complement; rounds to nearest, ties to even (or down, with `floor`), and saturates.
 
-    `frac_width` may be negative or above `width`; None stands for half of it.
+    `frac_width` may be negative or above `width`; it defaults to half of `width`.
     """
 
     light: ClassVar[bool] = True
@@ -27,7 +27,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     frac_width: int
     signed: bool = True
     floor: bool = False
-    _edges: ClassVar[dict[torch.dtype, tuple[float, float]]]  # of each instance, never a field
+    _edges: ClassVar[dict[torch.dtype, tuple[float, float]]]  # per instance, never a field
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +48,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
         return low, low + 2**self.width - 1
 
     def _codes_in(self, dtype: torch.dtype) -> tuple[float, float]:
-        """The codes whose values `dtype` can hold."""
+        """The codes with values that `dtype` can hold."""
         highest = 2 ** (LAYOUTS[dtype].bias + 1) - 1
         shift = self.frac_width
         edge = highest << shift if shift >= 0 else highest >> -shift
@@ -61,7 +61,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
         out = scratch(whole)
         if self.floor:
             whole = torch.floor(whole, out=out)
-            # a small negative number may have become zero on the way
+            # a small negative number may have become zero
             whole = torch.sub(whole, (whole / scale > x).to(x.dtype), out=out)
         else:
             whole = torch.round(whole, out=out)

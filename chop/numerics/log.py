@@ -1,4 +1,4 @@
-"""Powers of two with a sign."""
+"""Signed powers of two."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from chop.numerics.scratch import scratch
 
 
 def signed_power(x: Tensor, power: Tensor, *, zero: bool) -> Tensor:
-    """`power` with the sign of a finite `x`; NaN stays, and zero does if it may.
+    """`power` with the sign of a finite `x`; NaN stays NaN, and with `zero` zero stays zero.
 
-    By arithmetic, as choosing with torch.where takes a CPU ten times as long.
+    Uses arithmetic, as torch.where is ten times slower on a CPU.
     """
     if zero:
         power, signs = torch.mul(power, x.sign().abs(), out=scratch(power)), x
     else:
-        signs = x + 0.0  # which makes of -0 a number without sign
+        signs = x + 0.0  # -0 becomes 0, without a sign
     rounded = torch.copysign(power, signs, out=scratch(power))
-    return torch.add(rounded, x, alpha=0.0, out=scratch(rounded))  # NaN times nothing is NaN
+    return torch.add(rounded, x, alpha=0.0, out=scratch(rounded))  # NaN times 0 is NaN
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Log(NumberFormat, name="log", suffix="Log"):
     """A sign bit, then `width - 1` bits of exponent offset by `exponent_bias`.
 
     Nearest means nearest in log2. There is no zero: it becomes the smallest positive value, unless
-    `zero` gives each element one more bit that says so. `exponent_bias` None stands for
+    `zero` gives each element one more bit to mark it. `exponent_bias` defaults to
     2^(width-2) - 1.
     """
 

@@ -1,9 +1,9 @@
-"""Mean magnitudes that are the same bits on every device, whatever the order of summing.
+"""Mean magnitudes with the same bits on every device, in any order of summation.
 
-Floats that are added up in another order give another sum. Here each magnitude is cut to a whole
-number of small parts of the largest one, and whole numbers have one sum. A part is so small that
-the sum just fits into 62 bits: what the cut takes from a mean of n numbers is less than their
-largest magnitude times 2n / 2^60.
+A sum of floats depends on the order. Here each magnitude is truncated to an integer number of small
+units of the largest one, and integer sums are exact. The unit is so small that the sum just fits
+into 62 bits: the error of a mean of n numbers is less than their largest magnitude times
+2n / 2^60.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from chop.numerics.exponents import LAYOUTS, exp2, floor_log2
 from chop.numerics.scratch import scratch
 
-SUM_BITS = 60  # of a magnitude below 4, times as many as there are: a sum below 2^62
-WIDE = {"mps": torch.float32}  # elsewhere there is float64
+SUM_BITS = 60  # magnitudes below 4, times their number: the sum is below 2^62
+WIDE = {"mps": torch.float32}  # devices without float64
 
 
 def rows_of(shape: Sequence[int]) -> tuple[int, int]:
-    """How many means a tensor has, and of how many numbers each: by output channel, or sample.
+    """The number of means of a tensor and the numbers in each: by output channel, or sample.
 
     >>> rows_of([8, 3, 5]), rows_of([7]), rows_of([])
     ((8, 15), (1, 7), (1, 1))
@@ -31,14 +31,14 @@ def rows_of(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def lift(count: int) -> float:
-    """How many parts a magnitude of one has."""
+    """The number of units in a magnitude of one."""
     return 2.0 ** (SUM_BITS - (count - 1).bit_length())
 
 
 def mean_magnitude(x: Tensor, among: Tensor | None = None) -> Tensor:
-    """Mean of |x| for each entry of the first dimension; of one dimension or none, of all.
+    """Mean of |x| for each entry of the first dimension; of the whole tensor if it has only one.
 
-    `among` says which ones count. NaN counts as zero, infinity as the largest number.
+    `among` marks the numbers that count. NaN counts as zero, infinity as the largest number.
     """
     a = x.abs()
     out = scratch(a)
@@ -47,7 +47,7 @@ def mean_magnitude(x: Tensor, among: Tensor | None = None) -> Tensor:
     if not x.numel():
         return a.sum(dims, keepdim=True)
     count: int | Tensor = rows_of(x.shape)[1]
-    up = lift(int(count))  # to torch.jit, a size is a tensor
+    up = lift(int(count))  # torch.jit sees a size as a tensor
     if among is not None:
         a = torch.mul(a, among, out=out)
         count = among.sum(dims, keepdim=True).clamp(min=1)
@@ -58,13 +58,13 @@ def mean_magnitude(x: Tensor, among: Tensor | None = None) -> Tensor:
 
 
 def mean_of(total: Tensor, count: int | Tensor, largest: Tensor, lift: float) -> Tensor:
-    """From a sum of parts."""
+    """Convert a sum of integer units to a mean."""
     wide = WIDE.get(total.device.type, torch.float64)
     mean = total.to(wide) / count / lift * exp2(_middle(largest), largest.dtype).to(wide)
     return mean.to(largest.dtype).clamp(max=torch.finfo(largest.dtype).max)
 
 
 def _middle(largest: Tensor) -> Tensor:
-    """Its exponent, or the nearest one of which two to it and to its negative are normal."""
+    """The exponent, clamped so that two to it and to its negative are normal numbers."""
     most = LAYOUTS[largest.dtype].bias - 1
     return floor_log2(largest).clamp(-most, most)

@@ -28,17 +28,16 @@ def round_to_minifloat(
     highest: int | Tensor,
     significand: float | None = None,
 ) -> Tensor:
-    """The nearest number with `fraction` bits behind the leading one.
+    """Round to the nearest number with `fraction` bits after the leading one.
 
-    Below 2**lowest steps no longer shrink, which makes the subnormals; beyond the largest number,
-    2**highest times the largest `significand`, it saturates. Rounding on the grid carries into the
-    next power of two by itself.
+    Below 2**lowest the step is constant (subnormals); beyond the largest number, 2**highest times
+    the largest `significand`, it saturates. Rounding carries into the next power of two.
     """
     layout = LAYOUTS[x.dtype]
     largest = significand or 2 - 2.0 ** -min(fraction, layout.mantissa)
     if isinstance(highest, Tensor):
         limits = largest * exp2(highest, x.dtype)
-        inside = torch.maximum(x, -limits)  # a clamp by tensors takes a CPU many times as long
+        inside = torch.maximum(x, -limits)  # clamping by tensors is many times slower on a CPU
         inside = torch.minimum(inside, limits, out=scratch(inside))
     else:
         limit = largest * 2.0 ** min(highest, layout.bias)
@@ -53,7 +52,7 @@ def round_to_minifloat(
 
 
 def _steps(x: Tensor, fraction: int, lowest: int | Tensor) -> Tensor:
-    """By how much the numbers near each of `x` differ; at least by the smallest number there is."""
+    """The spacing of representable numbers near each `x`, at least the smallest number."""
     power = floor_power(x)
     step = torch.mul(power, 2.0**-fraction, out=scratch(power))
     if isinstance(lowest, Tensor):
@@ -101,7 +100,7 @@ class _Minifloat(NumberFormat):
 class MinifloatIEEE(
     _Minifloat, name="minifloat_ieee", suffix="MinifloatIEEE", aliases=("minifloat_simple",)
 ):
-    """With a hidden leading one and subnormals; `exponent_bias` None stands for 2^(e-1) - 1."""
+    """Hidden leading one and subnormals; `exponent_bias` defaults to 2^(e-1) - 1."""
 
     def round(self, x: Tensor) -> Tensor:
         return round_to_minifloat(x, self.fraction, 1 - self.exponent_bias, self.highest)
@@ -128,7 +127,7 @@ class MinifloatIEEE(
 
 @dataclass(frozen=True)
 class MinifloatDenorm(_Minifloat, name="minifloat_denorm", suffix="MinifloatDenorm"):
-    """Without a hidden one: a fraction below one times a power of two."""
+    """No hidden leading one: a fraction below one times a power of two."""
 
     least_fraction: ClassVar[int] = 1
 

@@ -14,7 +14,7 @@ from chop.numerics.fast.plans import RoundingPlan, block_float_plan
 from chop.numerics.minifloat import round_to_minifloat
 
 SCALE_BITS = 8
-LOWEST_SCALE, HIGHEST_SCALE = -127, 127  # E8M0, whose last code is NaN
+LOWEST_SCALE, HIGHEST_SCALE = -127, 127  # E8M0, where the last code is NaN
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class _MX(BlockFormat):
         self.require_flags("ocp")
 
     def layout(self, rank: int) -> tuple[Sequence[int], int]:
-        """Blocks are rows along `block_dim`; all other dimensions stay apart."""
+        """Blocks are rows along `block_dim`; other dimensions are not joined."""
         if rank == 0 or len(self.sizes) > 1:
             return super().layout(rank)
         along: int = vars(self)["block_dim"]
-        law = f"block_dim is one of the tensor's dimensions, of which there are {rank}"
+        law = f"block_dim must be one of the tensor's {rank} dimensions"
         self.require(-rank <= along < rank, law)
         rows = [1] * rank
         rows[along] = self.sizes[0]
@@ -42,9 +42,9 @@ class _MX(BlockFormat):
 
 @dataclass(frozen=True)
 class MXInt(_MX, name="mxint", suffix="MXInt"):
-    """Integers of `width` bits; the scale is the power of two above the block's largest.
+    """Integers of `width` bits; the scale is the power of two above the block's largest element.
 
-    With `ocp` the scale is the one below it, as in the OCP specification (MXINT8).
+    With `ocp` the scale is the power of two below, as in the OCP specification (MXINT8).
     """
 
     width: int
@@ -76,10 +76,10 @@ class MXInt(_MX, name="mxint", suffix="MXInt"):
 
 @dataclass(frozen=True)
 class MXFP(_MX, name="mxfp", suffix="MXFP"):
-    """Small floats; the scale puts the block's largest element into the highest power of two.
+    """Small floats; the scale maps the block's largest element to the highest power of two.
 
-    All codes are numbers. With `ocp`, E4M3 and E5M2 spare the codes of NaN and infinity as the OCP
-    specification says; its other element types have none.
+    All codes are numbers. With `ocp`, E4M3 and E5M2 reserve the codes of NaN and infinity, as in
+    the OCP specification; its other element types have none.
     """
 
     exponent_width: int

@@ -1,4 +1,4 @@
-"""Integers that share a real-valued scale along the last dimension."""
+"""Integers with a real-valued scale per vector of the last dimension."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from chop.numerics.fast.plans import RoundingPlan, reciprocal
 class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
     """Each vector of the last dimension is scaled so that its largest magnitude fills the range.
 
-    Its positive maximum saturates by one step, unless `symmetric` scales to the largest code. The
-    scale is a float32 per vector: `average_bits` counts it, `bits` knows no length.
+    A positive maximum saturates by one step, unless `symmetric` scales to the largest code. The
+    scale is a float32 per vector: `average_bits` counts it, `bits` does not.
     """
 
     elementwise: ClassVar[bool] = False
@@ -38,13 +38,13 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
 
     @property
     def codes(self) -> tuple[int, int, int]:
-        """That of the largest magnitude, as far as there is one; the smallest, and the largest."""
+        """The code of the largest magnitude, the smallest code, and the largest code."""
         span = 2 ** (self.width - 1) if self.signed else 2**self.width
         full = span - self.symmetric
         return full, -full if self.signed else 0, span - 1
 
     def layout(self, rank: int) -> tuple[Sequence[int], int]:
-        """Each vector is a block, as of the formats with blocks."""
+        """Each vector is a block, as in the block formats."""
         return [1] * (rank - 1) + [-1], 0
 
     def round(self, x: Tensor) -> Tensor:
@@ -53,10 +53,10 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
         inside = x.clamp(-finite, finite)
         magnitudes = inside.abs().nan_to_num(nan=0.0)
         largest = magnitudes.amax(-1, keepdim=True) if x.ndim and x.numel() else magnitudes
-        # as parts of the largest: a scale of its own might be too large or too small a number
+        # relative to the largest, as the scale itself may under- or overflow
         parts = inside / torch.where(largest > 0, largest, 1.0)
         codes = (parts * full).round().clamp(low, high)
-        # by a tensor: a GPU divides by a number as it multiplies by its reciprocal
+        # by a tensor: a GPU divides by a Python number by multiplying with its reciprocal
         rounded: Tensor = codes / torch.full_like(largest, full) * largest
         return rounded
 

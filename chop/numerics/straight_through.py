@@ -1,4 +1,4 @@
-"""Rounding that gradients pass through."""
+"""Rounding with straight-through gradients."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Rounding = Callable[[Tensor], Tensor]
 
 
 def _within(grad: Tensor, x: Tensor, limits: Limits) -> Tensor:
-    """`grad` where `x` is within the limits, these included, else zero; one operation.
+    """`grad` where `x` is within the limits, inclusive, else zero; a single operation.
 
-    The backward of hardtanh lets pass what lies strictly between, so its limits are the next
+    The backward of hardtanh passes values strictly between its limits, so these are the next
     numbers outward. Where `x` is NaN the gradient passes too.
     """
     low, high = -_above(-limits[0], x.dtype), _above(limits[1], x.dtype)
@@ -32,16 +32,16 @@ def _above(limit: float, dtype: torch.dtype) -> float:
     if not abs(limit) < info.max:
         return math.inf if limit > 0 else -info.max
     mantissa, exponent = math.frexp(limit)
-    exponent -= 2 if mantissa == -0.5 else 1  # just above -1 numbers are closer than just above 1
+    exponent -= 2 if mantissa == -0.5 else 1  # numbers just above -1 are closer than just above 1
     step = max(math.ldexp(info.eps, exponent) if limit else 0.0, info.smallest_normal * info.eps)
     return (math.floor(limit / step) + 1) * step
 
 
 class _Functional(torch.autograd.Function):
-    """Forward: `rounding(x)`. Backward: the gradient as it is, or only within `limits`.
+    """Forward: `rounding(x)`. Backward: the unchanged gradient, or only within `limits`.
 
-    For vmap, functional gradients and compilers, whose conventions cost more than rounding a small
-    tensor does.
+    For vmap, functional gradients and compilers; its overhead exceeds the rounding of a small
+    tensor.
     """
 
     generate_vmap_rule = True
@@ -64,7 +64,7 @@ class _Functional(torch.autograd.Function):
 
 
 class _Together(torch.autograd.Function):
-    """The same for plain tensors, of which several make one node of the graph."""
+    """The same for plain tensors; several of them share one autograd node."""
 
     @staticmethod
     def forward(
@@ -83,17 +83,17 @@ class _Together(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         clipped = iter(ctx.saved_tensors)
-        found: list[Tensor | None] = [None, None]
+        gradients: list[Tensor | None] = [None, None]
         for grad, limits in zip(grads, ctx.limits, strict=True):
             if limits is not None:
                 x = next(clipped)
                 grad = None if grad is None else _within(grad, x, limits)
-            found.append(grad)
-        return tuple(found)
+            gradients.append(grad)
+        return tuple(gradients)
 
 
 def _whole(x: Tensor) -> Tensor:
-    """The same memory, no longer a view in the eyes of autograd: layers may work in place on it."""
+    """The same memory, but not a view for autograd, so that layers may write to it in place."""
     return x.data if x._is_view() else x
 
 
@@ -106,28 +106,30 @@ def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None
     if is_plain(x):
         (through,) = _Together.apply((rounding,), (limits,), x)
     elif torch.jit.is_tracing():  # type: ignore[attr-defined]
-        return rounding(x)  # it records operations, and no gradients of ours
+        return rounding(x)  # it records operations, but no custom gradients
     else:
         through = _Functional.apply(x, rounding, limits)
     return through
 
 
-def all_straight_through(given: Sequence[tuple[Tensor, Rounding, Limits | None]]) -> list[Tensor]:
-    """`straight_through` for each; those with gradients, if plain, share a node of the graph."""
+def all_straight_through(
+    inputs: Sequence[tuple[Tensor, Rounding, Limits | None]],
+) -> list[Tensor]:
+    """`straight_through` for each; plain tensors with gradients share an autograd node."""
     if not torch.is_grad_enabled():
-        return [rounding(x) for x, rounding, _ in given]
-    together = [is_plain(x) and x.requires_grad for x, *_ in given]
-    chosen = [each for each, joins in zip(given, together, strict=True) if joins]
+        return [rounding(x) for x, rounding, _ in inputs]
+    together = [is_plain(x) and x.requires_grad for x, *_ in inputs]
+    chosen = [operand for operand, joins in zip(inputs, together, strict=True) if joins]
     if len(chosen) < 2:
-        return [straight_through(*each) for each in given]
+        return [straight_through(*operand) for operand in inputs]
     tensors, roundings, limits = zip(*chosen, strict=True)
-    found = iter(_Together.apply(roundings, [_real(limit) for limit in limits], *tensors))
+    rounded = iter(_Together.apply(roundings, [_real(limit) for limit in limits], *tensors))
     return [
-        next(found) if joins else straight_through(*each)
-        for each, joins in zip(given, together, strict=True)
+        next(rounded) if joins else straight_through(*operand)
+        for operand, joins in zip(inputs, together, strict=True)
     ]
 
 
 def _real(limits: Limits | None) -> Limits | None:
-    """None for limits that limit nothing."""
+    """Return None for infinite limits."""
     return limits if limits is not None and any(map(math.isfinite, limits)) else None

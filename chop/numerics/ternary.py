@@ -18,12 +18,12 @@ from chop.numerics.means import mean_magnitude
 
 @dataclass(frozen=True)
 class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
-    """Zero up to a threshold, beyond it the sign, times the mean of what is beyond if scaled.
+    """Zero up to a threshold and the sign beyond, times the mean magnitude beyond if scaled.
 
-    The threshold is the first that is given of `threshold`, 0.75 `mean`, 0.05 `max` and 0.75
+    The threshold is the first one given of `threshold`, 0.75 `mean`, 0.05 `max` and 0.75
     `median`; without any it is 0.75 of the mean magnitude of each output channel or sample. In a
-    graph whose statistics were profiled, the pass takes `mean`, `median` and `max` from them. The
-    scale is one float for each of these, which `bits` leaves out.
+    graph with profiled statistics, the pass takes `mean`, `median` and `max` from them. The scale
+    is one float per channel or sample, which `bits` does not count.
     """
 
     elementwise: ClassVar[bool] = False
@@ -47,13 +47,13 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
         for key in ("mean", "median", "max", "threshold"):
             value = getattr(self, key)
             law = value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
-            self.require(law, f"{key} is a number from zero, or None")
+            self.require(law, f"{key} must be a number of at least 0, or None")
 
     @property
     def fixed_border(self) -> float | None:
-        """The largest magnitude that becomes zero, or None if the data decide."""
-        given = ((self.threshold, 1.0), (self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
-        return next((share * value for value, share in given if value is not None), None)
+        """The largest magnitude that becomes zero, or None if it depends on the data."""
+        limits = ((self.threshold, 1.0), (self.mean, 0.75), (self.max, 0.05), (self.median, 0.75))
+        return next((share * value for value, share in limits if value is not None), None)
 
     def border(self, x: Tensor) -> Tensor:
         """The largest magnitude that becomes zero."""

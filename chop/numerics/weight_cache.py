@@ -13,7 +13,7 @@ from chop.numerics.base import NumberFormat
 
 
 class CachedWeight(NamedTuple):
-    """A rounded parameter and the bits it was rounded from, unless they are never compared."""
+    """A rounded parameter and the bits it was rounded from (None if they are never compared)."""
 
     source: Tensor | None
     fmt: NumberFormat
@@ -28,14 +28,14 @@ class CachedWeight(NamedTuple):
 
 
 class TrackedWeights(dict[str, CachedWeight]):
-    """The cache of a layer whose owner knows, without comparing, which parameters changed."""
+    """A layer's weight cache with an owner that knows which parameters changed."""
 
     layer: CachesWeights
 
-    def vouches(self, name: str) -> bool:
-        """Return whether the owner can know: not for what is computed at each access."""
-        made = hasattr(type(self.layer), name)  # masked, or parametrized
-        return not made and self.layer._parameters.get(name) is not None
+    def tracks(self, name: str) -> bool:
+        """Return whether the owner tracks a parameter; not if it is computed on each access."""
+        computed = hasattr(type(self.layer), name)  # masked, or parametrized
+        return not computed and self.layer._parameters.get(name) is not None
 
     def unchanged(self, name: str) -> CachedWeight | None:
         """Return the cached value of a parameter that has not changed since, or None."""
@@ -43,7 +43,7 @@ class TrackedWeights(dict[str, CachedWeight]):
 
 
 class ObservedParameter(NamedTuple):
-    """A parameter as it was observed: its data may have moved since, as by `to`."""
+    """A parameter as observed: its data may have moved since, as by `to`."""
 
     parameter: nn.Parameter
     dtype: torch.dtype
@@ -70,7 +70,7 @@ class CachesWeights(nn.Module):
     _kept: dict[str, CachedWeight]
 
 
-# by value, as writes through `.data` change neither the address nor the version of a tensor; and by
+# by value, as writes through `.data` change neither a tensor's address nor its version; and by
 # bits, so that NaN equals itself and -0 is not 0
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -86,7 +86,7 @@ def round_or_reuse(tensor: Tensor, fmt: NumberFormat, cached: CachedWeight | Non
 
 
 class _FrozenWeights(TrackedWeights):
-    """Compares each parameter once, and not again until the end."""
+    """Compares each parameter once, and not again until the context ends."""
 
     def __init__(self, layer: CachesWeights) -> None:
         super().__init__(layer._kept)
@@ -94,18 +94,18 @@ class _FrozenWeights(TrackedWeights):
         self._seen: dict[str, ObservedParameter] = {}
 
     def unchanged(self, name: str) -> CachedWeight | None:
-        seen = self._seen.get(name)
-        still = seen is not None and seen.is_still(self.layer._parameters[name])
+        observed = self._seen.get(name)
+        still = observed is not None and observed.is_still(self.layer._parameters[name])
         return self.get(name) if still else None
 
-    def __setitem__(self, name: str, kept: CachedWeight) -> None:
-        super().__setitem__(name, kept)
-        if self.vouches(name):
+    def __setitem__(self, name: str, cached: CachedWeight) -> None:
+        super().__setitem__(name, cached)
+        if self.tracks(name):
             self._seen[name] = ObservedParameter.of(self.layer, name)
 
     def afterwards(self) -> dict[str, CachedWeight]:
-        """Return what can be compared with the parameters later."""
-        return {name: kept for name, kept in self.items() if kept.source is not None}
+        """Return the cached values that can be compared with the parameters later."""
+        return {name: cached for name, cached in self.items() if cached.source is not None}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What can be done to a network: every pass, at the top level too."""
+"""Every pass on graphs and modules, importable from this package directly."""
 
 from chop.passes import graph, module
 from chop.passes.base import PASSES, PassArgsError, graph_pass, run_pass

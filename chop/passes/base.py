@@ -1,4 +1,4 @@
-"""What a pass is: `(graph, pass_args) -> (graph, info)`, its options being a Python signature."""
+"""What a pass is: `(graph, pass_args) -> (graph, info)`, with its options as a Python signature."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Pass(Protocol):
 
 
 class GraphPass(HasOptions):
-    """A registered pass. Calling it checks its options and what it needs, then runs it."""
+    """A registered pass; calling it checks its options and the metadata it needs, then runs it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class GraphPass(HasOptions):
     def __call__(
         self, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None, **options: Any
     ) -> tuple[MaseGraph, Info]:
-        """Run on `graph`; options come as a dict, or as keywords, which win."""
+        """Run on `graph`; options come as a dict or as keywords, and keywords take precedence."""
         checked = self.check({**(pass_args or {}), **options} if options else pass_args)
         self._check_ready(graph)
         start = time.perf_counter()
@@ -128,9 +128,9 @@ def graph_pass(
     """Register `fn(graph, *, option=default) -> info` as the pass `name`.
 
     Its keyword-only parameters are its options. `needs` are parts of the metadata ("common",
-    "software", "hardware", or "metadata" for any) that must have been filled in before. `cls`
-    is for passes that can be called in more than one way. `new_nodes` says that nodes may come with
-    names that the graph did not have.
+    "software", "hardware", or "metadata" for any) that must exist beforehand. `cls` is for passes
+    that can be called in more than one way. `new_nodes` means that the pass may add nodes with new
+    names.
     """
 
     def wrap(fn: Callable[..., Info | None]) -> GraphPass:
@@ -142,36 +142,36 @@ def graph_pass(
 def run_pass(
     step: str | Pass | GraphPass, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None
 ) -> tuple[MaseGraph, Info]:
-    """Run a pass: one of ours, or its name, or a plain function that returns graph or info."""
+    """Run a registered pass, the pass of that name, or a function that returns graph or info."""
     if isinstance(step, MaseGraph):
         raise TypeError("run_pass takes the pass first: run_pass(step, graph, pass_args)")
     run = PASSES[step] if isinstance(step, str) else step
     if isinstance(run, GraphPass):
         return run(graph, pass_args)
     start = time.perf_counter()
-    # a function written by hand may well change the dict that it is given
+    # a user's function may change the dict that it receives
     result = _call_plain(run, graph, copied(pass_args))
     logger.debug("pass %s took %.1f ms", pass_name(step), 1e3 * (time.perf_counter() - start))
     return _as_pair(result, graph, pass_name(step))
 
 
 def pass_name(step: str | Pass | GraphPass) -> str:
-    """The short name of a registered pass, the function's own name for any other."""
+    """Return the short name of a registered pass, or the function's `__name__` for any other."""
     if isinstance(step, str | GraphPass):
         return step if isinstance(step, str) else step.name
     return str(getattr(step, "__name__", step))
 
 
 def _call_plain(run: Pass, graph: MaseGraph, pass_args: Any) -> Any:
-    """With as many arguments as the function takes; its own default stands for no options."""
+    """Call `run` with as many arguments as it takes; without options its default applies."""
     try:
         params = inspect.signature(run).parameters.values()
-    except ValueError:  # no signature to read, as of some built-ins
+    except ValueError:  # some built-ins have no readable signature
         return run(graph, pass_args)
-    given = [p for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     any_number = any(p.kind is p.VAR_POSITIONAL for p in params)
-    takes_options = any_number or len(given) > 1
-    has_default = len(given) > 1 and given[1].default is not inspect.Parameter.empty
+    takes_options = any_number or len(positional) > 1
+    has_default = len(positional) > 1 and positional[1].default is not inspect.Parameter.empty
     if not takes_options or (pass_args is None and has_default):
         return run(graph)
     return run(graph, pass_args)

@@ -1,4 +1,4 @@
-"""What can be wrong with the options of a pass, said before it runs."""
+"""Problems with the options of a pass, found before it runs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from chop.registry import unknown
 
 
 class PathUse(Enum):
-    """What a pass does with the file or folder that an option names."""
+    """What a pass does with the file or directory that an option names."""
 
     READ = "read"
     WRITTEN = "written"
 
 
 InputPath = Annotated[str | Path, PathUse.READ]
-# `ch transform` puts it into the folder of the run, and refuses what leads out of there
+# `ch transform` puts it into the run's directory, and refuses paths that lead outside
 OutputPath = Annotated[str | Path, PathUse.WRITTEN]
 
-STACK = "nn_module_stack"  # where fx's tracer notes inside which modules a node was made
+STACK = "nn_module_stack"  # where fx's tracer records the modules that a node was created in
 PICTURES = (".svg",)
 
 
 def path_use(hint: Any) -> PathUse | None:
-    """How an option of this type uses a path: `OutputPath | None` writes."""
+    """Return how an option of this type uses a path: `OutputPath | None` writes."""
     marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, PathUse)]
     inner = (path_use(part) for part in get_args(hint))
     return next((use for use in (*marks, *inner) if use is not None), None)
@@ -42,10 +42,10 @@ def path_use(hint: Any) -> PathUse | None:
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """A name in the options that means nodes: of an op, of nodes, of modules, or an expression.
+    """A name in the options that selects nodes: an op, a node, a module, or an expression.
 
-    `ops` are those to which it can be `done`; `or_module` says that a module's dotted name does as
-    well, `must_match` that an expression which no name fits is a mistake.
+    `ops` are those to which it can be `done`; `or_module` also allows a module's dotted name, and
+    `must_match` makes an expression that matches no name a mistake.
     """
 
     key: str
@@ -57,7 +57,7 @@ class NodeChoice:
     must_match: bool = False
 
     def problem(self) -> Problem | None:
-        """What is wrong with it whatever the graph is."""
+        """Return the problem that it has with any graph, or None."""
         if self.by == "type" and self.wanted not in OPS:
             return Problem(self.key, unknown("op", self.wanted, self.ops or sorted(OPS)))
         if self.by == "type" and self.ops and self.wanted not in self.ops:
@@ -73,20 +73,20 @@ class NodeChoice:
         return None
 
     def problem_in(self, subject: MaseGraph | nn.Module) -> Problem | None:
-        """What is wrong with it for this graph, or for this model if it was never traced."""
+        """Return the problem that it has with this graph, or with this untraced model, or None."""
         names, modules = names_in(subject)
         if self.by == "module":
             return self._among("module", modules, self.wanted in modules)
         if self.by == "name":
-            there = self.wanted in names or (self.or_module and self.wanted in modules)
-            return self._among(_kind(subject), names, there)
+            exists = self.wanted in names or (self.or_module and self.wanted in modules)
+            return self._among(_kind(subject), names, exists)
         if self.by == "regex_name" and self.must_match:
-            there = any(re.fullmatch(self.wanted, name) for name in names)
-            return self._among(f"{_kind(subject)} matching", names, there)
+            exists = any(re.fullmatch(self.wanted, name) for name in names)
+            return self._among(f"{_kind(subject)} matching", names, exists)
         return None
 
-    def _among(self, what: str, known: list[str], there: bool) -> Problem | None:
-        return None if there else Problem(self.key, unknown(what, self.wanted, known))
+    def _among(self, what: str, known: list[str], exists: bool) -> Problem | None:
+        return None if exists else Problem(self.key, unknown(what, self.wanted, known))
 
 
 Choice = NodeChoice  # the former name, which passes of users import
@@ -97,7 +97,7 @@ def _kind(subject: MaseGraph | nn.Module) -> str:
 
 
 def names_in(subject: MaseGraph | nn.Module) -> tuple[list[str], list[str]]:
-    """What nodes, and what modules, are called; a model that was never traced has modules only."""
+    """The names of nodes and of modules; an untraced model has only modules."""
     if not isinstance(subject, MaseGraph):
         modules = [name for name, _ in subject.named_modules(remove_duplicate=False)]
         return modules, modules
@@ -107,13 +107,15 @@ def names_in(subject: MaseGraph | nn.Module) -> tuple[list[str], list[str]]:
 
 
 def choices(key: str, by: Any, names: Iterable[str] | None, **more: Any) -> Iterator[NodeChoice]:
-    """A choice for each of `names`, which the option `key` lists."""
+    """Yield a choice for each of `names`, the entries of the option `key`."""
     for name in names or ():
         yield NodeChoice(key, by, name, **more)
 
 
 def check_picture(options: Any) -> Iterator[Problem]:
-    """The law of passes that draw: the option `picture` is a file that can be drawn."""
+    """Check the option `picture`: it must be a file type that can be drawn."""
     file = options.get("picture")
     if file is not None and not str(file).endswith(PICTURES):
-        yield Problem("picture", f"{Path(file).name!r} cannot be drawn; end it in {PICTURES[0]}")
+        yield Problem(
+            "picture", f"{Path(file).name!r} cannot be drawn; use the suffix {PICTURES[0]}"
+        )

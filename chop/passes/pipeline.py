@@ -1,4 +1,4 @@
-"""Several passes in a row; the options of all are checked before the first one runs."""
+"""Run several passes in order; the options of all are checked before the first one runs."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ class Pipeline:
 
 
 def _names(run: GraphPass | Pass) -> tuple[str, ...]:
-    """A step answers to its short name and to the name of its function."""
+    """The names by which options address a step: its short name and its function's name."""
     return tuple(dict.fromkeys((pass_name(run), str(getattr(run, "__name__", "")))))

@@ -1,4 +1,4 @@
-"""Which nodes a user means: `by` type, by name, or by regular expression on names."""
+"""Select nodes `by` type, by name, or by regular expression on names."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ By = Literal["type", "name", "regex_name"]
 
 
 def select(graph: MaseGraph, by: By, keys: Iterable[str]) -> dict[fx.Node, str]:
-    """Each node that one of `keys` means -> that key, in graph order; the first key that fits wins.
+    """Map each node that one of `keys` selects to that key, in graph order; the first match wins.
 
-    A type that no op has, or a name that no node has, is refused with the nearest one; a type or
-    an expression that finds nothing in this graph is worth a warning.
+    An unknown type or name is an error that suggests the nearest one; a type or an expression
+    without a match in this graph gives a warning.
     """
     wanted = list(dict.fromkeys(keys))
     if by == "regex_name":
         patterns = {key: compiled(key) for key in wanted}
         matches = {n: [k for k, p in patterns.items() if p.fullmatch(n.name)] for n in graph.nodes}
-        found = {node: match[0] for node, match in matches.items() if match}
+        selected = {node: match[0] for node, match in matches.items() if match}
     elif by in ("type", "name"):
         called = {n: mase(n).common.mase_op if by == "type" else n.name for n in graph.nodes}
         chosen = set(wanted)
         _check_known(by, wanted, list(called.values()))
-        found = {node: name for node, name in called.items() if name in chosen}
+        selected = {node: name for node, name in called.items() if name in chosen}
     else:
         raise ValueError(f'Unsupported "by": {by!r}; it is one of {", ".join(get_args(By))}')
-    for key in set(wanted) - set(found.values()):
+    for key in set(wanted) - set(selected.values()):
         logger.warning("no node of the graph matches %s %r", by, key)
-    return found
+    return selected
 
 
 def _check_known(by: By, wanted: list[str], called: list[str]) -> None:
-    """A type may be any op of the table, or one that this graph has of its own."""
+    """Check that each type is an op of the table or of this graph, and each name that of a node."""
     known = dict.fromkeys([*called, *(sorted(OPS) if by == "type" else ())])
     for key in wanted:
         if key not in known:
@@ -51,7 +51,7 @@ def _check_known(by: By, wanted: list[str], called: list[str]) -> None:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The expression, or a sentence about what is wrong with it."""
+    """Compile a regular expression; raises an error that explains what is wrong with it."""
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -94,8 +94,8 @@ FORMULAS: Mapping[str, Formula] = {
     "softshrink": lambda x: clipped(x) - 1,
     "addcmul": lambda x: x + 1 * (x * x),
     "addcdiv": lambda x: x + 1 * (x / x),
-    # the largest, the difference to it, its exponential, the sum of these; what is done once a row,
-    # as the logarithm of the sum, is not counted
+    # the maximum, the difference to it, its exponential, and their sum; per-row operations, such as
+    # the logarithm of the sum, are not counted
     **dict.fromkeys(("_softmax", "_safe_softmax"), lambda x: (exp(larger(x) - 1) + 1) / 1),
     "_log_softmax": lambda x: exp(larger(x) - 1) + 1 - 1,
     "upsample_linear1d": weighted(2),
@@ -134,9 +134,9 @@ def _operations(formula: Formula) -> int:
     return number.operations
 
 
-def _elements(things: Any) -> int:
-    """Return the number of elements of the first tensor in `things`."""
-    return next((x.numel() for x in tree_leaves(things) if isinstance(x, Tensor)), 0)
+def _elements(values: Any) -> int:
+    """Return the number of elements of the first tensor in `values`."""
+    return next((x.numel() for x in tree_leaves(values) if isinstance(x, Tensor)), 0)
 
 
 def _per_result(formula: Formula) -> Kernel:

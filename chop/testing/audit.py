@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the multiply-accumulates and all other operations of what runs inside, by ATen op.
+    """Counts multiply-accumulates and all other operations that run inside, by ATen op.
 
     Products are not computed from shapes: each is run again on ones, where every sum gives the
     number of its terms. `others` counts all other operations; `uncounted` names unknown kernels.
@@ -76,7 +76,7 @@ def _without_shortcuts() -> Iterator[None]:
     """Switch off fused kernels, which would hide the products in them."""
     fast, onednn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_mkldnn_enabled(False)  # mkldnn.flags would set, and warn of, more than this
+    torch._C._set_mkldnn_enabled(False)  # mkldnn.flags would set more than this, and warn
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield

@@ -238,7 +238,7 @@ def test_passes_that_need_data_have_the_training_data(ch, tmp_path):
     )
     done = ch("transform", "--config", tmp_path / "data.toml")
     assert "40 of 80 weights pruned" in done.stderr
-    assert "Sensitivity, the worst first" in done.stderr
+    assert "Sensitivity, highest first" in done.stderr
 
 
 def test_a_bad_file_is_wrong_usage(ch, tmp_path):

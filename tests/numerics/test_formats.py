@@ -278,7 +278,7 @@ class TestFormat:
                 fmt.grid()
 
     def test_a_misspelt_gradient_is_refused(self, fmt):
-        with pytest.raises(ValueError, match=f"{fmt.name}: ste is 'identity' or 'clip'"):
+        with pytest.raises(ValueError, match=f"{fmt.name}: ste must be 'identity' or 'clip'"):
             replace(fmt, ste="clipped")
 
 
@@ -416,7 +416,7 @@ WRONG = {
     ("name", "precision"), [(name, wrong) for name in WRONG for wrong in WRONG[name]], ids=str
 )
 def test_parameters_out_of_range_are_refused_in_one_sentence(name, precision):
-    with pytest.raises(ValueError, match=rf"^{name}: \w+ .* \(given: [^\n]*\)$"):
+    with pytest.raises(ValueError, match=rf"^{name}: \w+ .* \(got [^\n]*\)$"):
         from_precision(name, precision)
 
 
@@ -427,13 +427,16 @@ def test_every_format_refuses_something():
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda: Integer(8, 4, signed=None), "integer: signed is true or false"),
-        (lambda: Integer(8, 4, floor="no"), "integer: floor is true or false"),
-        (lambda: BinaryResidual(8, 0, 1, levels=0), "levels is a whole number from 1 to 3"),
-        (lambda: MXInt(8, [4], block_dim=1.0), "mxint: block_dim is a whole number"),
-        (lambda: MXFP(4, 3, [4], ocp=2), "mxfp: ocp is true or false"),
-        (lambda: BlockFP(8, 8, 127, [4], batched="yes"), "block_fp: batched is true or false"),
-        (lambda: Ternary(2, 0, None, None, None, threshold=-1), "ternary: threshold is a number"),
+        (lambda: Integer(8, 4, signed=None), "integer: signed must be true or false"),
+        (lambda: Integer(8, 4, floor="no"), "integer: floor must be true or false"),
+        (lambda: BinaryResidual(8, 0, 1, levels=0), "levels must be a whole number from 1 to 3"),
+        (lambda: MXInt(8, [4], block_dim=1.0), "mxint: block_dim must be a whole number"),
+        (lambda: MXFP(4, 3, [4], ocp=2), "mxfp: ocp must be true or false"),
+        (lambda: BlockFP(8, 8, 127, [4], batched="yes"), "block_fp: batched must be true or false"),
+        (
+            lambda: Ternary(2, 0, None, None, None, threshold=-1),
+            "ternary: threshold must be a number",
+        ),
     ],
 )
 def test_refinements_out_of_range_are_refused(build, text):
@@ -549,5 +552,5 @@ def test_the_format_of_the_page_finds_the_nearest_of_its_values(posit):
 
 @pytest.mark.parametrize(("stochastic", "bipolar"), [(True, True), (False, False)])
 def test_residual_signs_refuse_what_they_would_not_do(stochastic, bipolar):
-    with pytest.raises(ValueError, match="stochastic is 0, bipolar is 1"):
+    with pytest.raises(ValueError, match="give stochastic = 0 and bipolar = 1"):
         BinaryResidual(1, stochastic, bipolar)

@@ -289,7 +289,7 @@ def test_gradients_of_residual_signs_reach_means_and_what_lies_within_one():
 
 
 def test_too_few_means_are_refused():
-    with pytest.raises(ValueError, match="3 levels need as many means"):
+    with pytest.raises(ValueError, match="3 levels need 3 means"):
         residual_sign_quantizer(3, None, [0.5, 0.5], torch.ones(1))
 
 

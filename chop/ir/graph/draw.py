@@ -1,4 +1,4 @@
-"""A picture of an fx graph, as SVG text: one box per node, data flowing from top to bottom."""
+"""Draw an fx graph as SVG text: one box per node, data flowing from top to bottom."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ HEAD, BODY = Font(13, "#111111", weight=700), Font(11, "#3d3d3d", weight=400)
 
 
 class Card(NamedTuple):
-    """What the box of one node shows, and the full text for its tooltip."""
+    """The text in the box of one node, and the full text for its tooltip."""
 
     name: str
     style: Style
@@ -119,13 +119,13 @@ def draw_svg(graph: fx.Graph, modules: Modules | None = None) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return one line that XML can hold and that is the same in each process."""
+    """Return one line that XML can hold, without memory addresses."""
     text = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
     return " ".join(re.sub(" at 0x[0-9a-fA-F]+", "", text).split())
 
 
 def _wrapped(text: str) -> list[str]:
-    """Return at most two lines, as narrow as they can be; what does not fit becomes an ellipsis."""
+    """Return at most two lines, as narrow as possible; longer text ends in an ellipsis."""
     if len(text) <= MAX_CHARS:
         return [text] if text else []
     text = re.sub(r" (?=\d)", "\xa0", text[: 3 * MAX_CHARS])  # "(1, 1)" and "→ 2×4" stay together
@@ -153,7 +153,7 @@ def _card(node: fx.Node, modules: Modules | None) -> Card:
 
 
 def _call(node: fx.Node, target: str, module: nn.Module | None) -> str:
-    """`Linear(in_features=4, …)`, `add(x, y)`, `.view(2, 8)`; else a target other than the name."""
+    """Return `Linear(in_features=4, …)`, `add(x, y)`, `.view(2, 8)`, or another target."""
     if module is not None:
         return f"{type(module).__name__}({module.extra_repr()})"
     if node.op not in ("call_function", "call_method"):

@@ -1,4 +1,4 @@
-"""Values as JSON and TOML can hold them; docs/file_formats.md lists how each kind is written."""
+"""Encode values for JSON and TOML; docs/file_formats.md lists how each kind is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.ops import StandIn
 
-# classes that stand in metadata and in annotations
+# classes that occur in metadata and in annotations
 TYPES: dict[str, type] = {
     cls.__name__: cls
     for cls in (bool, int, float, complex, str, tuple, list, dict, set, slice, object, type(None))
@@ -25,16 +25,16 @@ _TYPE_NAMES = {cls: name for name, cls in TYPES.items()}
 
 
 class Tensors:
-    """Tensors by key: each is stored once, however often it is met."""
+    """Tensors by key; each is stored once, even if it occurs several times."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, Tensor] = {}
         self._keys: dict[int, str] = {}
-        self._met: list[Tensor] = []  # keeps ids from being used again
+        self._met: list[Tensor] = []  # keeps ids from being reused
         self._storages: set[int] = set()
 
     def key(self, tensor: Tensor, wanted: str) -> str:
-        """The key of `tensor`: the one it has, or `wanted`."""
+        """Return the key of `tensor`: its existing one, or `wanted`."""
         if id(tensor) in self._keys:
             return self._keys[id(tensor)]
         if tensor.is_meta:
@@ -45,24 +45,24 @@ class Tensors:
         while key in self.by_key:
             again += 1
             key = f"{wanted}#{again}"
-        self.by_key[key] = self._alone(tensor.detach())
+        self.by_key[key] = self._separate_copy(tensor.detach())
         self._keys[id(tensor)] = key
         self._met.append(tensor)
         return key
 
-    def _alone(self, tensor: Tensor) -> Tensor:
-        """In memory of its own on the CPU, as safetensors wants it."""
-        there = tensor.cpu().contiguous()
-        storage = there.untyped_storage()
-        whole = storage.nbytes() == there.numel() * there.element_size()
+    def _separate_copy(self, tensor: Tensor) -> Tensor:
+        """Copy to separate CPU memory, as safetensors requires."""
+        copy = tensor.cpu().contiguous()
+        storage = copy.untyped_storage()
+        whole = storage.nbytes() == copy.numel() * copy.element_size()
         if not whole or storage.data_ptr() in self._storages:
-            there = there.clone(memory_format=torch.contiguous_format)
-        self._storages.add(there.untyped_storage().data_ptr())
-        return there
+            copy = copy.clone(memory_format=torch.contiguous_format)
+        self._storages.add(copy.untyped_storage().data_ptr())
+        return copy
 
 
 class Encoder:
-    """Turns values into what a file can hold; tensors go to `tensors`, under `prefix` names."""
+    """Encodes values for a file; tensors go to `tensors`, with names that start with `prefix`."""
 
     def __init__(
         self, names: SavedNames, tensors: Tensors, prefix: str, lenient: bool = False
@@ -79,7 +79,7 @@ class Encoder:
             return encode(self, value)
         if callable(value) and not self.lenient:
             return {"function": self.names.of_function(value)}
-        if self.lenient:  # metadata may hold anything; of what cannot be saved, a note remains
+        if self.lenient:  # metadata may hold anything; a value that cannot be saved becomes a note
             return {"repr": repr(value)[:200]}
         raise ForeignName(f"a {type(value).__name__} cannot be saved")
 
@@ -143,7 +143,7 @@ def _encoder_of(cls: type) -> Encode | None:
     return next((encode for kind, encode in ENCODERS if issubclass(cls, kind)), None)
 
 
-# the kinds of values, by the tag that a file gives them, that may stand in its parts
+# tags of the kinds of values that are allowed in each part of a file
 PLAIN = frozenset(
     ("size", "tuple", "dict", "slice", "range", "ellipsis", "complex", "float", "text", "repr")
 ) | {"dtype", "device", "layout", "memory_format"}
@@ -155,7 +155,7 @@ JSON = (bool, int, float, str, type(None))
 
 
 class Decoder:
-    """Turns what a file holds back into values, of the kinds that `kinds` has tags of."""
+    """Decodes values of a file, of the kinds in `kinds`."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Decoder:
 
     def _tagged(self, tag: str, content: Any) -> Any:
         if tag not in self.kinds:
-            raise ForeignName(f"a value of the kind {tag!r} is not allowed there")
+            raise ForeignName(f"a value of the kind {tag!r} is not allowed here")
         if self.kinds is METADATA and tag == "function":  # nothing in metadata can be called
             return str(content)
         return DECODERS[tag](self, content)

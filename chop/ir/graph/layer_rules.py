@@ -1,7 +1,7 @@
-"""What a layer of a saved graph may be: the same rules when it is written and when it is read.
+"""Rules for layers of a saved graph, the same for writing and reading.
 
-Layers are made without their constructors, and are given what the file says. What it says must
-neither hide a method nor leave out what the constructor would have set.
+Layers are created without running their constructors, with the attributes in the file. These must
+neither hide a method nor omit what the constructor would have set.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from chop.ir.graph.names import OWN_LAYERS, TORCH_LAYERS, ForeignName
 
 INTERNAL = frozenset(vars(nn.Module()))
 NAME = re.compile(r"(?!__)\w+", re.ASCII)
-# attributes whose texts a layer looks itself up by
+# text attributes by which a layer looks up its own attributes
 LOOKED_UP = frozenset({"_flat_weights_names", "_all_weights", "_keys"})
-FUNCTIONS = frozenset({"activation", "distance_function"})  # what torch's layers call
+FUNCTIONS = frozenset({"activation", "distance_function"})  # attributes that may hold a function
 REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
 
 
@@ -34,7 +34,7 @@ def check_layer(
     tensors: Iterable[str],
     children: Iterable[str],
 ) -> None:
-    """Refuse a layer with names that mean something else, or without what its class needs."""
+    """Raise an error for a layer with forbidden names, or without what its class needs."""
     where = f"layer {name!r} ({cls.__name__})"
     names = [*attributes, *tensors, *children]
     for key in names:
@@ -55,7 +55,7 @@ def check_layer(
 
 
 def derived_attributes(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any] | None]:
-    """Attributes that follow from the others, and who makes them."""
+    """Attributes that are derived from the others, and the function that derives them."""
     if issubclass(cls, nn.RNNBase):
         return ("_flat_weights", "_flat_weight_refs"), nn.RNNBase._init_flat_weights
     attributes = tuple(getattr(cls, "derived_attributes", ()))
@@ -70,14 +70,14 @@ def _check_name(where: str, cls: type, key: str, plain: bool) -> None:
 
 
 def _is_of_class(cls: type, key: str, plain: bool) -> bool:
-    """Whether the class has something by this name; a constant of the user's may be replaced."""
+    """Whether the class defines this name; users' constants may be replaced."""
     known = inspect.getattr_static(cls, key, None)
     behaves = callable(known) or hasattr(known, "__get__")
     return known is not None and (behaves or not plain or _is_known(cls))
 
 
 def _check_value(where: str, cls: type, key: str, value: Any) -> None:
-    """Functions and classes are for layers of the user; of torch's, a few call a function."""
+    """Refuse functions and classes, except in users' layers and in a few of torch's."""
     if not _is_known(cls):
         return
     leaves = list(_leaves(value))
@@ -106,35 +106,35 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _is_known(cls: type) -> bool:
-    """Whether a layer is torch's or MASE's own."""
+    """Whether a layer is part of torch or MASE."""
     return cls.__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
 
 
 @cache
 def _needed(cls: type) -> frozenset[str]:
-    """What the constructors of a class always set; layers of the user may do as they like."""
-    found: set[str] = set()
+    """The attributes that the constructors of a class always set; empty for users' layers."""
+    attributes: set[str] = set()
     for base in cls.__mro__ if _is_known(cls) else ():
         if base in (nn.Module, object) or "__init__" not in vars(base):
             continue
         body = _body(vars(base)["__init__"])
         if not any(isinstance(node, ast.Return) for each in body for node in ast.walk(each)):
-            found |= _always_set(body) or set()
-    return frozenset(found) - set(derived_attributes(cls)[0])
+            attributes |= _always_set(body) or set()
+    return frozenset(attributes) - set(derived_attributes(cls)[0])
 
 
 def _body(constructor: Any) -> list[ast.stmt]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(constructor)))
-    except (OSError, TypeError, SyntaxError):  # a class without its source
+    except (OSError, TypeError, SyntaxError):  # a class without source
         return []
     (function,) = tree.body
     return function.body if isinstance(function, ast.FunctionDef) else []
 
 
 def _always_set(body: list[ast.stmt]) -> set[str] | None:
-    """The attributes that are set when `body` has run; None if it never comes to its end."""
-    found: set[str] = set()
+    """The attributes that are set after `body` has run; None if it never finishes."""
+    attributes: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.Raise):
             return None
@@ -143,16 +143,16 @@ def _always_set(body: list[ast.stmt]) -> set[str] | None:
             ended = [way for way in ways if way is not None]
             if not ended:
                 return None
-            found |= set.intersection(*ended)
+            attributes |= set.intersection(*ended)
         elif isinstance(statement, ast.With):
-            found |= _always_set(statement.body) or set()
+            attributes |= _always_set(statement.body) or set()
         else:
-            found |= set(_set(statement)) | set(_set(getattr(statement, "value", None)))
-    return found
+            attributes |= set(_set(statement)) | set(_set(getattr(statement, "value", None)))
+    return attributes
 
 
 def _set(node: ast.AST | None) -> Iterator[str]:
-    """The attributes of `self` that a statement or a call sets itself."""
+    """The attributes of `self` that a statement or a call sets directly."""
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
@@ -165,6 +165,6 @@ def _set(node: ast.AST | None) -> Iterator[str]:
 
 
 def _of_self(node: ast.AST) -> str:
-    """The `x` of `self.x`; nothing for any other expression."""
+    """Return `x` for `self.x`, "" for any other expression."""
     is_of_self = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
     return node.attr if is_of_self and isinstance(node, ast.Attribute) else ""

@@ -1,6 +1,6 @@
 """Layered placement of an acyclic graph: boxes in rows, edges that run down between them.
 
-Boxes are numbers. They are strung into chains, the longest path first, and each chain is one
+Boxes are numbers. They are split into chains, the longest path first, and each chain is one
 straight column. An edge that skips rows runs down a straight line beside the columns; all edges
 that skip rows from one box share its line. Columns and then lines are placed one after the other
 on the nearer side of what already stands in their rows, so nothing ever overlaps.

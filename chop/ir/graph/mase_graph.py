@@ -17,10 +17,10 @@ from torch.nn.parameter import is_lazy
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
-from chop.ir.graph.tracer import MaseTracer, attributes_kept, room_to_recurse
+from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
 from chop.registry import UnknownName
 
-# What the constructor leaves on the GraphModule for passes to read; fx drops them in a copy
+# attributes of the GraphModule that passes read; fx drops them in a copy
 MODEL_ATTRIBUTES: dict[str, type] = {
     "patched_op_names": list,
     "patched_custom_layers": list,
@@ -28,12 +28,12 @@ MODEL_ATTRIBUTES: dict[str, type] = {
     "custom_ops": dict,
     "original_architecture": dict,
 }
-# What a model may say about itself in the dict `patched_nodes`
+# keys that a model may set in its dict `patched_nodes`
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 
 
 class Modules(Mapping[str, nn.Module]):
-    """Dotted name -> module, read from the model itself at every look; "" is the root."""
+    """Dotted name -> module, looked up in the model on each access; "" is the root."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -45,7 +45,7 @@ class Modules(Mapping[str, nn.Module]):
             raise UnknownName("module", name, list(self)) from None
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str):  # a function node's target is no module
+        if not isinstance(name, str):  # a function node's target is not a module
             return False
         try:
             self._model.get_submodule(name)
@@ -54,7 +54,7 @@ class Modules(Mapping[str, nn.Module]):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        # a module that is reachable by two names is listed under both, as both can be looked up
+        # a module with two names is listed under both, as both can be looked up
         return (name for name, _ in self._model.named_modules(remove_duplicate=False))
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Modules(Mapping[str, nn.Module]):
 
 
 class MaseGraph:
-    """A model, its fx graph, and what passes found out about it.
+    """A model, its fx graph, and its metadata.
 
     Two graphs made from one model share its leaf modules, and so its parameters, but not the
     containers: replacing a layer in one leaves the other as it was.
@@ -82,7 +82,7 @@ class MaseGraph:
         skip_init_metadata: bool = False,
         add_metadata_args: Mapping[str, Any] | None = None,
     ) -> None:
-        """Trace `model`; an fx.GraphModule is taken as it is.
+        """Trace `model`; an fx.GraphModule is used as it is.
 
         `cf_args` freezes forward arguments at the given values, by name, so that Python control
         flow on them can be traced. `custom_ops = {"modules": {Cls: {…}}, "functions": {fn: {…}}}`
@@ -90,9 +90,9 @@ class MaseGraph:
         others are frozen at their defaults. The last two arguments exist for older scripts.
         """
         _check_model(model)
-        for name, given in (("cf_args", cf_args), ("custom_ops", custom_ops)):
-            if given is not None and not isinstance(given, Mapping):
-                raise TypeError(f"{name} is a dict, not {type(given).__name__} {given!r:.40}")
+        for name, value in (("cf_args", cf_args), ("custom_ops", custom_ops)):
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(f"{name} must be a dict, not {type(value).__name__} {value!r:.40}")
         del skip_init_metadata, add_metadata_args
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)
@@ -100,7 +100,7 @@ class MaseGraph:
         if isinstance(model, fx.GraphModule):
             if cf_args or hf_input_names:
                 raise ValueError(
-                    "cf_args and hf_input_names are for tracing; this is traced already"
+                    "cf_args and hf_input_names are for tracing; this model is already traced"
                 )
             self.tracer: MaseTracer | None = None
             self.model = model
@@ -121,15 +121,15 @@ class MaseGraph:
             custom_leaf_layers=(*layers, *self.custom_ops["modules"]),
             custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
         )
-        with attributes_kept(model):  # fx leaves the constants of the graph on the model
+        with attributes_restored(model):  # fx stores the constants of the graph on the model
             graph = self.tracer.trace(model, self.cf_args or None)
             self.model = fx.GraphModule(model, graph)
-        _resemble(self.model, model)
+        _copy_container_state(self.model, model)
         self.tracer.forget()
         set_model_attributes(
             self.model,
             {
-                "patched_op_names": [thing.__name__.lower() for thing in (*layers, *functions)],
+                "patched_op_names": [op.__name__.lower() for op in (*layers, *functions)],
                 "patched_custom_layers": list(layers),
                 "additional_inputs": dict(patched.get("additional_inputs", {})),
                 "custom_ops": self.custom_ops,
@@ -165,12 +165,12 @@ class MaseGraph:
 
     @property
     def nodes_in(self) -> list[fx.Node]:
-        """The first nodes that compute, once add_common_metadata has looked."""
+        """The first nodes that compute; set by add_common_metadata."""
         return list(self.meta["mase"].common.get("nodes_in", []))
 
     @property
     def nodes_out(self) -> list[fx.Node]:
-        """The last nodes that compute, once add_common_metadata has looked."""
+        """The last nodes that compute; set by add_common_metadata."""
         return list(self.meta["mase"].common.get("nodes_out", []))
 
     @property
@@ -178,7 +178,7 @@ class MaseGraph:
         return [node for node in self.nodes if node.op == "placeholder"]
 
     def clone(self) -> MaseGraph:
-        """An independent graph: the model is copied once, metadata moves in with the new nodes."""
+        """Return an independent copy of model, graph and metadata."""
         new = copy.copy(self)
         new.cf_args = dict(self.cf_args)
         with room_to_recurse(self.model):
@@ -196,7 +196,7 @@ class MaseGraph:
         return new
 
     def export(self, path: str | Path) -> Path:
-        """Save to the folder `path`, which `from_checkpoint` reads; it is replaced as a whole."""
+        """Save to the directory `path`, replacing it as a whole; `from_checkpoint` reads it."""
         from chop.ir.graph.saving import save_graph
 
         return save_graph(self, path)
@@ -208,16 +208,16 @@ class MaseGraph:
         map_location: str | torch.device = "cpu",
         custom_ops: Mapping[str, Mapping[Any, Any]] | None = None,
     ) -> MaseGraph:
-        """The graph in the folder `path`: model, metadata and all; nothing in the folder is run.
+        """Load the graph, its model and metadata from the directory `path`; no code in it is run.
 
-        `custom_ops` names classes and functions of yours that are not in an imported file.
+        `custom_ops` adds your classes and functions that are not in an imported file.
         """
         from chop.ir.graph.saving import load_graph
 
         return load_graph(path, map_location, custom_ops)
 
     def draw(self, file: str | Path = "mase_graph.svg") -> Path:
-        """Write a picture of the graph as SVG, which any browser shows."""
+        """Draw the graph to an SVG file, which any browser shows."""
         from chop.ir.graph.draw import draw_svg
 
         if Path(file).suffix != ".svg":
@@ -228,12 +228,12 @@ class MaseGraph:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"
 
 
-def _resemble(traced: fx.GraphModule, model: nn.Module) -> None:
-    """Containers that fx made anew get the mode of the model's own, and save the same buffers."""
+def _copy_container_state(traced: fx.GraphModule, model: nn.Module) -> None:
+    """Give containers that fx created the mode and the persistent buffers of the model's."""
     originals = dict(model.named_modules(remove_duplicate=False))
     for name, container in traced.named_modules():
         original = originals.get(name)
-        if original is None:  # the graph's own, which says in which mode it is
+        if original is None:  # one of the graph, which reports its mode
             continue
         container.training = original.training
         saved = original._buffers.keys() - original._non_persistent_buffers_set
@@ -241,7 +241,7 @@ def _resemble(traced: fx.GraphModule, model: nn.Module) -> None:
 
 
 def _rehome_metadata(graph: fx.Graph) -> None:
-    """Give each node metadata of its own: fx copies node.meta shallowly when it copies a graph."""
+    """Give each node its own metadata, as fx copies node.meta shallowly with a graph."""
     for node in graph.nodes:
         meta = node.meta.get("mase")
         if meta is not None and meta.node is not node:
@@ -249,7 +249,7 @@ def _rehome_metadata(graph: fx.Graph) -> None:
 
 
 def set_model_attributes(model: fx.GraphModule, values: Mapping[str, Any]) -> None:
-    """Leave on `model` those of `MODEL_ATTRIBUTES` that `values` has."""
+    """Set those of `MODEL_ATTRIBUTES` on `model` that `values` has."""
     for name in MODEL_ATTRIBUTES:
         if name in values:
             setattr(model, name, values[name])
@@ -258,7 +258,7 @@ def set_model_attributes(model: fx.GraphModule, values: Mapping[str, Any]) -> No
 def _check_model(model: object) -> None:
     wanted = "MaseGraph takes an nn.Module or an fx.GraphModule"
     if isinstance(model, MaseGraph):
-        raise TypeError(f"{wanted}; this is a MaseGraph already: use it, or copy it with clone()")
+        raise TypeError(f"{wanted}; this is already a MaseGraph: use it, or copy it with clone()")
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise TypeError(f"{wanted} itself, not its {type(model).__name__}; give model.module")
     if isinstance(model, type):
@@ -273,7 +273,7 @@ def _check_model(model: object) -> None:
         )
     if type(model).forward is nn.Module.forward:
         raise TypeError(
-            f"{wanted} with a forward(); the class {type(model).__name__} defines none, write one"
+            f"{wanted} with a forward(); the class {type(model).__name__} has none; write one"
         )
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
@@ -283,30 +283,30 @@ def _check_model(model: object) -> None:
             )
 
 
-def _is_layer(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, nn.Module)
+def _is_layer(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def _is_function(thing: object) -> bool:
-    return callable(thing) and hasattr(thing, "__name__")  # fx names the node after it
+def _is_function(value: object) -> bool:
+    return callable(value) and hasattr(value, "__name__")  # fx names the node after it
 
 
-def _check_all(where: str, things: Any, fits: Callable[[object], bool], what: str) -> None:
-    for thing in things:
-        if not fits(thing):
-            raise TypeError(f"{where} takes {what}, not {thing!r:.60}")
+def _check_all(where: str, values: Any, fits: Callable[[object], bool], what: str) -> None:
+    for value in values:
+        if not fits(value):
+            raise TypeError(f"{where} takes {what}, not {value!r:.60}")
 
 
 def checked_custom_ops(
     custom_ops: Mapping[str, Mapping[Any, Any]] | None,
 ) -> dict[str, dict[Any, Any]]:
     kinds: dict[str, dict[Any, Any]] = {"modules": {}, "functions": {}}
-    for kind, things in (custom_ops or {}).items():
+    for kind, table in (custom_ops or {}).items():
         if kind not in kinds:
             raise UnknownName("key of custom_ops", kind, list(kinds))
-        if not isinstance(things, Mapping):
-            raise TypeError(f"custom_ops[{kind!r}] is a dict {{thing: {{}}}}, not {things!r:.60}")
-        kinds[kind] = dict(things)
+        if not isinstance(table, Mapping):
+            raise TypeError(f"custom_ops[{kind!r}] is a dict {{thing: {{}}}}, not {table!r:.60}")
+        kinds[kind] = dict(table)
     _check_all('custom_ops["modules"]', kinds["modules"], _is_layer, "classes of modules")
     _check_all('custom_ops["functions"]', kinds["functions"], _is_function, "named functions")
     return kinds
@@ -318,7 +318,7 @@ def _checked_patched_nodes(model: nn.Module) -> dict[str, Any]:
         if key not in PATCHED_KEYS:
             raise UnknownName("key of patched_nodes", key, PATCHED_KEYS)
     for key, fits, what in (
-        ("modules", lambda thing: isinstance(thing, ModuleType), "Python modules"),
+        ("modules", lambda value: isinstance(value, ModuleType), "Python modules"),
         ("layers", _is_layer, "classes of modules"),
         ("functions", _is_function, "named functions"),
     ):

@@ -1,4 +1,4 @@
-"""What is known about a graph as a whole: its ends, its sources."""
+"""Metadata of a graph as a whole: its inputs, outputs and sources."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MaseGraphMetadata:
     @property
     def graph(self) -> MaseGraph:
         graph = self._graph()
-        assert graph is not None, "the graph that this metadata is about is gone"
+        assert graph is not None, "the graph of this metadata no longer exists"
         return graph
 
     @property
@@ -59,14 +59,14 @@ class MaseGraphMetadata:
         return self.parameters.hardware
 
     def clone_for(self, graph: MaseGraph) -> MaseGraphMetadata:
-        """The same facts about a copy: its own nodes take the place of the original's."""
+        """Return the metadata for a copy, with the copy's nodes in place of the original's."""
         theirs = {node.name: node for node in graph.nodes}
         copy = MaseGraphMetadata(graph, self.parameters.clone())
         for key in ("nodes_in", "nodes_out"):
             if key in copy.common:
-                # a pass may have erased some since
-                kept = [node.name for node in copy.common[key] if node.name in theirs]
-                copy.common[key] = [theirs[name] for name in kept]
+                # a pass may have erased some of them since
+                names = [node.name for node in copy.common[key] if node.name in theirs]
+                copy.common[key] = [theirs[name] for name in names]
         return copy
 
     def __getitem__(self, part: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is known about a node. The keys are MASE's; the attributes are the same keys, typed."""
+"""Metadata of a node: MASE's keys, which are also typed attributes."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Operands(Record, of=TensorMeta):
     def tensor(self, name: str) -> TensorMeta:
         if name not in self:
             raise UnknownName("operand", name, list(self))
-        found = self[name]
-        assert isinstance(found, TensorMeta), f"{name!r} is the plain value {found!r}, no tensor"
-        return found
+        entry = self[name]
+        assert isinstance(entry, TensorMeta), f"{name!r} is the plain value {entry!r}, not a tensor"
+        return entry
 
     def tensors(self) -> Iterator[tuple[str, TensorMeta]]:
-        """The entries that are tensors; a result such as an int has a class as its type."""
+        """The entries that are tensors; for other results, such as an int, `type` is a class."""
         for name, entry in self.items():
             if isinstance(entry, TensorMeta) and not isinstance(entry.get("type"), type):
                 yield name, entry
@@ -66,7 +66,7 @@ class CommonMeta(Record):
     results: Operands
 
 
-COMMON_KEYS = tuple(CommonMeta.__annotations__)  # which one analysis writes
+COMMON_KEYS = tuple(CommonMeta.__annotations__)  # written by one analysis
 
 
 class OperandStats(Record):
@@ -93,7 +93,7 @@ class HardwareMeta(Record):
 
 
 class Parameters(Record):
-    """The three parts of a node's metadata; dicts of your own may stand beside them."""
+    """The three parts of a node's metadata; you may add dicts of your own."""
 
     common: CommonMeta
     software: SoftwareMeta
@@ -101,7 +101,7 @@ class Parameters(Record):
 
 
 class MaseMetadata:
-    """`node.meta["mase"]`: the node's records, and the way back to its module."""
+    """`node.meta["mase"]`: the node's records, and its module."""
 
     known_types: ClassVar[list[str]] = ["fixed", "float", "NA"]
     known_toolchain: ClassVar[list[str]] = ["INTERNAL", "EXTERNAL", "HLS"]
@@ -114,7 +114,7 @@ class MaseMetadata:
         model: fx.GraphModule | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        # the model is found through the node: a reference of its own would go stale in a copy
+        # the model is found through the node, as a stored reference would go stale in a copy
         del model
         self.node = node
         self.parameters = parameters or {}
@@ -142,14 +142,14 @@ class MaseMetadata:
 
     @property
     def model(self) -> fx.GraphModule:
-        assert self.node is not None, "this metadata is detached: it belongs to no node"
+        assert self.node is not None, "this metadata is detached from its node"
         owner = self.node.graph.owning_module
         assert owner is not None, f"{self.node} belongs to a graph that no GraphModule owns"
         return owner
 
     @property
     def graph(self) -> fx.Graph:
-        assert self.node is not None, "this metadata is detached: it belongs to no node"
+        assert self.node is not None, "this metadata is detached from its node"
         return self.node.graph
 
     @property
@@ -160,7 +160,7 @@ class MaseMetadata:
         return self.model.get_submodule(str(self.node.target))
 
     def clone_for(self, node: fx.Node) -> MaseMetadata:
-        """The same facts, as records of their own, about another graph's node."""
+        """Return a copy of the records for a node of another graph."""
         return MaseMetadata(node, parameters=self.parameters.clone())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaseMetadata:
@@ -187,5 +187,5 @@ class MaseMetadata:
 
 def mase(node: fx.Node) -> MaseMetadata:
     """`node.meta["mase"]`, typed."""
-    found: MaseMetadata = node.meta["mase"]
-    return found
+    metadata: MaseMetadata = node.meta["mase"]
+    return metadata

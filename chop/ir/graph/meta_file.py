@@ -1,4 +1,4 @@
-"""The metadata of nodes as a TOML file: one table per node; tensors lie in a file beside it."""
+"""Metadata of nodes in a TOML file with one table per node, and tensors in a file beside it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NA = "NA"  # TOML has no null
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-# what reading values of the wrong kind, or nested too deeply, may end in
+# errors from values of the wrong kind, or nested too deeply
 DAMAGE = (
     *(ValueError, LookupError, TypeError, AttributeError, RuntimeError),
     *(ArithmeticError, AssertionError, SyntaxError),
@@ -33,7 +33,7 @@ DAMAGE = (
 
 
 class GraphFileError(ValueError):
-    """A saved graph, or a part of one, that cannot be read."""
+    """A saved graph, or part of one, that cannot be read."""
 
 
 def write_node_meta(graph: MaseGraph, file: Path, names: SavedNames | None = None) -> None:
@@ -57,7 +57,7 @@ def write_node_meta(graph: MaseGraph, file: Path, names: SavedNames | None = Non
 def read_node_meta(
     graph: MaseGraph, file: Path, names: SavedNames | None = None, device: Any = "cpu"
 ) -> None:
-    """Give every node the metadata that `file` has for it; all is read before any is changed."""
+    """Read the metadata of every node from `file`; nothing changes if reading fails."""
     tables = _read_toml(file)
     known = {node.name for node in graph.nodes}
     strange = [name for name in tables if name not in known]
@@ -71,24 +71,24 @@ def read_node_meta(
     nodes = {node.name: node for node in graph.nodes}
     decode = Decoder(names or SavedNames(), tensors, nodes, METADATA)
     try:
-        found = {
+        metadata_of = {
             name: MaseMetadata(nodes[name], parameters=decode(_without_na(table)))
             for name, table in tables.items()
         }
-        for metadata in found.values():
+        for metadata in metadata_of.values():
             check_records(metadata.parameters)
     except DAMAGE as error:
         raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
-    for name, metadata in found.items():
+    for name, metadata in metadata_of.items():
         nodes[name].meta["mase"] = metadata
 
 
-# what an entry of a tensor holds; other keys are the user's own
+# keys of a tensor's entry; other keys are the user's
 TENSOR_KINDS = {"torch_dtype": torch.dtype, "shape": list | torch.Size | tuple, "precision": list}
 
 
 def check_records(record: Record) -> None:
-    """Refuse metadata in which a plain value stands where a table belongs."""
+    """Raise an error if metadata has a plain value where a table belongs."""
     if isinstance(record, TensorMeta) and not isinstance(record.get("type"), type):
         for key, kind in TENSOR_KINDS.items():
             if record.get(key) is not None and not isinstance(record[key], kind):
@@ -105,15 +105,15 @@ def check_records(record: Record) -> None:
 
 
 def tensor_file(file: Path) -> Path:
-    """Where the tensors of a metadata file are."""
+    """Return the path of the tensors of a metadata file."""
     return file.with_name(f"{file.stem}.safetensors")
 
 
 def _reason(error: Exception) -> str:
-    said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    if isinstance(error, KeyError) and " " not in said:  # no sentence, but what was looked for
-        return f"it has no {said!r}"
-    return said.partition("\n")[0] or type(error).__name__
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if isinstance(error, KeyError) and " " not in text:  # not a sentence but the missing key
+        return f"it has no {text!r}"
+    return text.partition("\n")[0] or type(error).__name__
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -137,13 +137,13 @@ PAIR = re.compile(rf"({BARE.pattern}) = (.+)")
 
 
 def _read_lines(text: str) -> dict[str, Any] | None:
-    """What `toml_text` wrote, a section or a pair a line; None for TOML of any other shape.
+    """Parse the output of `toml_text`, one section or pair per line; None for any other TOML.
 
-    Nodes have many values in common, and reading a line at a time each is parsed once. Equal
-    values are the same object, so they are not to be changed.
+    Nodes share many values, and line by line each distinct value is parsed once. Equal values are
+    the same object, so they must not be modified.
     """
     sections: dict[str, dict[str, Any]] = {"": {}}
-    table, parsed = sections[""], _Parsed()
+    table, parsed = sections[""], _ParsedValues()
     for line in filter(None, text.split("\n")):
         if pair := PAIR.fullmatch(line):
             key, value = pair.groups()
@@ -154,7 +154,7 @@ def _read_lines(text: str) -> dict[str, Any] | None:
             except tomllib.TOMLDecodeError:
                 return None
         elif section := SECTION.fullmatch(line):
-            opened = _opened(sections, section[1])
+            opened = _new_section(sections, section[1])
             if opened is None:
                 return None
             table = opened
@@ -163,18 +163,18 @@ def _read_lines(text: str) -> dict[str, Any] | None:
     return sections[""]
 
 
-class _Parsed(dict[str, Any]):
-    """What the text of a value means."""
+class _ParsedValues(dict[str, Any]):
+    """Cache of parsed values by their text."""
 
     def __missing__(self, text: str) -> Any:
         self[text] = value = tomllib.loads(f"value = {text}")["value"]
         return value
 
 
-def _opened(sections: dict[str, dict[str, Any]], path: str) -> dict[str, Any] | None:
-    """A new section; None if something stands in its place."""
+def _new_section(sections: dict[str, dict[str, Any]], path: str) -> dict[str, Any] | None:
+    """Create a section; None if its name is already taken."""
     parent, _, key = path.rpartition(".")
-    table = sections[parent] if parent in sections else _opened(sections, parent)
+    table = sections[parent] if parent in sections else _new_section(sections, parent)
     if table is None or key in table:
         return None
     sections[path] = table[key] = {}
@@ -192,14 +192,14 @@ def _without_na(value: Any) -> Any:
 
 
 def toml_text(tables: Mapping[str, Any]) -> str:
-    """A mapping of plain values as TOML: a section per nested mapping, in the order of the keys."""
+    """Write a mapping of plain values as TOML: one section per nested mapping, in key order."""
     lines: list[str] = []
     _write_table(lines, tables, "")
     return "".join(lines)
 
 
 def _write_table(lines: list[str], table: Mapping[str, Any], path: str) -> None:
-    """A section ends where the next begins, so mappings before a plain value stay inline."""
+    """Write a section; mappings before a plain value stay inline, as a section ends at the next."""
     inline = len(table)
     for value in reversed(list(table.values())):
         if not _is_table(value):
@@ -215,7 +215,7 @@ def _write_table(lines: list[str], table: Mapping[str, Any], path: str) -> None:
 
 
 def _is_table(value: Any) -> bool:
-    """Whether this is a mapping of its own, not a value with its tag."""
+    """Whether this is a mapping rather than a tagged value."""
     return isinstance(value, dict) and not (len(value) == 1 and next(iter(value)) in DECODERS)
 
 
@@ -257,9 +257,9 @@ def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:
     if not file.is_file():
         raise GraphFileError(f"{file} is missing; copy the whole directory")
     try:
-        found = load_file(file, device=str(torch.device(device)))
-        # in memory of their own, aligned as torch does: kernels may round by alignment
-        return {key: tensor.clone() if tensor.is_cpu else tensor for key, tensor in found.items()}
+        tensors = load_file(file, device=str(torch.device(device)))
+        # in separate memory with torch's alignment, as rounding in kernels may depend on it
+        return {key: tensor.clone() if tensor.is_cpu else tensor for key, tensor in tensors.items()}
     except (SafetensorError, OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise GraphFileError(f"{file} is damaged or not a safetensors file: {reason}") from error

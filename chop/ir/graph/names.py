@@ -1,7 +1,7 @@
-"""Functions and classes by name: which of them a saved graph may name, and what each name means.
+"""Functions and classes by name: which ones a saved graph may use, and what each name means.
 
-A name is looked up in tables of what is allowed. Nothing is imported but MASE's own modules, and
-nothing is called: a file cannot bring code with it.
+Names are looked up in tables of what is allowed. Only MASE's modules are imported and nothing is
+called, so a file cannot run code.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class ForeignName(ValueError):
 
 
 def check_method(name: str) -> str:
-    """The name of a method that a saved graph may call."""
+    """Return the name of a method that a saved graph may call."""
     if name not in METHODS:
         raise ForeignName(f"the method {name!r:.60} is not one that a saved graph may call")
     return name
 
 
 class SavedNames:
-    """What names mean in one file: torch's, MASE's, those of the user's files, and of `own`."""
+    """The names that one file may use: those of torch, MASE, the user's files, and of `own`."""
 
     def __init__(self, own: Iterable[Any] = ()) -> None:
-        registered = [thing for op in OPS.values() if op.pure for thing in (*op.modules, *op.given)]
+        registered = [d for op in OPS.values() if op.pure for d in (*op.modules, *op.given)]
         self._own: dict[str, Any] = {}
-        for thing in (*FUNCTIONS, *registered, *own):
-            if isinstance(thing, type | FunctionType):
-                self._own[_path(thing)] = thing
+        for definition in (*FUNCTIONS, *registered, *own):
+            if isinstance(definition, type | FunctionType):
+                self._own[_path(definition)] = definition
         self._functions: dict[str, Any] = {}
 
     def of_function(self, fn: Any) -> str:
-        """The name under which `function` finds `fn` again."""
+        """Return the name by which `function` finds `fn`."""
         for name in _spellings(fn):
             try:
                 if self.function(name) is fn:
@@ -69,21 +69,21 @@ class SavedNames:
     def function(self, name: str) -> Callable[..., Any]:
         if name not in self._functions:
             self._functions[name] = self._function(name)
-        found: Callable[..., Any] = self._functions[name]
-        return found
+        function: Callable[..., Any] = self._functions[name]
+        return function
 
     def _function(self, name: str) -> Any:
         module, _, last = name.partition(":")
-        found = NAMED.get(name) or self._own.get(name) or _aten(name) or _other(module, last)
-        if not callable(found) or (isinstance(found, type) and found not in FUNCTIONS):
+        function = NAMED.get(name) or self._own.get(name) or _aten(name) or _other(module, last)
+        if not callable(function) or (isinstance(function, type) and function not in FUNCTIONS):
             raise ForeignName(
                 f"the function {name!r:.80} is not one that a saved graph may call; if it is "
-                f"yours, import its file (--import) or give it in custom_ops"
+                f"yours, import its file (on the command line: --import) or give it in custom_ops"
             )
-        return found
+        return function
 
     def of_class(self, cls: type) -> str:
-        """The name under which `module_class` finds `cls` again."""
+        """Return the name by which `module_class` finds `cls`."""
         name = _path(cls)
         try:
             if self.module_class(name) is cls:
@@ -93,15 +93,15 @@ class SavedNames:
         raise ForeignName(
             f"the class {cls.__qualname__!r} of {cls.__module__!r} is not one that a saved graph "
             f"may use; define it at the top of a module, and give it in custom_ops unless that is "
-            f"your script or a file of --import"
+            f"your script or an imported file"
         )
 
     def meant_by(self, cls: type) -> type[nn.Module]:
-        """The class that the name of `cls` means: that of the layer which `cls` stands in for."""
-        found = self.module_class(_path(cls))
-        if not issubclass(cls, found):
-            raise ForeignName(f"the class {cls.__qualname__!r} bears the name of another")
-        return found
+        """Return the class that the name of `cls` means: the layer's that `cls` stands in for."""
+        meant = self.module_class(_path(cls))
+        if not issubclass(cls, meant):
+            raise ForeignName(f"the class {cls.__qualname__!r} has the name of another class")
+        return meant
 
     def module_class(self, name: str) -> type[nn.Module]:
         cls = self._own.get(name)
@@ -112,36 +112,36 @@ class SavedNames:
         if not _is_layer(cls):
             raise ForeignName(
                 f"there is no layer {name!r:.80} that a saved graph may use; if it is yours, "
-                f"import its file (--import) or give it in custom_ops"
+                f"import its file (on the command line: --import) or give it in custom_ops"
             )
-        found: type[nn.Module] = cls
-        return found
+        layer_class: type[nn.Module] = cls
+        return layer_class
 
 
-def _is_layer(thing: Any) -> bool:
-    """Whether this is a class of layers that compute when they are called, as they are."""
+def _is_layer(value: Any) -> bool:
+    """Whether this is a class of layers that can be called directly."""
     barred = (torch.jit.ScriptModule, fx.GraphModule, LazyModuleMixin)
     return (
-        isinstance(thing, type) and issubclass(thing, nn.Module) and not issubclass(thing, barred)
+        isinstance(value, type) and issubclass(value, nn.Module) and not issubclass(value, barred)
     )
 
 
 @cache
 def _torch_layers() -> dict[str, type]:
     homes = [home for name, home in sys.modules.items() if name.startswith(TORCH_LAYERS)]
-    things = [thing for home in homes for thing in vars(home).values() if _is_layer(thing)]
-    return {_path(cls): cls for cls in things if cls.__module__.startswith(TORCH_LAYERS)}
+    layers = [value for home in homes for value in vars(home).values() if _is_layer(value)]
+    return {_path(cls): cls for cls in layers if cls.__module__.startswith(TORCH_LAYERS)}
 
 
 def _own_layer(module: str, name: str) -> Any:
-    """A layer that MASE defines, such as a quantized one, which its module makes when asked."""
+    """A layer that MASE defines; quantized ones are created on demand."""
     cls = _of_mase(module, name)
     defined = isinstance(cls, type) and cls.__module__.startswith(OWN_LAYERS)
     return cls if defined else None
 
 
 def _of_mase(module: str, name: str) -> Any:
-    """A public thing of one of MASE's modules."""
+    """A public attribute of one of MASE's modules."""
     if not module.startswith(OWN_LAYERS) or not MODULE.fullmatch(module):
         return None
     try:
@@ -152,7 +152,7 @@ def _of_mase(module: str, name: str) -> Any:
 
 
 def _other(module: str, name: str) -> Any:
-    """A quantized function, one that torch.fx.wrap keeps whole in a model, or one of the user."""
+    """A quantized function, a function of torch.fx.wrap, or one of the user."""
     fn = _of_mase(module, name)
     if isinstance(fn, StandIn):
         known = fn.target in fn.spec.functions
@@ -169,31 +169,31 @@ def _is_wrapped(fn: FunctionType) -> bool:
 
 
 def _users(module: str, qualname: str) -> Any:
-    """What the script, or a file of the user, defines; not what it has imported."""
+    """Something that the script or a user's file defines, not imports."""
     if not module.startswith((SCRIPT, "mase_user_")):
         return None
     for full, home in list(sys.modules.items()):
         match = USER_FILE.fullmatch(full)
         if module == (match[1] if match else full) and (match or full == SCRIPT):
-            found = _in_vars(home, qualname.split("."))
-            if getattr(found, "__module__", None) == full:
-                return found
+            definition = _in_vars(home, qualname.split("."))
+            if getattr(definition, "__module__", None) == full:
+                return definition
     return None
 
 
 def _in_vars(home: ModuleType, path: list[str]) -> Any:
-    """Without getattr, as a module's own __getattr__ may import whatever it likes."""
-    thing: Any = home
+    """Look up without getattr, as a module's __getattr__ could import anything."""
+    value: Any = home
     for part in path:
-        is_home = thing is home or isinstance(thing, type)
-        thing = vars(thing).get(part) if is_home and PUBLIC.fullmatch(part) else None
-    return thing if isinstance(thing, type | FunctionType) else None
+        is_home = value is home or isinstance(value, type)
+        value = vars(value).get(part) if is_home and PUBLIC.fullmatch(part) else None
+    return value if isinstance(value, type | FunctionType) else None
 
 
-def _path(thing: Any) -> str:
-    module = str(thing.__module__)
+def _path(definition: Any) -> str:
+    module = str(definition.__module__)
     match = USER_FILE.fullmatch(module)
-    return f"{match[1] if match else module}:{thing.__qualname__}"
+    return f"{match[1] if match else module}:{definition.__qualname__}"
 
 
 def _spellings(fn: Any) -> Iterator[str]:
@@ -208,7 +208,7 @@ def _spellings(fn: Any) -> Iterator[str]:
 
 
 def _aten(name: str) -> Any:
-    """An operator of torch.ops.aten, or one overload of it, that the table of ops knows."""
+    """An operator of torch.ops.aten, or one overload of it, in the table of ops."""
     if not name.startswith("torch.ops.aten."):
         return None
     operator, _, overload = name.removeprefix("torch.ops.aten.").partition(".")
@@ -218,6 +218,6 @@ def _aten(name: str) -> Any:
     return getattr(packet, overload) if overload in packet.overloads() else None
 
 
-def own_of(custom_ops: Mapping[str, Mapping[Any, Any]] | None) -> list[Any]:
-    """The classes and functions in `custom_ops`, which a file may name."""
-    return [thing for things in (custom_ops or {}).values() for thing in things]
+def user_definitions(custom_ops: Mapping[str, Mapping[Any, Any]] | None) -> list[Any]:
+    """The classes and functions in `custom_ops`, which a file may use."""
+    return [op for table in (custom_ops or {}).values() for op in table]

@@ -1,4 +1,4 @@
-"""What a node of a saved graph may do: the same rules when it is written and when it is read.
+"""Rules for nodes of a saved graph, the same for writing and reading.
 
 A node calls a pure function or method, a layer of the file, or a function of the user, with
 arguments of plain kinds. Its value is a tensor, a number, or a container of these; never a function
@@ -24,7 +24,7 @@ from chop.ir.pure import FUNCTIONS, PYTHON
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 DOTTED = re.compile(r"\w+(\.\w+)*", re.ASCII)
 INPUT = re.compile(r"\*{0,2}[A-Za-z_]\w*", re.ASCII)
-RESERVED = frozenset({"self", "torch", "getattr"})  # what the code that fx writes means by these
+RESERVED = frozenset({"self", "torch", "getattr"})  # have a meaning in the code that fx writes
 
 PLAIN_KINDS = (
     *(fx.Node, bool, int, float, complex, type(None), EllipsisType, range),
@@ -32,7 +32,7 @@ PLAIN_KINDS = (
 )
 ATEN = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
-# words that functions of torch take: reductions, paddings, interpolations, norms, …
+# string arguments of torch's functions: reductions, paddings, interpolations, norms, …
 _WORDS = """
     none mean sum batchmean prod amax amin max min add multiply
     zeros border reflection constant reflect replicate circular valid same
@@ -47,11 +47,11 @@ TENSOR_TYPE = re.compile(
 EQUATION = re.compile(r"[A-Za-z., ]*(->[A-Za-z., ]*)?")
 PUBLIC_KEY = re.compile(r"[A-Za-z][\w.\- ]*", re.ASCII)
 
-# attributes of tensors that are values, whatever else has them
+# attributes of tensors that are plain values, also on other objects
 ATTRIBUTES = frozenset(
     ("shape", "dtype", "device", "layout", "ndim", "T", "mT", "H", "mH", "real", "imag", "data")
 ) | {"is_cuda", "requires_grad"}
-# attributes of what another node gives; some of these names are methods of tensors
+# attributes of other nodes' results; some of these names are methods of tensors
 OF_ATTRIBUTES = {
     "dtype": frozenset({"is_floating_point", "is_complex", "itemsize"}),
     "device": frozenset({"type", "index"}),
@@ -60,7 +60,7 @@ LIMITS = frozenset({"min", "max", "eps", "tiny", "smallest_normal", "resolution"
 PAIR = frozenset({"values", "indices"})
 OF_OPS = {"finfo": LIMITS, "iinfo": LIMITS, "aminmax": frozenset({"min", "max"})}
 OF_OPS |= dict.fromkeys(("sort", "topk", "kthvalue", "mode", "cummax", "cummin"), PAIR)
-PAIR_ALONG_A_DIM = frozenset({"max", "min", "median", "nanmedian"})  # without, they give a tensor
+PAIR_ALONG_A_DIM = frozenset({"max", "min", "median", "nanmedian"})  # without a dim: one tensor
 
 Check = Callable[[str], bool]
 
@@ -72,9 +72,9 @@ def is_identifier(name: object) -> bool:
 
 
 def check_node(node: fx.Node, root: nn.Module) -> None:
-    """Refuse a node that a saved graph may not have; `root` is the model that it is a node of.
+    """Raise an error for a node that a saved graph may not have; `root` is the node's model.
 
-    That the function is one that the file may name is for `SavedNames` to say.
+    `SavedNames` checks that the file may use the function.
     """
     if not is_identifier(node.name) or node.name in RESERVED:
         raise ForeignName(f"a node may not be called {node.name!r:.60}")
@@ -89,14 +89,14 @@ def _check_input(node: fx.Node, root: nn.Module) -> None:
     if not INPUT.fullmatch(str(node.target)) or keyword.iskeyword(name) or name in RESERVED:
         raise ForeignName(f"an input may not be called {node.target!r:.60}")
     if node.kwargs or len(node.args) > 1 or node.all_input_nodes:
-        raise ForeignName("an input has one value at most as its default")
+        raise ForeignName("an input has at most one default value")
     _check_arguments(node.args, _is_public_key)
 
 
 def _check_output(node: fx.Node, root: nn.Module) -> None:
     if node.kwargs or len(node.args) != 1:
         raise ForeignName("the output of a graph is one value")
-    _check_arguments(node.args, _is_any, dicts=True)  # it goes to the caller alone
+    _check_arguments(node.args, _is_any, dicts=True)  # it goes only to the caller
 
 
 def _check_constant(node: fx.Node, root: nn.Module) -> None:
@@ -115,12 +115,14 @@ def _check_layer(node: fx.Node, root: nn.Module) -> None:
     nested = isinstance(layer, fx.GraphModule)
     if layer is None or nested or type(layer).forward is nn.Module.forward:
         raise ForeignName(f"it calls {node.target!r:.60}, which is not a layer of it")
-    own = not type(layer).__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
-    _check_arguments([*node.args, *node.kwargs.values()], _is_any if own else _is_word, dicts=own)
+    users = not type(layer).__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
+    _check_arguments(
+        [*node.args, *node.kwargs.values()], _is_any if users else _is_word, dicts=users
+    )
 
 
 def _owner(node: fx.Node, root: nn.Module) -> tuple[nn.Module, str]:
-    """Where the target of a node is, found in the tables of modules alone."""
+    """Return the module that holds the target of a node, found in module tables only."""
     target = str(node.target)
     if not DOTTED.fullmatch(target):
         raise ForeignName(f"it uses {target!r:.60}, which is not a name")
@@ -136,7 +138,7 @@ def _owner(node: fx.Node, root: nn.Module) -> tuple[nn.Module, str]:
 def _check_method(node: fx.Node, root: nn.Module) -> None:
     name = check_method(str(node.target))
     if not node.args or not isinstance(node.args[0], fx.Node):
-        raise ForeignName(f"it calls the method {name!r} of what is not a node")
+        raise ForeignName(f"it calls the method {name!r} of something that is not a node")
     keyed = name in ("get", "__getitem__", "__setitem__", "__contains__")
     rest = [*node.args[1:], *node.kwargs.values()]
     _check_arguments(rest, _is_public_key if keyed else _is_word)
@@ -152,9 +154,9 @@ def _check_function(node: fx.Node, root: nn.Module) -> None:
         rest = [value for key, value in node.kwargs.items() if key != "config"]
         _check_arguments([*node.args, *rest], _is_word)
     elif target in PYTHON and node.kwargs:
-        given = ", ".join(node.kwargs)
+        keywords = ", ".join(node.kwargs)
         raise ForeignName(
-            f"it calls {target.__name__} with {given}, which a saved graph may not give"
+            f"it calls {target.__name__} with {keywords}, which a saved graph may not give"
         )
     elif target in FUNCTIONS or isinstance(target, ATEN):
         _check_arguments(values, TEXTS.get(identify(node).name, _is_word))
@@ -176,7 +178,7 @@ def _check_attribute(node: fx.Node) -> None:
     source, *names = node.args or (None,)
     name = names[0] if len(names) == 1 and not node.kwargs else None
     if not isinstance(source, fx.Node) or not isinstance(name, str):
-        raise ForeignName("it reads an attribute whose name is not a literal text")
+        raise ForeignName("it reads an attribute by a name that is not a string literal")
     if name not in ATTRIBUTES and name not in _attributes_of(source):
         raise ForeignName(
             f"it reads the attribute {name!r:.60}; saved graphs may read "
@@ -185,7 +187,7 @@ def _check_attribute(node: fx.Node) -> None:
 
 
 def _attributes_of(source: fx.Node) -> frozenset[str]:
-    """What can be read of the value of a node, beside the attributes of tensors."""
+    """The attributes that can be read of a node's value, besides those of tensors."""
     if source.target is getattr:
         return OF_ATTRIBUTES.get(str(source.args[1]), frozenset())
     op = identify(source).name if source.op in ("call_function", "call_method") else ""
@@ -223,7 +225,7 @@ def _is_word(text: str) -> bool:
 
 
 def _is_public_key(text: str) -> bool:
-    """What a list or dict of results may be asked for; subscripts read no attributes."""
+    """Whether a list or dict of results may have this subscript; it reads no attributes."""
     return bool(PUBLIC_KEY.fullmatch(text)) or text == ""
 
 
@@ -232,7 +234,7 @@ def _is_message(text: str) -> bool:
 
 
 def _is_any(text: str) -> bool:
-    """For what the user has written: it takes what it takes."""
+    """Accept any text, for functions of the user."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""The layers of a saved graph: as they are described in the file, and made from that again."""
+"""The layers of a saved graph: describe them for the file, and rebuild them from it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MOST_LAYERS = 1_000_000
 
 @dataclass(frozen=True)
 class Extra:
-    """Something that layers carry beside their attributes, such as masks: values by name."""
+    """Additional state of layers besides their attributes, such as masks: values by name."""
 
     read: Callable[[nn.Module], Mapping[str, Any]]  # {} for a layer without
     attach: Callable[[nn.Module, Mapping[str, Any]], None]
-    hooks: tuple[str, ...] = ()  # functions that `attach` hangs on the layer again
+    hooks: tuple[str, ...] = ()  # functions that `attach` registers on the layer again
 
 
 EXTRAS: dict[str, Extra] = {}
@@ -40,7 +40,7 @@ TABLES = {"attributes", "parameters", "buffers"}  # of each layer; other tables 
 
 
 def described_layers(model: nn.Module, names: SavedNames, tensors: Tensors) -> list[dict[str, Any]]:
-    """All modules, parents first; one that is met again is named by its first name."""
+    """All modules, parents first; a shared one is listed again by its first name."""
     rows: list[dict[str, Any]] = []
     first: dict[int, str] = {}
     queue: list[tuple[str, nn.Module | None]] = [("", model)]
@@ -82,7 +82,7 @@ def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -
         )
     root = isinstance(module, fx.GraphModule)
     cls: type = nn.Module if root else type(module).__mro__[1 if parametrized else 0]
-    if theirs:  # classes made for them bear the name of the layer's own
+    if theirs:  # their generated classes have the name of the original class
         cls = names.meant_by(cls)
     parameters = dict(module._parameters)
     if parametrized:
@@ -109,7 +109,7 @@ def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -
     known = {id(buffer): key for key, buffer in module._buffers.items()}
     for key, found in extras.items():
         for what, value in found.items():
-            if isinstance(value, Tensor):  # under the name that it has in the state_dict
+            if isinstance(value, Tensor):  # under its name in the state_dict
                 stored(known.get(id(value), f"{what}.{key}"), value)
         if found:
             encode = Encoder(names, tensors, name)
@@ -118,8 +118,8 @@ def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -
 
 
 def _foreign_hooks(module: nn.Module, extras: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a module has hooks beside those that come with what it carries."""
-    ours = {hook for key, found in extras.items() if found for hook in EXTRAS[key].hooks}
+    """Whether a module has hooks besides those of its extras."""
+    ours = {hook for key, values in extras.items() if values for hook in EXTRAS[key].hooks}
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return any(getattr(hook, "__name__", "") not in ours for hook in hooks)
 
@@ -136,21 +136,21 @@ def _tensor(key: str, tensor: Tensor | None, tensors: Tensors) -> dict[str, Any]
 
 
 def _attributes(module: nn.Module, encode: Encoder) -> dict[str, Any]:
-    """The hyper-parameters of a layer: what its constructor left, as plain values."""
+    """The hyperparameters of a layer, as plain values."""
     derived = derived_attributes(type(module))[0]
-    found = {}
+    attributes = {}
     for key, value in vars(module).items():
         if key in INTERNAL or key in derived:
             continue
         try:
-            found[key] = encode(value)
+            attributes[key] = encode(value)
         except ValueError as error:
             raise ForeignName(
                 f"the attribute {key!r} of {type(module).__name__} is a {type(value).__name__} "
                 f"({error}); keep plain values and tensors in it, or list it in "
                 f"derived_attributes and make it in derive()"
             ) from error
-    return found
+    return attributes
 
 
 # --- reading
@@ -159,26 +159,26 @@ def _attributes(module: nn.Module, encode: Encoder) -> dict[str, Any]:
 def rebuilt_layers(
     rows: list[dict[str, Any]], tensors: Mapping[str, Tensor], names: SavedNames
 ) -> nn.Module:
-    """The root of the layers that `rows` describe, parents first."""
-    made = _Layers(tensors, names)
+    """Return the root of the layers that `rows` describe, parents first."""
+    layers = _Layers(tensors, names)
     tables = {key for row in rows for key, value in row.items() if isinstance(value, dict)}
     if tables - TABLES - EXTRAS.keys():
         for module in chop.LAYER_EXTRAS:
             importlib.import_module(module)
     for row in rows:
-        made.add(row)
-    root = made.by_name[""]
+        layers.add(row)
+    root = layers.by_name[""]
     _check_tree(root)
     described = [row for row in rows if "same_as" not in row and row["class"] is not None]
     for row in described:
-        made.check(row)
+        layers.check(row)
     for row in described:
-        made.finish(row)
+        layers.finish(row)
     return root
 
 
 class _Layers:
-    """Layers as they are made from rows of a file, without their constructors having run."""
+    """Layers created from rows of a file without running constructors."""
 
     def __init__(self, tensors: Mapping[str, Tensor], names: SavedNames) -> None:
         self.tensors, self.names = tensors, names
@@ -220,16 +220,16 @@ class _Layers:
     def _blank(self, row: dict[str, Any]) -> nn.Module:
         cls = self.names.module_class(row["class"])
         if row["name"] == "" and (cls is not nn.Module or row["attributes"]):
-            raise ForeignName(f"the root of a graph is a plain Module, not a {cls.__name__}")
+            raise ForeignName(f"the root of a graph must be a plain Module, not a {cls.__name__}")
         taken = [key for key in row["attributes"] if key in INTERNAL]
-        if taken:  # before it is set: a module cannot even be looked at without these
+        if taken:  # before it is set, as a module without these cannot even be read
             raise ForeignName(f"{taken[0]!r} is not an attribute that a file may set")
         module: nn.Module = cls.__new__(cls)
         nn.Module.__init__(module)
-        kept = row["not_in_state_dict"]
-        if not isinstance(row["training"], bool) or not set(kept) <= row["buffers"].keys():
+        not_saved = row["not_in_state_dict"]
+        if not isinstance(row["training"], bool) or not set(not_saved) <= row["buffers"].keys():
             raise ValueError(f"the mode or the buffers of layer {row['name']!r} are not described")
-        module.training, module._non_persistent_buffers_set = row["training"], set(kept)
+        module.training, module._non_persistent_buffers_set = row["training"], set(not_saved)
         return module
 
     def _parameter(self, described: dict[str, Any] | None) -> nn.Parameter | None:
@@ -255,7 +255,7 @@ class _Layers:
         return there.copy_(tensor)
 
     def check(self, row: dict[str, Any]) -> None:
-        """Refuse what `check_layer` refuses, now that all children are known."""
+        """Run `check_layer`, now that all children are known."""
         module = self.by_name[row["name"]]
         cls = type(module) if row["name"] else fx.GraphModule
         attributes = {key: vars(module)[key] for key in row["attributes"]}
@@ -263,7 +263,7 @@ class _Layers:
         check_layer(row["name"], cls, attributes, tensors, module._modules)
 
     def finish(self, row: dict[str, Any]) -> None:
-        """Make what follows from the rest, and attach what a layer carries."""
+        """Derive the remaining attributes, and attach a layer's extras."""
         module = self.by_name[row["name"]]
         derive = derived_attributes(type(module))[1]
         if derive is not None:
@@ -275,13 +275,13 @@ class _Layers:
 
 
 def _order(stride: list[int]) -> list[int]:
-    """The dimensions from the slowest to the fastest."""
+    """Return the dimensions from slowest to fastest."""
     return sorted(range(len(stride)), key=lambda i: -int(stride[i]))
 
 
 def _check_tree(root: nn.Module) -> None:
     """Refuse layers that contain themselves, or each other so often that torch would hang."""
-    sizes: dict[nn.Module, int] = {}  # in layers, those that are shared counted again
+    sizes: dict[nn.Module, int] = {}  # number of layers; shared ones count each time
     stack = [root]
     while stack:
         module = stack[-1]
@@ -296,4 +296,4 @@ def _check_tree(root: nn.Module) -> None:
         else:
             stack.append(ahead[0])
     if sizes[root] > MOST_LAYERS:
-        raise ValueError(f"it has {sizes[root]} layers, and {MOST_LAYERS} is the most")
+        raise ValueError(f"it has {sizes[root]} layers; at most {MOST_LAYERS} are allowed")

@@ -1,7 +1,7 @@
-"""A graph as a folder: `graph.json`, `state_dict.safetensors`, `node_meta_param.toml`.
+"""A graph as a directory: `graph.json`, `state_dict.safetensors`, `node_meta_param.toml`.
 
-docs/file_formats.md describes the files. Reading one runs no constructor and no code from it:
-layers are made empty and given what the file says of them.
+docs/file_formats.md describes the files. Reading runs no constructor and no code of the
+file: layers are created empty and filled from it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from chop.ir.graph.meta_file import (
     write_node_meta,
     write_tensors,
 )
-from chop.ir.graph.names import ForeignName, SavedNames, own_of
+from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.pure import FUNCTIONS
@@ -48,8 +48,8 @@ FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
 
 def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
-    """Write `graph` to `folder`, which is replaced as a whole or not at all; the graph is read."""
-    names = SavedNames(own_of(graph.custom_ops))
+    """Write `graph` to `folder`, which is replaced as a whole or not at all."""
+    names = SavedNames(user_definitions(graph.custom_ops))
     tensors = Tensors()
     content = _described(graph, names, tensors)
     text = _json(content)
@@ -61,8 +61,9 @@ def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
 
 
 def _json(content: Mapping[str, Any]) -> str:
-    """A node or module a line, for people and for diff; indenting all of it takes ten times as
-    long, as Python's json does that without its C code."""
+    """Write one node or module per line, for people and for diff.
+
+    Indenting everything is ten times slower, as Python's json then does not use its C code."""
     dumps = json.JSONEncoder(allow_nan=False).encode
     parts = []
     for key, value in content.items():
@@ -76,7 +77,7 @@ def _json(content: Mapping[str, Any]) -> str:
 def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[str, Any]:
     model = graph.model
     if type(graph.fx_graph._codegen) is not fx.graph.CodeGen:
-        raise ValueError("a graph whose inputs are nested in lists or dicts cannot be saved")
+        raise ValueError("a graph with inputs nested in lists or dicts cannot be saved")
     modules = described_layers(model, names, tensors)
     encode = Encoder(names, tensors, "_constant")
     lenient = Encoder(names, tensors, "_metadata", lenient=True)
@@ -95,15 +96,15 @@ def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[st
     }
 
 
-def _made_from(noted: Any) -> dict[str, str]:
-    """What a graph was made from, such as the names of a model and of a data set."""
-    if not isinstance(noted, dict) or not all(isinstance(v, str) for v in noted.values()):
-        raise ValueError(f"made_from has names by kind, and is {noted!r:.60}")
-    return dict(noted)
+def _made_from(names: Any) -> dict[str, str]:
+    """Check the note of what a graph was made from, such as the names of model and data set."""
+    if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
+        raise ValueError(f"made_from has names by kind, and is {names!r:.60}")
+    return dict(names)
 
 
 def made_from(folder: str | Path) -> dict[str, str]:
-    """What the graph in `folder` was made from; nothing, if it is older than this note."""
+    """Return what the graph in `folder` was made from; {} for older files."""
     path = Path(folder).expanduser()
     try:
         return _made_from(_read_json(path).get("made_from", {}))
@@ -129,12 +130,12 @@ def _node(node: fx.Node, model: nn.Module, names: SavedNames, encode: Encoder) -
     annotation = _annotation(node.type)
     if annotation:
         described["type"] = annotation
-    if node.meta.get("is_wrapped"):  # by torch.fx.wrap, which the code of the model says
+    if node.meta.get("is_wrapped"):  # by torch.fx.wrap, which the model's code calls
         described["wrapped"] = True
     return described
 
 
-# annotations that fx writes into forward(); any other is left out
+# annotations that fx writes into forward(); others are dropped
 ANNOTATIONS: dict[str, Any] = {
     "Tensor": Tensor,
     "int": int,
@@ -157,15 +158,15 @@ def load_graph(
     map_location: str | torch.device = "cpu",
     custom_ops: Mapping[str, Mapping[Any, Any]] | None = None,
 ) -> MaseGraph:
-    """The graph that `save_graph` wrote, with its tensors on `map_location`.
+    """Load a graph that `save_graph` wrote, with its tensors on `map_location`.
 
-    `custom_ops` gives classes and functions of yours that the file may name, as for MaseGraph;
-    those in files that were imported with --import are known.
+    `custom_ops` adds your classes and functions that the file may use, as for MaseGraph; those in
+    imported user files are known.
     """
     path = Path(folder).expanduser()
     content = _read_json(path)
     tensors = read_tensors(path / STATE, map_location)
-    names = SavedNames(own_of(custom_ops))
+    names = SavedNames(user_definitions(custom_ops))
     try:
         graph = _built(content, tensors, names)
     except ForeignName as error:
@@ -188,9 +189,9 @@ def _read_json(folder: Path) -> dict[str, Any]:
     file = folder / GRAPH
     restore_folder(folder)
     if not folder.exists():
-        raise FileNotFoundError(f"there is no folder {str(folder)!r} to load a graph from")
+        raise FileNotFoundError(f"there is no directory {str(folder)!r} to load a graph from")
     if not folder.is_dir() or not file.is_file():
-        raise GraphFileError(f"{folder} is not a saved graph, as it has no {GRAPH}")
+        raise GraphFileError(f"{folder} is not a saved graph: it has no {GRAPH}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -230,16 +231,16 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
         raise ValueError(f"{name!r:.40} is not a name of a class")
     model = fx.GraphModule(root, _fx_graph(content["nodes"], root, names), class_name=name)
     own_class: Any = type(model)
-    own_class._wrapped_call = staticmethod(nn.Module.__call__)  # fx's prints a traceback itself
-    # fx takes along what the graph calls only
+    own_class._wrapped_call = staticmethod(nn.Module.__call__)  # fx's prints a traceback
+    # fx copies only what the graph calls
     for part in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training"):
         vars(model)[part] = vars(root)[part]
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
     graph.cf_args = decode(content["cf_args"])
-    own = Decoder(names, tensors, kinds=VALUES | {"function"})
-    graph.custom_ops = checked_custom_ops(own(content["custom_ops"]))
-    set_model_attributes(model, _model_attributes(graph, content["attributes"], own))
+    settings = Decoder(names, tensors, kinds=VALUES | {"function"})
+    graph.custom_ops = checked_custom_ops(settings(content["custom_ops"]))
+    set_model_attributes(model, _model_attributes(graph, content["attributes"], settings))
     whole = Decoder(names, tensors, {node.name: node for node in graph.nodes}, METADATA)
     graph.meta["mase"] = _checked_metadata(graph, whole(content["metadata"]))
     return graph
@@ -248,7 +249,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
 def _model_attributes(
     graph: MaseGraph, described: dict[str, Any], decode: Decoder
 ) -> dict[str, Any]:
-    """What lies on the model for passes to read."""
+    """The attributes of the model that passes read."""
     values: dict[str, Any] = {
         key: decode(described[key]) for key in MODEL_ATTRIBUTES if key in described
     }
@@ -264,23 +265,23 @@ def _model_attributes(
 
 
 def _checked_metadata(graph: MaseGraph, described: dict[str, Any]) -> MaseGraphMetadata:
-    found = MaseGraphMetadata(graph, described)
-    check_records(found.parameters)
+    metadata = MaseGraphMetadata(graph, described)
+    check_records(metadata.parameters)
     for key in ("nodes_in", "nodes_out"):
-        if not all(isinstance(node, fx.Node) for node in found.common.get(key, [])):
+        if not all(isinstance(node, fx.Node) for node in metadata.common.get(key, [])):
             raise ValueError(f"{key!r} of its metadata has something that is not a node")
-    return found
+    return metadata
 
 
 def _fx_graph(rows: list[dict[str, Any]], root: nn.Module, names: SavedNames) -> fx.Graph:
-    """fx writes Python from a graph, so every name in it has to be just a name."""
+    """Build the fx graph; fx writes Python from it, so every name must be a plain identifier."""
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}
     decode = Decoder(names, {}, nodes, ARGUMENTS)
     for row in rows:
         name = row["name"]
         if not is_identifier(name) or name in nodes:
-            raise ValueError(f"a node may not be called {name!r:.40}, or two are")
+            raise ValueError(f"a node may not be called {name!r:.40}, or two nodes have that name")
         try:
             nodes[name] = _made_node(row, graph, decode)
             check_node(nodes[name], root)

@@ -1,4 +1,4 @@
-"""How a model becomes an fx graph, and what to say when it cannot."""
+"""Trace a model to an fx graph, with clear errors if it cannot be traced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
 
-# fx cannot see these when their arguments are traced values: nothing in them asks a tensor
+# fx cannot see these when their arguments are traced values, as they never call a tensor's method
 CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
     torch.arange,
     torch.as_tensor,
@@ -55,7 +55,7 @@ LIBRARIES = (
 )
 STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 FRAMES_PER_LEVEL = (
-    20  # of Python's stack, for each level of nested modules that is traced or copied
+    20  # frames of Python's stack per level of nested modules when tracing or copying
 )
 
 
@@ -66,7 +66,7 @@ class Leaf:
 IN_PLACE_OPERATORS = frozenset(
     ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul")
 )
-AUGMENTED = "augmented"  # of a node's notes: the operator of an augmented assignment
+AUGMENTED = "augmented"  # key in a node's meta: the operator of an augmented assignment
 VIEWS = frozenset(
     (
         "getitem",
@@ -95,7 +95,7 @@ ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupErr
 
 
 class _Mode(int):
-    """`self.training` while a model is traced: an argument is told from a branch."""
+    """`self.training` during tracing, which tells use as an argument from use in a branch."""
 
     def __bool__(self) -> bool:
         logger.warning(
@@ -109,13 +109,13 @@ class _Mode(int):
 
 
 class TraceError(RuntimeError):
-    """A model that fx cannot trace: where, why, and what to do."""
+    """A model that fx cannot trace; the message says where, why, and what to do."""
 
 
 class Proxy(fx.Proxy):
-    """A value of a traced forward(), which notes whether `a += b` was written or `a = a + b`.
+    """A value in a traced forward() that records whether `a += b` or `a = a + b` was written.
 
-    fx takes the first for the second.
+    fx treats the first like the second.
     """
 
 
@@ -135,7 +135,7 @@ for _name in IN_PLACE_OPERATORS - {"setitem"}:
 
 
 class MaseTracer(fx.Tracer):
-    """fx's tracer, with leaves of yours, frozen arguments that vanish, and clear errors."""
+    """fx's tracer with custom leaves, frozen arguments that disappear, and clear errors."""
 
     # buffers are values of the graph, as parameters are: `self.mask[:, :x.size(1)]` can be traced,
     # and tracing `self.steps.add_(1)` does not count a step
@@ -158,8 +158,8 @@ class MaseTracer(fx.Tracer):
             (*CONSTRUCTORS, *self.custom_leaf_functions),
             param_shapes_constant,
         )
-        self._autowrap_search.append(torch)  # where models find torch.arange
-        # a function is found by its name in the module that calls it, and in its own
+        self._autowrap_search.append(torch)  # where models look up torch.arange
+        # a function is patched by name in the module that calls it, and in its own
         homes = (getattr(fn, "__module__", None) for fn in self.custom_leaf_functions)
         self._autowrap_search += [sys.modules[home] for home in homes if home in sys.modules]
         self._frozen: Mapping[str, Any] = {}
@@ -178,33 +178,33 @@ class MaseTracer(fx.Tracer):
         root: nn.Module | Callable[..., Any],
         concrete_args: Mapping[str, Any] | None = None,
     ) -> fx.Graph:
-        """The graph of `root`, in which the arguments of `concrete_args` are constants."""
+        """Return the graph of `root`, with the arguments in `concrete_args` as constants."""
         self._frozen = concrete_args or {}
         self._where = [("", root)]
         try:
-            with room_to_recurse(root), attributes_kept(root):
-                _watch_mode(root)
+            with room_to_recurse(root), attributes_restored(root):
+                _make_mode_traceable(root)
                 graph = super().trace(root)
         except UnknownName:
             raise
         except Exception as error:
             raise TraceError(self._explain(error)) from error
         for tensor, name in self.tensor_attrs.items():
-            if "." not in name:  # a constant, which fx has put on the root for fx.GraphModule
+            if "." not in name:  # a constant, which fx stored on the root for fx.GraphModule
                 vars(self.root).setdefault(name, tensor)
         for node in graph.nodes:
-            node.type = None  # annotations that fx cannot write down again, as strings, crash it
+            node.type = None  # fx crashes on annotations that it cannot write, such as strings
             # fx would write `wrap("torch.arange")` into the code that it generates, which breaks
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
-        self._ask_for_mode(graph)
-        _write_where_it_is_seen(graph)
+        self._insert_mode_nodes(graph)
+        _restore_in_place_writes(graph)
         _renew_constants(graph)
         return graph
 
-    def _ask_for_mode(self, graph: fx.Graph) -> None:
-        """Where `self.training` was an argument, the graph asks for the mode it is run in."""
+    def _insert_mode_nodes(self, graph: fx.Graph) -> None:
+        """Insert a node that reads the mode wherever `self.training` was an argument."""
         users = [n for n in graph.nodes if any(isinstance(a, _Mode) for a in _leaves(n))]
         if not users:
             return
@@ -218,14 +218,14 @@ class MaseTracer(fx.Tracer):
             )
 
     def forget(self) -> None:
-        """Let go of the model: a tracer lives as long as its graph, and a graph is a copy's too."""
+        """Drop references to the model, as a tracer lives as long as its graph and its copies."""
         self.root, self.tensor_attrs, self.submodule_paths = nn.Module(), {}, None
         self._where, self._frozen = [], {}
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        # fx keeps a frozen argument as an input and asserts its value; here it is simply gone
+        # fx keeps a frozen argument as an input and asserts its value; here it is removed
         fn, args = super().create_args_for_root(root_fn, is_module, concrete_args)
         inputs = {a.node.target: i for i, a in enumerate(args) if isinstance(a, fx.Proxy)}
         for name, value in self._frozen.items():
@@ -250,23 +250,23 @@ class MaseTracer(fx.Tracer):
     def _explain(self, error: Exception) -> str:
         name, module = self._where[-1]
         cls = type(module).__name__
-        whose = f"module {name!r} ({cls})" if name else f"{cls}.forward"
-        # of fx's explanations the first sentence is about the model, the rest is about fx
+        subject = f"module {name!r} ({cls})" if name else f"{cls}.forward"
+        # the first sentence of fx's explanation is about the model, the rest about fx
         reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         reason = reason or type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
-        own = isinstance(error, ORDINARY) or not _is_library(frames[-1].filename)
-        if own and "Proxy" not in str(error):
+        users_error = isinstance(error, ORDINARY) or not _is_library(frames[-1].filename)
+        if users_error and "Proxy" not in str(error):
             kind = type(error).__name__
-            return f"cannot trace {whose}{_users_line(error)}: {kind}: {reason}; mend forward()"
-        kept = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
+            return f"cannot trace {subject}{_users_line(error)}: {kind}: {reason}; fix forward()"
+        as_leaf = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
         whole = (
-            f"keep the module whole with MaseGraph(model, {kept})"
+            f"keep the module whole with MaseGraph(model, {as_leaf})"
             if name
-            else f"keep it whole inside another module with MaseGraph({_around(module)}, {kept})"
+            else f"keep it whole in another module with MaseGraph({_wrapped(module)}, {as_leaf})"
         )
         return (
-            f"cannot trace {whose}{_users_line(error)}: {reason}; "
+            f"cannot trace {subject}{_users_line(error)}: {reason}; "
             f"freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
             f"{whole}, or use module passes, which work on the model itself"
         )
@@ -274,7 +274,7 @@ class MaseTracer(fx.Tracer):
 
 @contextmanager
 def room_to_recurse(model: object) -> Iterator[None]:
-    """Python's recursion limit raised, inside, to what modules nested so deeply need."""
+    """Raise Python's recursion limit inside to what deeply nested modules need."""
     names = [name for name, _ in model.named_modules()] if isinstance(model, nn.Module) else []
     depth = max((name.count(".") for name in names), default=0)
     limit = sys.getrecursionlimit()
@@ -286,31 +286,31 @@ def room_to_recurse(model: object) -> Iterator[None]:
 
 
 @contextmanager
-def attributes_kept(model: object) -> Iterator[None]:
-    """What forward() assigns to attributes inside, fx's proxies above all, does not stay."""
+def attributes_restored(model: object) -> Iterator[None]:
+    """Restore attributes that forward() assigns inside, in particular fx's proxies."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     plain = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-    # parameters, buffers and submodules are attributes in dicts of their own
+    # parameters, buffers and submodules are stored in separate dicts
     tables = [a[table] for a in plain for table in ("_parameters", "_buffers", "_modules")]
-    before = [(attributes, dict(attributes)) for attributes in (*plain, *tables)]
+    snapshots = [(attributes, dict(attributes)) for attributes in (*plain, *tables)]
     try:
         yield
     finally:
-        for attributes, kept in before:
+        for attributes, snapshot in snapshots:
             attributes.clear()
-            attributes.update(kept)
+            attributes.update(snapshot)
 
 
-def _around(model: object) -> str:
-    """A module that calls `model`; nn.Sequential does for one input."""
+def _wrapped(model: object) -> str:
+    """Return code for a module that calls `model`; nn.Sequential suffices for one input."""
     forward = getattr(model, "forward", None)
     params = inspect.signature(forward).parameters.values() if forward else ()
     required = [p for p in params if p.default is p.empty]
     return "nn.Sequential(model)" if len(required) == 1 else "outer"
 
 
-def _watch_mode(root: object) -> None:
-    """Make `self.training` recognisable in every module that is in the mode of the root."""
+def _make_mode_traceable(root: object) -> None:
+    """Replace `self.training` by a traceable value in modules that share the root's mode."""
     if isinstance(root, nn.Module):
         for module in root.modules():
             if module.training == root.training and not isinstance(module, torch.jit.ScriptModule):
@@ -318,15 +318,15 @@ def _watch_mode(root: object) -> None:
 
 
 def _leaves(node: fx.Node) -> list[Any]:
-    found: list[Any] = []
-    fx.node.map_aggregate((node.args, node.kwargs), found.append)
-    return found
+    leaves: list[Any] = []
+    fx.node.map_aggregate((node.args, node.kwargs), leaves.append)
+    return leaves
 
 
-def _write_where_it_is_seen(graph: fx.Graph) -> None:
-    """`a += b` writes into a tensor if that is read later under another name.
+def _restore_in_place_writes(graph: fx.Graph) -> None:
+    """Turn `a += b` into an in-place op if the tensor is read later under another name.
 
-    Names of one tensor are a tree: a view, or what was written, is below what it was made of.
+    Names of one tensor form a tree: a view, or a written value, is below its source.
     """
     order = {node: place for place, node in enumerate(graph.nodes)}
     augmented = {node: node.meta.pop(AUGMENTED) for node in order if AUGMENTED in node.meta}
@@ -338,14 +338,14 @@ def _write_where_it_is_seen(graph: fx.Graph) -> None:
         if isinstance(first, fx.Node) and (node in augmented or _shares_memory(node)):
             above[node] = first
     read = {node: max((order[user] for user in node.users), default=-1) for node in order}
-    below = dict(read)  # when a name, or one below it, is last read
-    most: dict[fx.Node, list[int]] = {node: [-1, -1] for node in order}  # of those just below
+    below = dict(read)  # index of the last read of a name or one below it
+    most: dict[fx.Node, list[int]] = {node: [-1, -1] for node in order}  # of names just below
     for node in reversed(order):
         if node in above:
             parent = above[node]
             below[parent] = max(below[parent], below[node])
             most[parent] = sorted((*most[parent], below[node]))[1:]
-    elsewhere = dict.fromkeys(order, -1)  # when any other name is last read
+    elsewhere = dict.fromkeys(order, -1)  # index of the last read of any other name
     for node, parent in above.items():
         second, largest = most[parent]
         beside = second if below[node] == largest else largest
@@ -355,7 +355,7 @@ def _write_where_it_is_seen(graph: fx.Graph) -> None:
 
 
 def _renew_constants(graph: fx.Graph) -> None:
-    """A tensor that forward() makes and changes in place is made anew in each run."""
+    """Recreate in each run a tensor that forward() creates and changes in place."""
     reads: dict[str, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.op == "get_attr" and is_tensor_constant(str(node.target)):
@@ -366,16 +366,16 @@ def _renew_constants(graph: fx.Graph) -> None:
         with graph.inserting_after(first):
             fresh = graph.call_method("clone", (first,))
         first.replace_all_uses_with(fresh)
-        fresh.args = (first,)  # which was replaced as well
-        for node in others:  # fx reads a constant anew wherever it is used
+        fresh.args = (first,)  # the one that was replaced as well
+        for node in others:  # fx reads a constant again at every use
             node.replace_all_uses_with(fresh)
             graph.erase_node(node)
 
 
 def _aliases(node: fx.Node) -> list[fx.Node]:
-    """The users of a node and of whatever may be a view of it."""
+    """The users of a node and of possible views of it."""
     queue = list(node.users)
-    for user in queue:  # grows while it is walked
+    for user in queue:  # grows during iteration
         if _shares_memory(user):
             queue += [further for further in user.users if further not in queue]
     return queue
@@ -401,14 +401,14 @@ def _is_torchs(fn: object) -> bool:
 
 
 def _is_library(filename: str) -> bool:
-    installed = "site-packages" in filename  # models that came with a package are worth showing
+    installed = "site-packages" in filename  # show the code of models from installed packages
     return filename.startswith(LIBRARIES) or (
         filename.startswith(STANDARD_LIBRARY) and not installed
     )
 
 
 def _users_line(error: Exception) -> str:
-    """`, file.py line 12: if x.sum() > 0:` of the innermost frame that is not a library's."""
+    """Return `, file.py line 12: if x.sum() > 0:` for the innermost frame outside libraries."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if not _is_library(frame.filename)]
     if not users:

@@ -1,4 +1,4 @@
-"""Layers for models of one's own, under the path of newer scripts."""
+"""Layers for your own models, at the import path of newer scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Identity", "LoRALinear"]
 
 
 class Identity(Leaf, nn.Identity):
-    """Takes the place of any layer: whatever it is built with and called with, it passes on x."""
+    """Placeholder for any layer: accepts any arguments and returns x."""
 
     def forward(self, input: Any, *args: Any, **kwargs: Any) -> Any:
         return input

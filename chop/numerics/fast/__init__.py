@@ -1,1 +1,1 @@
-"""Fast ways to round: plans of formats, carried out by C++ on a CPU and by Triton on CUDA."""
+"""Fast rounding: plans of formats, executed by C++ on a CPU and by Triton on CUDA."""

@@ -1,7 +1,7 @@
-"""Rounding on a CPU: by the C++ library, or in pieces that stay in the cache.
+"""Rounding on a CPU: by the C++ library, or in pieces that fit the cache.
 
-The library is built in the background once a process has rounded many numbers, and kept for the
-next one (see `chop.numerics.compiled`). Until then large tensors are rounded piece by piece.
+The library is built in the background once a process has rounded many numbers, and cached for
+later ones (see `chop.numerics.compiled`). Until then large tensors are rounded piece by piece.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from chop.numerics.fast.plans import DTYPES, PlannedFormat, RoundingPlan, arrang
 from chop.numerics.fast.tiling import tiling_of
 from chop.numerics.means import rows_of
 
-THREAD = 2**16  # elements that take about as long as it takes to start a thread
-PIECE = 2**15  # elements per thread that keep a CPU's temporaries in its cache
+THREAD = 2**16  # elements that take about as long as starting a thread
+PIECE = 2**15  # elements per thread with temporaries that fit the cache
 LEAST_PIECES = 4
 
 
@@ -37,7 +37,7 @@ def round_on_cpu(fmt: PlannedFormat, x: Tensor) -> Tensor | None:
 
 
 def _by_library(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | None:
-    """Round by the C++ library, half precision in float32; None if the shape is not for it."""
+    """Round by the C++ library, half precision in float32; None if the shape is unsupported."""
     source, result = arranged(plan, x.float())
     shape: Sequence[int] | None = (x.numel(),)
     if plan.blocks:
@@ -54,14 +54,14 @@ def _by_library(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | N
 
 
 def _call_library(plan: RoundingPlan, x: Tensor, result: Tensor, shape: Sequence[int]) -> None:
-    # they start one after the other: with the square root, the sum of starts and work is least
+    # threads start one after the other: the square root minimises starting plus working time
     threads = max(1, min(torch.get_num_threads(), math.isqrt(x.numel() // THREAD)))
     rule = KERNELS.rule(plan.rule, plan.kind)
     rule(x.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
 
 
 def _in_pieces(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | None:
-    """Piece by piece, so that the temporaries of the format stay in the cache."""
+    """Round piece by piece, so that the format's temporaries stay in the cache."""
     size = PIECE * max(2, torch.get_num_threads())
     if fmt.light or x.numel() < LEAST_PIECES * size or not x.is_contiguous():
         return None
@@ -77,7 +77,7 @@ def _in_pieces(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | No
 
 
 def _cut(fmt: Any, x: Tensor, size: int, blocks: bool) -> tuple[Any, Tensor, int] | None:
-    """The format of a piece, `x` in a shape that falls into pieces, and the length of one."""
+    """The format of a piece, `x` in a shape that divides into pieces, and a piece's length."""
     if not blocks:
         return fmt, x.detach().view(-1), size
     t = tiling_of(fmt, x.shape)

@@ -30,12 +30,12 @@ from chop.numerics.scratch import is_plain
 logger = logging.getLogger(__name__)
 
 MOST_WARPS = 16
-STEPS = 16  # tiles of a large block that a program looks at for its largest
-LONG_ROW = 2**14  # up to which one program takes a row, piece by piece, again out of the cache
-LONGEST_ROW, MANY_ROWS = 2**17, 2**9  # up to which it still does, if so many rows are at work
+STEPS = 16  # tiles of a large block that one program reads to find the largest element
+LONG_ROW = 2**14  # longest row that one program takes in pieces that are re-read from the cache
+LONGEST_ROW, MANY_ROWS = 2**17, 2**9  # the same, if at least so many rows run at once
 PROBE = RoundingPlan("integer", (16.0, -128.0, 127.0, 1 / 16))  # the plan of Integer(8, 4)
 
-_broken = False  # Triton is installed, but it cannot compile
+_broken = False  # Triton is installed but cannot compile
 
 
 @functools.cache
@@ -114,7 +114,7 @@ def round_on_cuda(fmt: PlannedFormat, x: Tensor) -> Tensor | None:
 
 
 def launch(plan: RoundingPlan, fmt: PlannedFormat | None, x: Tensor) -> Tensor | None:
-    """Round by kernel; return None if it cannot take the shape, or nothing can compile it."""
+    """Round by a kernel; return None if the shape is unsupported or the kernel cannot compile."""
     x, result = arranged(plan, x)
     if plan.blocks:
         work = _block_work(plan, fmt, x, result)
@@ -140,7 +140,7 @@ def _compiled(work: Callable[[], None], x: Tensor) -> bool:
 
 
 def on_device_of(x: Tensor, work: Callable[[], None]) -> None:
-    """Launch kernels where a tensor is: Triton asks for the current device."""
+    """Run `work` with the tensor's device as current, which is where Triton launches."""
     if x.is_cuda and x.device.index != torch.cuda.current_device():
         with torch.cuda.device(x.device):
             work()
@@ -186,12 +186,12 @@ def _block_work(
 
 
 def _parts(t: Tiling, by: Tiles) -> tuple[int, int]:
-    """How many tiles a block takes, downwards and sideways."""
+    """The number of tiles per block, vertically and horizontally."""
     return -(-t.block_m // by.rows), -(-t.block_n // by.columns)
 
 
 def _groups(t: Tiling, by: Tiles) -> tuple[int, int]:
-    """How many groups of blocks stand side by side, and how many there are in all."""
+    """The number of groups of blocks per row, and in total."""
     groups_n = -(-t.n // (t.block_n * by.groups))
     return groups_n, t.samples * -(-t.m // t.block_m) * groups_n
 
@@ -201,7 +201,7 @@ def _blocks(t: Tiling) -> int:
 
 
 def _shape(t: Tiling, by: Tiles, parts: tuple[int, int]) -> tuple[int, ...]:
-    """What all kernels of blocks are told."""
+    """The arguments that all block kernels take."""
     return t.m, t.n, t.block_m, t.block_n, _groups(t, by)[0], *parts
 
 
@@ -226,7 +226,7 @@ def _round_blocks(
     by: Tiles,
     largest: Tensor | None = None,
 ) -> None:
-    """Of each block the largest magnitude is given, as bits, or a tile holds all of it."""
+    """Round blocks with their largest magnitudes as bits, or blocks that fit one tile."""
     parts = _parts(t, by)
     _kernels().round_blocks[(_groups(t, by)[1] * math.prod(parts),)](
         x,
@@ -244,7 +244,7 @@ def _round_blocks(
 def _round_large_blocks(
     plan: RoundingPlan, x: Tensor, result: Tensor, t: Tiling, by: Tiles
 ) -> None:
-    """Of many tiles each, and so read twice: for their largest, and to be rounded."""
+    """Round blocks of many tiles, which are read twice: for the largest element, and to round."""
     largest = torch.zeros(_blocks(t), dtype=torch.int32, device=x.device)
     parts_m, parts_n = _parts(t, by)
     steps = min(STEPS, power_of_two(parts_m))
@@ -261,7 +261,7 @@ def _by_one_program(rows: int, columns: int) -> bool:
 
 
 def _row_size(columns: int, most: int) -> dict[str, int]:
-    """Pieces of at most that size. Of long rows fewer are at work, so that the cache holds all."""
+    """The piece size, at most `most`; long rows use fewer programs so that the cache holds all."""
     warps = 2 * MOST_WARPS if columns > LONG_ROW else _warps(max(columns, TILE))
     return {"C": min(power_of_two(columns), most), "num_warps": power_of_two(warps)}
 
@@ -280,7 +280,7 @@ def _round_vectors(plan: RoundingPlan, x: Tensor, result: Tensor, columns: int) 
     )
 
 
-LONG, LONG_WARPS = 4096, 8  # of a row that many programs share
+LONG, LONG_WARPS = 4096, 8  # of a row that several programs share
 
 
 def _round_rows(plan: RoundingPlan, x: Tensor, result: Tensor) -> None:
@@ -292,9 +292,9 @@ def _round_rows(plan: RoundingPlan, x: Tensor, result: Tensor) -> None:
 def _round_short_rows(
     plan: RoundingPlan, x: Tensor, result: Tensor, rows: int, columns: int
 ) -> None:
-    """By one program each, or several by one."""
+    """Round rows with one program per row or for several rows."""
     share, mean, beyond, more, _ = plan.padded
-    size = _row_size(columns, 2048 if beyond else 4096)  # two sums take more registers
+    size = _row_size(columns, 2048 if beyond else 4096)  # two sums need more registers
     height = max(1, TILE // size["C"])
     up = lift(columns)
     _kernels().round_rows[(-(-rows // height),)](
@@ -309,7 +309,7 @@ def _round_short_rows(
 def _round_long_rows(
     plan: RoundingPlan, x: Tensor, result: Tensor, rows: int, columns: int
 ) -> None:
-    """Of many tiles each, and so read for their largest, for each mean, and to be rounded."""
+    """Round rows of many tiles, read for the largest element, for each mean, and to round."""
     share, mean, beyond, more, _ = plan.padded
     even = columns % LONG == 0
     t, by = Tiling(1, 1, x.numel(), 1, columns), Tiles(1, 1, LONG, even)
@@ -324,8 +324,8 @@ def _round_long_rows(
         sums = torch.zeros(2, rows, dtype=torch.int64, device=x.device)
         up = lift(columns)
         _kernels().add_up[(rows * parts,)](x, largest, border, *sums, columns, parts, up, **size)
-        found = sums[1].clamp(min=1) if count is None else count
-        return mean_of(sums[0], found, largest.view(torch.float32), up)
+        divisor = sums[1].clamp(min=1) if count is None else count
+        return mean_of(sums[0], divisor, largest.view(torch.float32), up)
 
     first = torch.full((rows,), share, device=x.device)
     if mean:

@@ -1,7 +1,7 @@
 """Whether formats may run as kernels: MASE_FUSED, or `set_fused`.
 
 - `auto`, the default: kernels where they are available; no call waits for the C++ library.
-- `on`: on the CPU the first call waits for the C++ library; a warning says why there is none.
+- `on`: on the CPU the first call waits for the C++ library; a warning gives the reason if it fails.
 - `off`: formats run as plain torch operations.
 """
 

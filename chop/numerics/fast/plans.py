@@ -1,4 +1,4 @@
-"""What a format tells the kernels: which rule, with which arguments."""
+"""What a format hands to the kernels: a rule and its arguments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RoundingPlan:
 
 
 class PlannedFormat(Protocol):
-    """What the fast paths need to know of a number format."""
+    """What the fast paths need to know about a number format."""
 
     light: ClassVar[bool]
 
@@ -87,7 +87,7 @@ def minifloat_plan(fraction: int, lowest: int, highest: int) -> RoundingPlan:
 def block_float_plan(
     significand: float, low: int, high: int, reach: int, fraction: int
 ) -> RoundingPlan:
-    """Return the plan for blocks of floats whose highest exponent, from low to high, they share."""
+    """Return the plan for blocks of floats that share their highest exponent, from low to high."""
     rule = "block_float" if reach <= 62 and fraction <= 22 else "block_float_wide"
     return RoundingPlan(rule, (significand, low, high, reach, fraction), blocks=True)
 

@@ -10,17 +10,17 @@ import torch
 
 
 def block_shape(shape: Sequence[int], sizes: Sequence[int], batch_dims: int = 0) -> list[int]:
-    """How many elements a block takes in each dimension of a tensor.
+    """The number of elements of a block in each dimension of a tensor.
 
-    Sizes are right-aligned; -1 is the whole dimension. Without a size, the last two dimensions are
-    taken whole, and those before them, such as the filters of a convolution or the batch of a
-    matrix product, stay apart. Blocks never span the first `batch_dims` dimensions.
+    Sizes are right-aligned; -1 is the whole dimension. Without a size, blocks span the last
+    two dimensions but not those before them, such as the filters of a convolution or the batch of a
+    matrix product. Blocks never span the first `batch_dims` dimensions.
     """
-    given = [1] * (len(shape) - max(2, len(sizes))) + [-1] * (2 - len(sizes)) + list(sizes)
-    given = given[len(given) - len(shape) :]
+    aligned = [1] * (len(shape) - max(2, len(sizes))) + [-1] * (2 - len(sizes)) + list(sizes)
+    aligned = aligned[len(aligned) - len(shape) :]
     return [
         1 if i < batch_dims else dim if size == -1 else min(size, dim)
-        for i, (size, dim) in enumerate(zip(given, shape, strict=True))
+        for i, (size, dim) in enumerate(zip(aligned, shape, strict=True))
     ]
 
 
@@ -35,7 +35,7 @@ class Tiling(NamedTuple):
 
 
 def tiling(shape: Sequence[int], block: Sequence[int]) -> Tiling | None:
-    """Any contiguous tensor as matrices, by joining dimensions; None where that cannot be done.
+    """Any contiguous tensor as matrices, by joining dimensions; None if that is impossible.
 
     >>> tiling([8, 3, 64], [1, 1, 16])
     Tiling(samples=1, m=1, n=1536, block_m=1, block_n=16)
@@ -46,11 +46,11 @@ def tiling(shape: Sequence[int], block: Sequence[int]) -> Tiling | None:
     for dim, size in zip(shape, block, strict=True):
         if dim == 1:
             continue
-        before = joined[-1] if joined else (1, 1)
+        previous = joined[-1] if joined else (1, 1)
         if size == dim:
-            joined[-1:] = [(before[0] * dim, before[1] * dim)]
-        elif before[1] == 1 and dim % size == 0:
-            joined[-1:] = [(before[0] * dim, size)]
+            joined[-1:] = [(previous[0] * dim, previous[1] * dim)]
+        elif previous[1] == 1 and dim % size == 0:
+            joined[-1:] = [(previous[0] * dim, size)]
         else:
             joined.append((dim, size))
     joined = [(1, 1)] * (3 - len(joined)) + joined
@@ -72,7 +72,7 @@ class Tiles(NamedTuple):
     rows: int
     groups: int
     columns: int
-    even: bool  # nothing sticks out
+    even: bool  # no tile is incomplete
 
     @property
     def size(self) -> int:
@@ -80,8 +80,8 @@ class Tiles(NamedTuple):
 
 
 TILE = 1024
-LARGEST_TILE = 2**14  # into which a block is fitted whole
-LINE = 512  # columns, at least, that a tile of a part of a block is wide if it can
+LARGEST_TILE = 2**14  # up to which a block fits whole
+LINE = 512  # minimum columns of a tile that holds part of a block
 
 
 def power_of_two(n: int) -> int:
@@ -89,7 +89,7 @@ def power_of_two(n: int) -> int:
 
 
 def _tiles(t: Tiling, rows: int, columns: int) -> Tiles:
-    """Of that many rows and columns of a block; of small blocks, several next to each other."""
+    """Tiles of that many rows and columns of a block, or of several small blocks side by side."""
     blocks_n = power_of_two(-(-t.n // t.block_n))
     groups = min(blocks_n, max(1, TILE // (rows * columns))) if columns >= t.block_n else 1
     even = t.m % t.block_m == 0 and t.block_m % rows == 0
@@ -98,13 +98,13 @@ def _tiles(t: Tiling, rows: int, columns: int) -> Tiles:
 
 
 def whole_tiles(t: Tiling) -> Tiles | None:
-    """Each with one whole block or more; None if blocks are too large."""
+    """Tiles that hold one or more whole blocks; None if blocks are too large."""
     rows, columns = power_of_two(t.block_m), power_of_two(t.block_n)
     return _tiles(t, rows, columns) if rows * columns <= LARGEST_TILE else None
 
 
 def part_tiles(t: Tiling) -> Tiles:
-    """Each with a part of a block, or of neighbouring ones, so that lines are long."""
+    """Tiles that hold part of a block, or of neighbouring ones, so that lines are long."""
     columns = min(power_of_two(t.block_n), TILE)
     blocks_n = power_of_two(-(-t.n // t.block_n))
     rows = min(power_of_two(t.block_m), TILE // max(columns, min(LINE, columns * blocks_n)))

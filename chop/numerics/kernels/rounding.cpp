@@ -1,7 +1,7 @@
 // Rounds float32 tensors in one pass; `chop.numerics.compiled` builds and calls it.
 //
-// The same rules as in rounding.py, by the same names and with the same arguments, where they are
-// explained. Every step is exact or rounds once: build without contraction or fast math.
+// The rules have the same names and arguments as in rules.py, which explains them. Every step is
+// exact or rounds once: build without contraction or fast math.
 
 #include <cstdint>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace {
 
 constexpr float FINITE = 3.4028234663852886e38f;
-constexpr float WHOLE = 8388608.0f;  // from here on all numbers are whole
+constexpr float WHOLE = 8388608.0f;  // floats from here on are integers
 constexpr int32_t EXPONENT = 0x7F800000, MAGNITUDE = 0x7FFFFFFF, SIGN = INT32_MIN;
 constexpr int32_t ZERO_EXPONENT = -254;
 
@@ -153,7 +153,7 @@ struct residual {
     explicit residual(const float* p) : levels(p[0]), total(p[1]) {}
     float operator()(float x) const {
         float rest = x * total, found = 0.0f;
-        for (int level = 0; level < 3; level++) {  // of which there may be fewer
+        for (int level = 0; level < 3; level++) {  // at most 3 levels
             float part = at_least(levels - level, 0.0f);
             float taken = rest > 0 ? part : rest < 0 ? -part : 0.0f;
             found += taken;
@@ -165,7 +165,7 @@ struct residual {
 
 // --- blocks: Rule(arguments, largest magnitude of the block)(x) ---------------------------------
 
-// To the multiples of 2^step from -lowest to highest, of which 2^exponent is the bound.
+// Round to multiples of 2^step from -lowest to highest, bounded by 2^exponent.
 struct to_step {
     float move, back, c, above, below;
     to_step(int32_t step, int32_t exponent, float highest, float lowest) {
@@ -257,7 +257,7 @@ struct scale_integer {
 
 // --- rows: Rule(arguments, row)(x) ----------------------------------------------------------------
 
-// What counts of a number, as bits: no NaN, and infinity as the largest number.
+// The bits of a magnitude, with NaN as zero and infinity as the largest number.
 inline int32_t counted(float x) {
     int32_t b = bits(x) & MAGNITUDE;
     return b > EXPONENT ? 0 : least(b, EXPONENT - 1);
@@ -297,8 +297,8 @@ struct Row {
     }
 };
 
-// The first statistic is p[0], of the mean magnitude if p[1]; the second is the mean of what lies
-// beyond the first if p[2], and else one.
+// The first statistic is p[0], times the mean magnitude if p[1]; the second is the mean of the
+// magnitudes beyond the first if p[2], else 1.
 struct statistics {
     float first, second;
     statistics(const float* p, const Row& row)
@@ -324,7 +324,7 @@ struct row_ternary : statistics {
 
 // --- loops --------------------------------------------------------------------------------------
 
-// Calls work(begin, end) for equal parts of a range, each in a thread of its own.
+// Calls work(begin, end) for equal parts of a range, each in its own thread.
 template <typename Work>
 void in_threads(int64_t count, int threads, Work work) {
     std::vector<std::thread> others;
@@ -387,7 +387,7 @@ void wide_blocks(const Strip& s, const float* p, std::vector<int32_t>& largest,
     });
 }
 
-// Blocks of a few columns: side by side, a line of the strip at a time.
+// Narrow blocks side by side, one line of the strip at a time.
 template <typename Rule>
 void narrow_blocks(const Strip& s, const float* p, std::vector<int32_t>& largest) {
     largest.assign(s.columns, 0);
@@ -407,7 +407,7 @@ void narrow_blocks(const Strip& s, const float* p, std::vector<int32_t>& largest
     }
 }
 
-// Matrices of m by n one after the other, in blocks of block_m by block_n. A unit of work is a
+// Consecutive m by n matrices, in blocks of block_m by block_n. A unit of work is a
 // strip of blocks, some hundred columns wide.
 template <typename Rule>
 void blocks(const float* x, float* y, int64_t samples, int64_t m, int64_t n, int64_t block_m,

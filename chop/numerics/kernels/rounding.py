@@ -12,7 +12,7 @@ from chop.numerics.kernels.rules import _bits, _clamp, _float, _magnitudes, _mea
 
 @triton.jit
 def _cast(y, most, y_ptr):
-    """To the dtype of the result; half precision keeps to its finite numbers, up to `most`."""
+    """Convert to the result's dtype; half precision stays finite, up to `most`."""
     if y_ptr.dtype.element_ty == tl.float32:
         return y
     return _clamp(y, -most, most).to(y_ptr.dtype.element_ty)
@@ -39,8 +39,9 @@ def round_elements(
 def round_slices(
     x_ptr, y_ptr, inner, slices, table_ptr, most, RULE: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
-    """`inner` numbers after each other are of one slice, then come those of the next, round and
-    round; a row of the table has the arguments of a slice."""
+    """Slices alternate: `inner` consecutive numbers belong to one, the next to the following one.
+
+    A row of the table has the arguments of a slice."""
     outer = tl.program_id(0).to(tl.int64)
     p = table_ptr + (outer % slices) * 5
     at = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
@@ -55,8 +56,9 @@ def _tile(
     m, n, block_m, block_n, groups_n, parts_m, parts_n,
     ROWS: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Of this program: its elements, their rows within the block and how many there are of these,
-    which of its columns exist, its blocks, and which of those exist.
+    """Return this program's elements, their rows in the block and the number of rows, and masks.
+
+    The masks mark the columns and the blocks that exist.
 
     A tile is BM rows by G blocks of BN columns, of which a program may take several downwards,
     ROWS in all; a block may take parts_m by parts_n programs.
@@ -70,11 +72,11 @@ def _tile(
     row = (part // parts_n) * ROWS + tl.arange(0, BM)[:, None, None]
     g = group + tl.arange(0, G)
     column = (part % parts_n) * BN + tl.arange(0, BN)[None, None, :]
-    there = column < block_n
+    inside = column < block_n
     column += g[None, :, None] * block_n
-    there = there & (column < n)
+    inside = inside & (column < n)
     at = ((row_block // blocks_m) * m + top + row) * n + column
-    return at, row, tl.minimum(block_m, m - top), there, row_block * blocks_n + g, g < blocks_n
+    return at, row, tl.minimum(block_m, m - top), inside, row_block * blocks_n + g, g < blocks_n
 
 
 @triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n"])
@@ -84,14 +86,14 @@ def round_blocks(
     RULE: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` block by block. Blocks larger than a tile (not WHOLE) find their largest in memory."""
-    at, row, rows, there, block, real = _tile(
+    """`RULE` per block. Blocks larger than a tile (not WHOLE) read their largest from memory."""
+    at, row, rows, inside, block, real = _tile(
         m, n, block_m, block_n, groups_n, parts_m, parts_n, BM, BM, G, BN
     )
     if EVEN:
         x = tl.load(x_ptr + at).to(tl.float32)
     else:
-        x = tl.load(x_ptr + at, mask=there & (row < rows), other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=inside & (row < rows), other=0.0).to(tl.float32)
     if WHOLE:
         largest = tl.max(tl.max(_magnitudes(x), axis=2), axis=0)
     else:
@@ -100,7 +102,7 @@ def round_blocks(
     if EVEN:
         tl.store(y_ptr + at, y)
     else:
-        tl.store(y_ptr + at, y, mask=there & (row < rows))
+        tl.store(y_ptr + at, y, mask=inside & (row < rows))
 
 
 @triton.jit(do_not_specialize=["m", "block_m", "groups_n", "parts_m", "parts_n"])
@@ -110,7 +112,7 @@ def find_largest(
     BM: tl.constexpr, G: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """The largest magnitude of each block that is larger than a tile."""
-    at, row, rows, there, block, real = _tile(
+    at, row, rows, inside, block, real = _tile(
         m, n, block_m, block_n, groups_n, parts_m, parts_n, BM * STEPS, BM, G, BN
     )
     most = tl.zeros([BM, G, BN], tl.float32)
@@ -118,7 +120,7 @@ def find_largest(
         if EVEN:
             x = tl.load(x_ptr + at)
         else:
-            x = tl.load(x_ptr + at, mask=there & (row < rows), other=0.0)
+            x = tl.load(x_ptr + at, mask=inside & (row < rows), other=0.0)
         most = tl.maximum(most, _magnitudes(x.to(tl.float32)))
         at += BM * n
         row += BM
@@ -127,13 +129,13 @@ def find_largest(
 
 
 @triton.jit
-def _piece(x_ptr, at, there, EVEN: tl.constexpr, KEEP: tl.constexpr):
-    """To be read again, and then out of the cache, if KEEP."""
+def _piece(x_ptr, at, inside, EVEN: tl.constexpr, KEEP: tl.constexpr):
+    """Load a piece; with KEEP it will be read again from the cache."""
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     if EVEN:
         x = tl.load(x_ptr + at, eviction_policy=policy)
     else:
-        x = tl.load(x_ptr + at, mask=there, other=0.0, eviction_policy=policy)
+        x = tl.load(x_ptr + at, mask=inside, other=0.0, eviction_policy=policy)
     return x.to(tl.float32)
 
 
@@ -142,25 +144,25 @@ def round_vectors(
     x_ptr, y_ptr, columns, p0, p1, p2, p3, p4, most,
     RULE: tl.constexpr, EVEN: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` for blocks of one row each, one to a program, which reads it again out of the cache.
+    """`RULE` for blocks of one row each, one row per program, which re-reads it from the cache.
 
-    That is faster than holding it in registers, which leaves room for few others meanwhile.
+    This is faster than keeping it in registers, which would limit occupancy.
     """
     start = tl.program_id(0).to(tl.int64) * columns
     column = tl.arange(0, C)
     a = tl.zeros([C], tl.float32)
     for i in range(0, columns, C):
-        there = i + column < columns
-        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i + column, there, EVEN, True)))
+        inside = i + column < columns
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i + column, inside, EVEN, True)))
     largest = tl.max(a, axis=0, keep_dims=True)
     for i in range(0, columns, C):
-        at, there = start + i + column, i + column < columns
-        x = _piece(x_ptr, at, there, EVEN, False)
+        at, inside = start + i + column, i + column < columns
+        x = _piece(x_ptr, at, inside, EVEN, False)
         y = _cast(RULE(x, largest, p0, p1, p2, p3, p4), most, y_ptr)
         if EVEN:
             tl.store(y_ptr + at, y)
         else:
-            tl.store(y_ptr + at, y, mask=there)
+            tl.store(y_ptr + at, y, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -169,7 +171,7 @@ def round_rows(
     RULE: tl.constexpr, MEAN: tl.constexpr, BEYOND: tl.constexpr,
     EVEN: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` for R rows to a program, which reads them again and again out of the cache.
+    """`RULE` for R rows per program, which re-reads them from the cache.
 
     The first statistic is `share`, of the mean magnitude if MEAN. The second is the mean of the
     magnitudes beyond the first, or one.
@@ -180,44 +182,44 @@ def round_rows(
     real = row < rows
     a = tl.zeros([R, C], tl.float32)
     for i in range(0, columns, C):
-        there = real & (i + column < columns)
-        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i, there, EVEN, True)))
+        inside = real & (i + column < columns)
+        a = tl.maximum(a, _magnitudes(_piece(x_ptr, start + i, inside, EVEN, True)))
     largest = tl.max(a, axis=1, keep_dims=True)
     first = tl.zeros_like(largest) + share
     second = tl.zeros_like(largest) + 1.0
     if MEAN:
         total = tl.zeros([R, C], tl.int64)
         for i in range(0, columns, C):
-            there = real & (i + column < columns)
-            x = _piece(x_ptr, start + i, there, EVEN, True)
+            inside = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, inside, EVEN, True)
             total += _parts(_magnitudes(x), largest, lift)
         total = tl.sum(total, axis=1, keep_dims=True)
         first = share * _mean(total, columns, largest, unlift)
     if BEYOND:
-        found = tl.zeros([R, C], tl.int64)
+        magnitude_sum = tl.zeros([R, C], tl.int64)
         counts = tl.zeros([R, C], tl.int32)
         for i in range(0, columns, C):
-            there = real & (i + column < columns)
-            x = _piece(x_ptr, start + i, there, EVEN, True)
+            inside = real & (i + column < columns)
+            x = _piece(x_ptr, start + i, inside, EVEN, True)
             beyond = tl.abs(x) > first
-            found += _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
+            magnitude_sum += _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
             counts += beyond.to(tl.int32)
-        found = tl.sum(found, axis=1, keep_dims=True)
+        magnitude_sum = tl.sum(magnitude_sum, axis=1, keep_dims=True)
         count = tl.sum(counts, axis=1, keep_dims=True)
-        second = _mean(found, tl.maximum(count, 1), largest, unlift)
+        second = _mean(magnitude_sum, tl.maximum(count, 1), largest, unlift)
     for i in range(0, columns, C):
-        there = real & (i + column < columns)
-        x = _piece(x_ptr, start + i, there, EVEN, False)
+        inside = real & (i + column < columns)
+        x = _piece(x_ptr, start + i, inside, EVEN, False)
         y = _cast(RULE(x, first, second, p), most, y_ptr)
         if EVEN:
             tl.store(y_ptr + start + i, y)
         else:
-            tl.store(y_ptr + start + i, y, mask=there)
+            tl.store(y_ptr + start + i, y, mask=inside)
 
 
 @triton.jit
 def _part_of_row(columns, parts, SIZE: tl.constexpr):
-    """Of this program: the row, its elements, and which of them exist."""
+    """The row of this program, its elements, and the mask of those that exist."""
     program = tl.program_id(0).to(tl.int64)
     row = program // parts
     column = (program % parts) * SIZE + tl.arange(0, SIZE)
@@ -229,13 +231,13 @@ def add_up(
     x_ptr, largest_ptr, border_ptr, total_ptr, count_ptr, columns, parts, lift,
     EVEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Of rows longer than a tile, the magnitudes beyond a border, and how many they are."""
-    row, at, there = _part_of_row(columns, parts, SIZE)
-    x = _piece(x_ptr, at, there, EVEN, False)
+    """For rows longer than a tile: sum and count of the magnitudes beyond a border."""
+    row, at, inside = _part_of_row(columns, parts, SIZE)
+    x = _piece(x_ptr, at, inside, EVEN, False)
     largest = _float(tl.load(largest_ptr + row))
     beyond = tl.abs(x) > tl.load(border_ptr + row)
-    found = _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
-    tl.atomic_add(total_ptr + row, tl.sum(found, axis=0))
+    magnitudes = _parts(tl.where(beyond, _magnitudes(x), 0.0), largest, lift)
+    tl.atomic_add(total_ptr + row, tl.sum(magnitudes, axis=0))
     tl.atomic_add(count_ptr + row, tl.sum(beyond.to(tl.int32), axis=0).to(tl.int64))
 
 
@@ -244,12 +246,12 @@ def round_long_rows(
     x_ptr, y_ptr, first_ptr, second_ptr, columns, parts, p, most,
     RULE: tl.constexpr, BEYOND: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """`RULE` by statistics that are there already."""
-    row, at, there = _part_of_row(columns, parts, SIZE)
-    x = _piece(x_ptr, at, there, EVEN, False)
+    """`RULE` with precomputed statistics."""
+    row, at, inside = _part_of_row(columns, parts, SIZE)
+    x = _piece(x_ptr, at, inside, EVEN, False)
     second = tl.load(second_ptr + row) if BEYOND else 1.0
     y = _cast(RULE(x, tl.load(first_ptr + row), second, p), most, y_ptr)
     if EVEN:
         tl.store(y_ptr + at, y)
     else:
-        tl.store(y_ptr + at, y, mask=there)
+        tl.store(y_ptr + at, y, mask=inside)

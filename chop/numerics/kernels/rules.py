@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""How Triton rounds a number: one rule per kind of format, called by the kernels of `rounding.py`.
+"""Rounding rules for Triton: one per kind of format, called by the kernels of `rounding.py`.
 
 Widths are run-time arguments (always floats: Triton recompiles for special integers), so one
 compilation per rule and dtype serves all of them. Every step is exact or rounds once, as in the
@@ -16,7 +16,7 @@ import triton.language as tl
 FINITE: tl.constexpr = tl.constexpr(3.4028234663852886e38)
 EXPONENT: tl.constexpr = tl.constexpr(0x7F800000)
 SIGN: tl.constexpr = tl.constexpr(-0x80000000)
-ZERO_EXPONENT: tl.constexpr = tl.constexpr(-254)  # as floor_log2 of the eager formats
+ZERO_EXPONENT: tl.constexpr = tl.constexpr(-254)  # equals floor_log2 of the eager formats
 
 
 @triton.jit
@@ -36,27 +36,27 @@ def _signed(x, magnitude):
 
 @triton.jit
 def _at_most(a, limit):
-    """The smaller one; NaN stays."""
+    """The smaller value; NaN stays."""
     return tl.minimum(a, limit, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _clamp(x, low, high):
-    """By comparison, which keeps NaN and the sign of zero."""
+    """Clamp by comparison, which keeps NaN and the sign of zero."""
     x = tl.where(x < low, low, x)
     return tl.where(x > high, high, x)
 
 
 @triton.jit
 def _nearest(x):
-    """Whole number."""
+    """Round to an integer."""
     a = tl.abs(x)
     return _signed(x, tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a))
 
 
 @triton.jit
 def _floor_log2(a):
-    """Of a magnitude, subnormals too."""
+    """floor(log2) of a magnitude, including subnormals."""
     bits = _bits(a)
     lifted = (_bits(a * 16777216.0) >> 23) - 24
     exponent = tl.where(bits < 0x00800000, lifted, bits >> 23) - 127
@@ -65,7 +65,7 @@ def _floor_log2(a):
 
 @triton.jit
 def _exp2(exponent):
-    """Two to a whole exponent, which is held to those of float32."""
+    """Two to an integer exponent, clamped to those of float32."""
     exponent = tl.minimum(tl.maximum(exponent, -149), 127)
     subnormal = tl.full(exponent.shape, 1, tl.int32) << (tl.minimum(exponent, -126) + 149)
     return _float(tl.where(exponent < -126, subnormal, (exponent + 127) << 23))
@@ -73,25 +73,25 @@ def _exp2(exponent):
 
 @triton.jit
 def _power(exponent):
-    """Two to the exponent of a normal number."""
+    """Two to the exponent, for normal numbers."""
     return _float((exponent + 127) << 23)
 
 
 @triton.jit
 def _middle(largest):
-    """Its exponent, or the nearest one of which two to it and to its negative are normal."""
+    """The exponent, clamped so that two to it and to its negative are normal numbers."""
     return tl.minimum(tl.maximum(_floor_log2(largest), -126), 126)
 
 
 @triton.jit
 def _shift(exponent):
-    """By which power of two numbers of this exponent are moved to the middle of float32."""
+    """The power of two that moves numbers of this exponent to the middle of float32."""
     return tl.where(exponent >= 64, -64, tl.where(exponent < -32, 64, 0))
 
 
 @triton.jit
 def _to_fraction(a, lowest, fraction):
-    """A magnitude with `fraction` bits behind the leading one, all extremes allowed."""
+    """Round a magnitude to `fraction` bits after the leading one, including all extremes."""
     shift = tl.where(a >= 18446744073709551616.0, -64, tl.where(a < 2.3283064365386963e-10, 64, 0))
     moved = a * _float((127 + shift) << 23)
     floor = (tl.minimum(lowest + shift, 100) + 127) << 23
@@ -118,7 +118,7 @@ def integer_floor(x, scale, low, high, unscale, p4):
 
 @triton.jit
 def minifloat(x, reach, largest, beyond, lowest, fraction):
-    """Normal numbers only, and no overflow of c: the planner sees to that."""
+    """Normal numbers only, without overflow of c, which the planner guarantees."""
     a = _at_most(tl.abs(x), reach)
     floor = (tl.cast(lowest, tl.int32) + 127) << 23
     c = tl.maximum(_bits(a) & EXPONENT, floor) + ((23 - tl.cast(fraction, tl.int32)) << 23)
@@ -135,13 +135,13 @@ def minifloat_wide(x, reach, largest, beyond, lowest, fraction):
 
 @triton.jit
 def _signed_power(x, a, zero):
-    kept = (x != x) | ((x == 0) & (zero != 0))
-    return tl.where(kept, x, tl.where(x < 0, -a, a))
+    unchanged = (x != x) | ((x == 0) & (zero != 0))
+    return tl.where(unchanged, x, tl.where(x < 0, -a, a))
 
 
 @triton.jit
 def _nearest_power(a, carry):
-    """Of two, in log2; `carry` takes mantissas beyond the border into the next exponent."""
+    """Nearest power of two in log2; `carry` moves mantissas beyond the border to the next one."""
     small = a < 1.1754943508222875e-38
     bits = _bits(tl.where(small, a * 16777216.0, a)) + tl.cast(carry, tl.int32)
     power = _float(bits & EXPONENT)
@@ -167,16 +167,16 @@ def ternary(x, border, p1, p2, p3, p4):
 
 @triton.jit
 def residual(x, levels, total, p2, p3, p4):
-    """In parts of the smallest level, which are whole numbers, so that sums are exact."""
+    """In units of the smallest level, so that sums are exact integers."""
     rest = x * total
-    found = tl.zeros_like(x)
+    total_signs = tl.zeros_like(x)
     part = levels
     while part > 0:
         taken = tl.where(rest > 0, part, tl.where(rest < 0, -part, 0.0))
-        found += taken
+        total_signs += taken
         rest -= taken
         part -= 1
-    return tl.where(x == x, tl.div_rn(found, total), x)
+    return tl.where(x == x, tl.div_rn(total_signs, total), x)
 
 
 # --- blocks: rule(x, largest magnitude of the block, p0, p1, p2, p3, p4) --------------------------
@@ -184,7 +184,7 @@ def residual(x, levels, total, p2, p3, p4):
 
 @triton.jit
 def _to_step(x, step, exponent, highest, lowest):
-    """To the multiples of 2**step from -lowest to highest; 2**exponent bounds the numbers."""
+    """Round to multiples of 2**step from -lowest to highest; 2**exponent bounds the numbers."""
     shift = _shift(exponent)
     move = _float((127 + shift) << 23)
     unit = _float((step + shift + 127) << 23)
@@ -223,7 +223,7 @@ def mxint(x, largest, mantissa, highest, lowest, ocp, p4):
 
 @triton.jit
 def block_float(x, largest, full, low, high, reach, fraction):
-    """Minifloats whose highest power of two is that of the block; at most 64 exponents."""
+    """Minifloats that share the block's highest power of two; at most 64 exponents."""
     top = tl.minimum(
         tl.maximum(_floor_log2(largest), tl.cast(low, tl.int32)), tl.cast(high, tl.int32)
     )
@@ -257,10 +257,10 @@ def block_log(x, largest, top, most, carry, zero, p4):
 
 @triton.jit
 def _divided(a, b):
-    """a / b, rounded once, as tests/numerics/test_division.py shows; b is that of many numbers.
+    """a / b rounded once, as tests/numerics/test_division.py shows; b is shared by many numbers.
 
     For 0 <= a <= b and 2**-23 <= b < 4. Below 2**-26 the last bits may differ. A reciprocal in two
-    parts takes one of the two floats next to the quotient; what this leaves of `a` is exact, and
+    parts gives one of the two floats next to the quotient; the remainder of `a` is exact and
     corrects it (Markstein 1990).
     """
     inverse = tl.div_rn(tl.full(b.shape, 1.0, tl.float32), b)
@@ -271,7 +271,7 @@ def _divided(a, b):
 
 @triton.jit
 def scale_integer(x, largest, full, low, high, inverse, rest):
-    """As parts of the largest; `inverse` and `rest` are 1 / full."""
+    """Round in units of the largest magnitude; `inverse` and `rest` are 1 / full."""
     divisor = tl.where(largest > 0, largest, 1.0)
     move = _power(-_middle(divisor))
     divisor *= move
@@ -285,19 +285,19 @@ def scale_integer(x, largest, full, low, high, inverse, rest):
 
 @triton.jit
 def _magnitudes(x):
-    """What counts: no NaN, and infinity as the largest number."""
+    """Magnitudes, with NaN as zero and infinity as the largest number."""
     return tl.where(x == x, tl.minimum(tl.abs(x), FINITE), 0.0)
 
 
 @triton.jit
 def _parts(a, largest, lift):
-    """Magnitudes as whole numbers of small parts, whose sum does not depend on the order."""
+    """Magnitudes as integers in small units, so that sums do not depend on the order."""
     return (a * _power(-_middle(largest)) * lift).to(tl.int64)
 
 
 @triton.jit
 def _mean(total, count, largest, unlift):
-    """As `mean_of` in chop/numerics/means.py."""
+    """Same as `mean_of` in chop/numerics/means.py."""
     mean = tl.cast(total, tl.float64) / tl.cast(count, tl.float64)
     return (mean * unlift * _power(_middle(largest))).to(tl.float32)
 

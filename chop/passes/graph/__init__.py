@@ -1,4 +1,4 @@
-"""The public list of graph passes. A new pass has its own file, and a line here."""
+"""The public list of graph passes; a new pass adds one file and one line here."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ INTERFACE_PASSES: list[str]
 
 
 def __getattr__(name: str) -> Any:
-    """ANALYSIS_PASSES, TRANSFORM_PASSES, INTERFACE_PASSES: short names, yours included."""
+    """Names of ANALYSIS_PASSES, TRANSFORM_PASSES or INTERFACE_PASSES, yours included."""
     kind = name.removesuffix("_PASSES").lower()
     if name.endswith("_PASSES") and kind in ("analysis", "transform", "interface"):
         return [short for short, registered in PASSES.items() if registered.kind == kind]

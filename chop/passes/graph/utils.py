@@ -1,4 +1,4 @@
-"""Helpers for people who write passes, in notebooks and here."""
+"""Helpers for writing passes, in notebooks and here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_func(node: fx.Node, my_func: Any) -> bool:
 
 
 def isinstance_but_not_subclass(my_obj: object, my_class: type) -> bool:
-    """Whether `my_obj` is of just this class.
+    """Return whether `my_obj` is of exactly this class.
 
     >>> isinstance_but_not_subclass(nn.Hardtanh(), nn.Hardtanh)
     True
@@ -60,7 +60,7 @@ def isinstance_but_not_subclass(my_obj: object, my_class: type) -> bool:
 
 
 def match_a_pattern(name: str, patterns: Iterable[str]) -> str | None:
-    """The first of `patterns` that matches the whole of `name`.
+    """Return the first of `patterns` that matches the whole of `name`.
 
     >>> match_a_pattern("layer_12_fc", [r"head", r"layer_\\d+_fc"])
     'layer_\\\\d+_fc'
@@ -69,12 +69,12 @@ def match_a_pattern(name: str, patterns: Iterable[str]) -> str | None:
 
 
 def get_module_by_name(model: nn.Module, request_name: str) -> nn.Module | None:
-    """The module of that dotted name, None if there is none."""
+    """The module of that dotted name, or None."""
     return get_module_by_target(model, request_name)
 
 
 def get_module_by_target(model: nn.Module, target: str) -> nn.Module | None:
-    """The module that a call_module node with this target calls, None if there is none."""
+    """The module that a call_module node with this target calls, or None."""
     try:
         return model.get_submodule(target)
     except AttributeError:
@@ -91,7 +91,7 @@ def get_node_by_name(graph: fx.Graph, request_name: str) -> fx.Node:
 
 
 def vf(string: str) -> str:
-    """A name as Verilog spells it.
+    """Convert a name to a Verilog identifier.
 
     >>> vf("seq_blocks.2 weight")
     'seq_blocks_2_weight'
@@ -100,7 +100,7 @@ def vf(string: str) -> str:
 
 
 def v2p(string: str) -> str:
-    """A Verilog name as the name of a parameter.
+    """Convert a Verilog name to the name of a parameter.
 
     >>> v2p("data_in_0")
     'DATA_IN_0'
@@ -109,7 +109,7 @@ def v2p(string: str) -> str:
 
 
 def get_input_index(node: fx.Node, next_node: fx.Node) -> int:
-    """Which input of `next_node` the node `node` is."""
+    """Return the position of `node` among the inputs of `next_node`."""
     if node not in next_node.all_input_nodes:
         raise ValueError(
             f"{node.name!r} is not an input of {next_node.name!r}; "
@@ -148,7 +148,7 @@ def get_node_actual_target(node: fx.Node) -> Any:
 
 
 def get_similar_node_actual_target(graph: MaseGraph | None, node: fx.Node) -> Any:
-    """The actual target of the node of the same name in another graph, None without one."""
+    """The actual target of the node of the same name in another graph; None without a graph."""
     if graph is None:
         return None
     return get_node_actual_target(get_node_by_name(graph.fx_graph, node.name))
@@ -165,7 +165,7 @@ def deepcopy_mase_graph(mase_graph: MaseGraph) -> MaseGraph:
 
 
 def init_project(project_dir: str | Path) -> None:
-    """Make the folders that hardware projects consist of."""
+    """Create the directories of a hardware project."""
     for folder in ("software", "hardware/rtl", "hardware/sim", "hardware/test/mase_top_tb"):
         (Path(project_dir) / folder).mkdir(parents=True, exist_ok=True)
     (Path(project_dir) / "hardware" / "hls").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where the labs import module analyses from."""
+"""The labs' import path of module analyses."""
 
 from chop.passes.module.calculate_avg_bits import calculate_avg_bits_module_analysis_pass
 from chop.passes.module.report_trainable_parameters import (

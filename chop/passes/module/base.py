@@ -1,4 +1,4 @@
-"""Passes on an nn.Module that was never traced: `(module, pass_args) -> (module, info)`."""
+"""Passes on an untraced nn.Module: `(module, pass_args) -> (module, info)`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PASSES: Registry[ModulePass] = Registry("module pass", package="chop.passes.modu
 
 
 class ModulePass(GraphPass):
-    """A registered pass on modules; it may return another module, as the root may be replaced."""
+    """A registered pass on modules; it returns a module, as the root may be replaced."""
 
     subject = "module"
 

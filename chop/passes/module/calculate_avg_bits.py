@@ -21,7 +21,7 @@ def calculate_avg_bits_module_analysis_pass(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Average bits per weight of linear and convolutional layers.
 
-    Layers in float, and those that are bypassed, count with the bits of their dtype;
+    Layers in float, and bypassed ones, count with the bits of their dtype;
     `quantized_only` leaves them out.
     """
     bits = count = 0.0

@@ -1,4 +1,4 @@
-"""Quantize the layers of a model that was never traced."""
+"""Quantise the layers of an untraced model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def quantize_module_transform_pass(
     default: Mapping[str, Any] | None = None,
     **per_key: Any,
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Put layers into number formats, chosen by op, by dotted name or by expression on names.
+    """Quantise layers to number formats, chosen by op, by dotted name or by expression on names.
 
     The options are those of the graph pass `quantize`. Only modules are seen: functions inside
     forward() stay as they are.
@@ -47,21 +47,21 @@ def quantize_module_transform_pass(
     rest = node_config("default", default) if default is not None else None
     layers = _layers(module)
     _check_keys(by, configs, layers)
-    made: dict[int, tuple[str, dict[str, Any] | None, nn.Module | None]] = {}
+    done: dict[int, tuple[str, dict[str, Any] | None, nn.Module | None]] = {}
     for name, layer in layers.items():
         key = _key(by, configs, name, layer)
         config = configs[key] if key is not None else rest
         if config is not None and config["name"] is None:
             config = None
-        if id(layer) not in made:  # a layer under two names is quantized once
-            made[id(layer)] = name, config, _made(name, layer, config)
-        first, theirs, _ = made[id(layer)]
+        if id(layer) not in done:  # a layer under two names is quantized once
+            done[id(layer)] = name, config, _quantized_layer(name, layer, config)
+        first, theirs, _ = done[id(layer)]
         if theirs != config:
             raise PassArgsError(
                 f"module pass 'quantize': {first!r} and {name!r} are the same layer; "
                 f"give them the same config"
             )
-    changed = {name: new for name, m in layers.items() if (new := made[id(m)][2]) is not None}
+    changed = {name: new for name, m in layers.items() if (new := done[id(m)][2]) is not None}
     for name, new in changed.items():
         if name:
             deepsetattr(module, name, new)
@@ -80,7 +80,7 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
-    """The layers that can be quantized; attention reads the weights of its own and calls none."""
+    """The layers that can be quantized; those of attention are not, as it bypasses them."""
     read = {
         id(part)
         for attention in module.modules()
@@ -95,17 +95,19 @@ def _layers(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _forbid_fast_paths(module: nn.Module) -> None:
-    """Torch's fused encoder, too, would read the weights of its layers and call none of them."""
+    """Disable torch's fused encoder, which bypasses the forward of its layers too."""
     for parent in module.modules():
         if not any(isinstance(part, Quantized) for part in parent.modules()):
             continue
         if isinstance(parent, nn.TransformerEncoderLayer):
-            parent.activation_relu_or_gelu = 0  # says that its activation has no fused form
+            parent.activation_relu_or_gelu = 0  # marks its activation as one without a fused form
         elif isinstance(parent, nn.TransformerEncoder):
             parent.use_nested_tensor = False
 
 
-def _made(name: str, layer: nn.Module, config: dict[str, Any] | None) -> nn.Module | None:
+def _quantized_layer(
+    name: str, layer: nn.Module, config: dict[str, Any] | None
+) -> nn.Module | None:
     if config is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How many parameters of a model are trained."""
+"""Count the trainable parameters of a model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ logger = logging.getLogger(__name__)
 def report_trainable_parameters_analysis_pass(
     module: nn.Module, *, depth: Annotated[int, Ge(1)] = 2
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Log how many parameters each submodule trains, `depth` names deep, and the whole model.
+    """Log the number of trainable parameters of each submodule, `depth` names deep, and in total.
 
-    A submodule counts with all that is in it; the total counts each parameter once, however many
-    submodules share it.
+    A submodule counts with all its submodules; the total counts each shared parameter once.
     """
     counts = {
         name: _trained(part)

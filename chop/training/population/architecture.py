@@ -303,7 +303,7 @@ def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
                 f"{name} rounds {operand} stochastically, which would draw other "
                 f"random numbers in a population"
             )
-        if not (fmt._rounds_as_all_do() or isinstance(fmt, Float)):
+        if not (fmt._uses_common_rounding() or isinstance(fmt, Float)):
             raise Unfit(f"{name} rounds {operand} with {fmt.name}, which has its own method")
 
 

@@ -191,8 +191,8 @@ class TestWhatItTakes:
             (F.relu, r"not function <function relu.*>; build a model first"),
             ("resnet18", r"not the name 'resnet18'; build the model first"),
             (nn.Linear, r"not the class Linear; call it: Linear\(…\)"),
-            (nn.Module(), r"with a forward\(\); the class Module defines none, write one"),
-            (nn.ModuleList(), r"with a forward\(\); the class ModuleList defines none, write one"),
+            (nn.Module(), r"with a forward\(\); the class Module has none; write one"),
+            (nn.ModuleList(), r"with a forward\(\); the class ModuleList has none; write one"),
         ],
     )
     def test_anything_but_a_module_with_a_forward_is_refused(self, model, message):
@@ -572,9 +572,9 @@ def test_a_graph_keeps_neither_the_model_nor_itself_alive():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda m: MaseGraph(m, cf_args=["x"]), "cf_args is a dict, not list"),
-        (lambda m: MaseGraph(m, custom_ops=[nn.Linear]), "custom_ops is a dict, not list"),
-        (lambda m: MaseGraph(MaseGraph(m)), "this is a MaseGraph already"),
+        (lambda m: MaseGraph(m, cf_args=["x"]), "cf_args must be a dict, not list"),
+        (lambda m: MaseGraph(m, custom_ops=[nn.Linear]), "custom_ops must be a dict, not list"),
+        (lambda m: MaseGraph(MaseGraph(m)), "this is already a MaseGraph"),
         (lambda m: MaseGraph(nn.DataParallel(m)), "give model.module"),
         (lambda m: MaseGraph(m).draw("net.png"), "draw writes SVG: name the file net.svg"),
         (lambda m: MaseGraph(m).draw(Path("folder.svg")), "is a directory; give a file in it"),

@@ -327,7 +327,7 @@ def test_a_part_of_another_kind_is_refused(saved):
 
 
 def test_foreign_and_newer_folders_are_refused(saved, tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="there is no directory"):
         MaseGraph.from_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="is not a saved graph"):
         MaseGraph.from_checkpoint(tmp_path)

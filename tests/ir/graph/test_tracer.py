@@ -185,7 +185,7 @@ class TestRefusals:
             MaseGraph(Calls(lambda m, x: m.absent(x)))
         text = str(caught.value)
         assert "m.absent(x)" in text
-        assert "AttributeError: 'Calls' object has no attribute 'absent'; mend forward()" in text
+        assert "AttributeError: 'Calls' object has no attribute 'absent'; fix forward()" in text
         assert "cf_args" not in text
 
     @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_an_error_that_the_user_raises_is_shown_as_it_is():
         def forward(self, x):
             raise ValueError("not today")
 
-    with pytest.raises(TraceError, match="ValueError: not today; mend forward"):
+    with pytest.raises(TraceError, match="ValueError: not today; fix forward"):
         MaseGraph(Refuses())
 
 

@@ -68,8 +68,8 @@ class _Corner(Vouched):
     def _key(self, name: str) -> tuple[Any, ...]:
         return self._place, name, self.layer.formats.get(name)
 
-    def vouches(self, name: str) -> bool:
-        return not self._shelf.trained and super().vouches(name)
+    def tracks(self, name: str) -> bool:
+        return not self._shelf.trained and super().tracks(name)
 
     def unchanged(self, name: str) -> Kept | None:
         found, parameter = self._shelf.get(self._key(name)), self.layer._parameters[name]
@@ -82,7 +82,7 @@ class _Corner(Vouched):
         return default if found is None else found.kept
 
     def __setitem__(self, name: str, kept: Kept) -> None:
-        seen = Seen.of(self.layer, name) if super().vouches(name) else None
+        seen = Seen.of(self.layer, name) if super().tracks(name) else None
         version = 0 if seen is None else seen.parameter._version
         self._shelf.put(self._key(name), _Counted(kept, seen, version))
 

@@ -1,4 +1,4 @@
-"""Quantized layers, under the paths of newer scripts; their home is with the quantise pass."""
+"""Quantized layers, at the import path of newer scripts; they are defined by the quantize pass."""
 
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     LAYERS,

@@ -1,4 +1,4 @@
-"""LinearInteger and its siblings, under the path of newer scripts."""
+"""LinearInteger and its siblings, at the import path of newer scripts."""
 
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import (
     __getattr__ as __getattr__,

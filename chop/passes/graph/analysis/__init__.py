@@ -1,4 +1,4 @@
-"""Passes that look at a graph and leave it as it is."""
+"""Passes that read a graph and leave it unchanged."""
 
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,

@@ -1,4 +1,4 @@
-"""Which hooks hang on the layers of a graph."""
+"""List the hooks that are registered on the layers of a graph."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from chop.passes.base import graph_pass
 @graph_pass("hook_inspection", "analysis")
 def hook_inspection_analysis_pass(graph: MaseGraph) -> dict[str, tuple[int, Any]]:
     """Forward hooks and pre-hooks of convolutions and linear layers: target_id -> (id, hook)."""
-    found: dict[str, tuple[int, Any]] = {}
+    hooks: dict[str, tuple[int, Any]] = {}
     for target in dict.fromkeys(str(n.target) for n in graph.nodes if n.op == "call_module"):
         module = graph.modules[target]
         if not isinstance(module, nn.Linear | _ConvNd):
             continue
         for hook_id, hook in (*module._forward_pre_hooks.items(), *module._forward_hooks.items()):
-            found[f"{target}_{hook_id}"] = (hook_id, hook)
-    return found
+            hooks[f"{target}_{hook_id}"] = (hook_id, hook)
+    return hooks

@@ -1,4 +1,4 @@
-"""Small questions about fx graphs, where scripts import them from."""
+"""Helpers for fx graphs, at the path where scripts import them from."""
 
 from chop.ir.ops import is_seq_blocks_parameter, is_tensor_constant
 from chop.passes.graph.describe.nodes import (

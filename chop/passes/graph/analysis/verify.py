@@ -1,4 +1,4 @@
-"""Does the metadata tell the truth about the graph?"""
+"""Check that the metadata agrees with the graph."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class MetadataError(ValueError):
 
 @graph_pass("verify_metadata", "analysis")
 def verify_metadata_analysis_pass(graph: MaseGraph, *, strict: bool = False) -> Problems:
-    """Check all parts of the metadata that are there: node name -> what is wrong with it.
+    """Check all parts of the metadata that exist; returns node name -> list of problems.
 
-    An empty dict means that all is well; `strict = True` raises instead of returning problems.
+    An empty dict means that there are no problems; `strict = True` raises an error instead.
     """
     return _verify(graph, strict, _common, _software, _hardware, _unique_verilog_names(graph))
 
@@ -43,7 +43,7 @@ def verify_common_metadata_analysis_pass(graph: MaseGraph, *, strict: bool = Fal
 
 @graph_pass("verify_software_metadata", "analysis", needs=("software",))
 def verify_software_metadata_analysis_pass(graph: MaseGraph, *, strict: bool = False) -> Problems:
-    """Check that statistics stand beside tensors that exist."""
+    """Check that every entry of the statistics belongs to an existing tensor."""
     return _verify(graph, strict, _software)
 
 
@@ -54,8 +54,8 @@ def verify_hardware_metadata_analysis_pass(graph: MaseGraph, *, strict: bool = F
 
 
 def _verify(graph: MaseGraph, strict: bool, *checks: Check) -> Problems:
-    found = {node.name: [p for check in checks for p in check(node)] for node in graph.nodes}
-    problems = {name: texts for name, texts in found.items() if texts}
+    by_node = {node.name: [p for check in checks for p in check(node)] for node in graph.nodes}
+    problems = {name: texts for name, texts in by_node.items() if texts}
     if problems and strict:
         name, texts = next(iter(problems.items()))
         more = f" (and {len(problems) - 1} more nodes)" if len(problems) > 1 else ""
@@ -78,7 +78,7 @@ def _common(node: fx.Node) -> Iterator[str]:
         try:
             fetch_attr(meta.model, str(node.target))
         except RuntimeError as error:
-            yield f"{node.op} of what is not there: {error}"
+            yield f"{node.op} target does not exist: {error}"
             return
     yield from _op(node, meta)
     yield from _edges(node, meta)
@@ -93,13 +93,13 @@ def _common(node: fx.Node) -> Iterator[str]:
 def _op(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
     mase_type, mase_op = meta.common.mase_type, meta.common.mase_op
     if mase_type not in MASE_TYPES:
-        yield f"mase_type {mase_type!r} is none of {', '.join(MASE_TYPES)}"
-    found = identify(node, meta.module)
+        yield f"mase_type {mase_type!r} is not one of {', '.join(MASE_TYPES)}"
+    op = identify(node, meta.module)
     patched = mase_type == "patched_func" and (
-        found.name.startswith("user_defined") or isinstance(meta.module, _patched_layers(meta))
+        op.name.startswith("user_defined") or isinstance(meta.module, _patched_layers(meta))
     )
-    if not patched and (mase_op, mase_type) != (found.name, found.mase_type):
-        yield f"is noted as {mase_type}/{mase_op}, but it is {found.mase_type}/{found.name}"
+    if not patched and (mase_op, mase_type) != (op.name, op.mase_type):
+        yield f"is recorded as {mase_type}/{mase_op}, but it is {op.mase_type}/{op.name}"
 
 
 def _patched_layers(meta: MaseMetadata) -> tuple[type, ...]:
@@ -107,7 +107,7 @@ def _patched_layers(meta: MaseMetadata) -> tuple[type, ...]:
 
 
 def _known(source: fx.Node) -> Any:
-    """What a node gives, as its own metadata has it; tensors know who gave them."""
+    """The result of a node as its metadata records it; each tensor knows its source node."""
     if not has_metadata(source, "common"):
         return None
     results = mase(source).common.get("results", Operands())
@@ -117,49 +117,49 @@ def _known(source: fx.Node) -> Any:
 
 
 def _edges(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
-    """Each tensor that a node takes is noted as its producer gives it, and none besides."""
+    """Check that each tensor that a node takes is recorded as its producer records it."""
     args, kwargs = fx.node.map_arg(node.args, _known), fx.node.map_arg(node.kwargs, _known)
     if node.op == "output":
-        given = {f"data_out_{i}": leaf for i, leaf in enumerate(flatten(args[0]))}
-        yield from _differences(meta.common.results, Operands(given))
+        actual = {f"data_out_{i}": leaf for i, leaf in enumerate(flatten(args[0]))}
+        yield from _differences(meta.common.results, Operands(actual))
     if node.op in ("call_module", "call_function", "call_method"):
-        given = bind_operands(node, identify(node, meta.module), meta.module, args, kwargs)
-        own = dict(meta.module.named_parameters()) if meta.module is not None else {}
-        noted = {name: arg for name, arg in meta.common.args.items() if name not in own}
-        yield from _differences(Operands(noted), Operands(given))
-        for name in noted.keys() & given.keys():
-            if _differ(noted[name], given[name]):
-                yield f"takes {name!r} = {given[name]!r}, but {noted[name]!r} is noted"
+        actual = bind_operands(node, identify(node, meta.module), meta.module, args, kwargs)
+        parameters = dict(meta.module.named_parameters()) if meta.module is not None else {}
+        recorded = {name: arg for name, arg in meta.common.args.items() if name not in parameters}
+        yield from _differences(Operands(recorded), Operands(actual))
+        for name in recorded.keys() & actual.keys():
+            if _differ(recorded[name], actual[name]):
+                yield f"takes {name!r} = {actual[name]!r}, but {recorded[name]!r} is recorded"
 
 
 def _differences(noting: Operands, giving: Operands) -> Iterator[str]:
-    noted, given = dict(noting.tensors()), dict(giving.tensors())
-    for name in noted.keys() - given.keys():
-        yield f"does not take the tensor {name!r} that is noted"
-    for name, produced in given.items():
-        if name not in noted:
-            yield f"takes a tensor {name!r} that is not noted"
+    recorded, actual = dict(noting.tensors()), dict(giving.tensors())
+    for name in recorded.keys() - actual.keys():
+        yield f"does not take the tensor {name!r} that is recorded"
+    for name, produced in actual.items():
+        if name not in recorded:
+            yield f"takes a tensor {name!r} that is not recorded"
             continue
         for key in ("shape", "torch_dtype"):
-            ours, theirs, whose = noted[name].get(key), produced.get(key), produced["given_by"]
+            ours, theirs, source = recorded[name].get(key), produced.get(key), produced["given_by"]
             if ours != theirs:
-                yield f"takes {name!r} with {key} {ours}, but {whose!r} gives {theirs}"
+                yield f"takes {name!r} with {key} {ours}, but {source!r} gives {theirs}"
 
 
-def _differ(noted: Any, given: Any) -> bool:
-    """Whether two plain values are not the same; a list may stand for a tuple."""
-    if isinstance(noted, TensorMeta) or isinstance(given, TensorMeta):
+def _differ(recorded: Any, actual: Any) -> bool:
+    """Whether two plain values differ; a list equals a tuple with the same items."""
+    if isinstance(recorded, TensorMeta) or isinstance(actual, TensorMeta):
         return False
-    if isinstance(noted, list | tuple) and isinstance(given, list | tuple):
-        return len(noted) != len(given) or any(map(_differ, noted, given))
+    if isinstance(recorded, list | tuple) and isinstance(actual, list | tuple):
+        return len(recorded) != len(actual) or any(map(_differ, recorded, actual))
     try:
-        return bool(noted != given)
+        return bool(recorded != actual)
     except (TypeError, ValueError, RuntimeError):  # some values cannot be compared
         return False
 
 
 def _owned(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
-    """The parameters of a module and the attribute of a get_attr are noted with their shapes."""
+    """Check the recorded shapes of a module's parameters or of a get_attr's attribute."""
     if meta.module is not None:
         for name, parameter in meta.module.named_parameters():
             yield from _shape(f"parameter {name!r}", parameter, meta.common.args.get(name))
@@ -170,10 +170,10 @@ def _owned(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
         )
 
 
-def _shape(what: str, tensor: Any, noted: Any) -> Iterator[str]:
-    shape = noted.get("shape") if isinstance(noted, TensorMeta) else None
+def _shape(what: str, tensor: Any, recorded: Any) -> Iterator[str]:
+    shape = recorded.get("shape") if isinstance(recorded, TensorMeta) else None
     if isinstance(tensor, Tensor) and shape != list(tensor.shape):
-        yield f"{what} has shape {list(tensor.shape)}, but {shape} is noted"
+        yield f"{what} has shape {list(tensor.shape)}, but {shape} is recorded"
 
 
 def _format(what: str, tensor: TensorMeta) -> Iterator[str]:
@@ -195,22 +195,22 @@ def _software(node: fx.Node) -> Iterator[str]:
     meta = mase(node)
     for part in ("args", "results"):
         operands: Operands = meta.common.get(part, Operands())
-        noted = meta.software.get(part, {})
-        for name, entry in noted.items():
+        recorded = meta.software.get(part, {})
+        for name, entry in recorded.items():
             if "stat" not in entry:
                 yield f"software {part} {name!r} has no stat"
         if node.op == "output":
             continue  # its common arguments are empty
         for name, _ in operands.tensors():
-            if name not in noted:
+            if name not in recorded:
                 yield f"software {part} lacks {name!r}"
-        for name in noted.keys() - operands.keys() - _buffer_names(node):
+        for name in recorded.keys() - operands.keys() - _buffer_names(node):
             yield f"software {part} has {name!r}, which the node does not have"
 
 
 def _buffer_names(node: fx.Node) -> set[str]:
     target = str(node.target) if node.op == "call_module" else ""
-    module = get_module_by_target(mase(node).model, target)  # None if it is not there any more
+    module = get_module_by_target(mase(node).model, target)  # None if the module no longer exists
     return {name for name, _ in module.named_buffers()} if target and module else set()
 
 
@@ -219,24 +219,24 @@ def _hardware(node: fx.Node) -> Iterator[str]:
         return
     hardware = mase(node).hardware
     if "is_implicit" not in hardware:
-        yield "hardware does not say whether the node is implicit"
+        yield "hardware metadata has no is_implicit"
     if hardware.get("is_implicit") or "toolchain" not in hardware:
         return
     if hardware.toolchain not in MaseMetadata.known_toolchain:
         known = ", ".join(MaseMetadata.known_toolchain)
-        yield f"toolchain {hardware.toolchain!r} is none of {known}"
+        yield f"toolchain {hardware.toolchain!r} is not one of {known}"
     for name, port in hardware.get("interface", {}).items():
         storage = port.get("storage", "BRAM")
         if storage not in MaseMetadata.known_storage:
-            yield f"storage {storage!r} of {name!r} is none of {MaseMetadata.known_storage}"
+            yield f"storage {storage!r} of {name!r} is not one of {MaseMetadata.known_storage}"
     params = hardware.get("verilog_param", {})
     common = mase(node).common
     if "parallelism" in hardware and "args" in common and "results" in common:
         expected = dict(verilog_params(common, hardware.parallelism))
         for name in expected.keys() | params.keys():
             if params.get(name) != expected.get(name):
-                noted, right = params.get(name), expected.get(name)
-                yield f"verilog_param {name} = {noted}, but common metadata says {right}"
+                recorded, correct = params.get(name), expected.get(name)
+                yield f"verilog_param {name} = {recorded}, but common metadata says {correct}"
 
 
 def _unique_verilog_names(graph: MaseGraph) -> Check:

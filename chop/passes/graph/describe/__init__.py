@@ -1,1 +1,1 @@
-"""What nodes of a graph are, take and give: shared by analyses and transforms, below both."""
+"""Metadata of nodes (op, inputs, results), shared by analyses and transforms and below both."""

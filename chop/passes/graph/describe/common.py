@@ -1,4 +1,4 @@
-"""Run the model once and note what every node is, takes and gives."""
+"""Run the model once and record the op, arguments and results of every node."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from chop.passes.graph.describe.nodes import first_computing, last_computing, ou
 
 logger = logging.getLogger(__name__)
 
-# multiplications that take less time than to run without computing, which loads torch's compiler
+# below this many multiplications, computing is faster than the meta device, which loads a compiler
 LITTLE_WORK = 10**8
 
 
 def describe(
     graph: MaseGraph, dummy_in: Mapping[str, Any], keep_values: bool, on_meta: bool = False
 ) -> None:
-    """Note op, arguments and results of each node from one run, and the formats of quantized ones.
+    """Record op, arguments and results of each node from one run, and formats of quantized nodes.
 
     `dummy_in`, `keep_values` and `on_meta` are the options of the pass `add_common_metadata`.
     """
     inputs = input_values(graph, dummy_in, "dummy_in")
     run = _Annotate(graph, keep_values, on_meta)
     try:
-        run.run_untouched(inputs)
+        run.run_unchanged(inputs)
     except RunError as error:
         raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
     for node, common in run.found.items():
@@ -47,15 +47,15 @@ def describe(
 
 
 class _Snapshots:
-    """Clones of tensors, one for each state that a tensor was seen in."""
+    """Clones of tensors, one per state in which a tensor was seen."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
     def of(self, x: Tensor) -> Tensor:
         version = None if x.is_inference() else x._version  # inference tensors do not count changes
-        source, seen, clone = self._seen.get(id(x), (None, None, None))
-        if source is not None and source() is x and seen == version and clone is not None:
+        source, seen_version, clone = self._seen.get(id(x), (None, None, None))
+        if source is not None and source() is x and seen_version == version and clone is not None:
             return clone
         clone = x.detach().clone()
         if version is not None:
@@ -64,14 +64,14 @@ class _Snapshots:
 
 
 def described_parameter(p: Tensor, keep: Callable[[Tensor], Tensor] | None) -> dict[str, Any]:
-    """What is noted about a parameter of a module; `keep(p)` is stored as its value."""
+    """Return the metadata of a module's parameter; `keep(p)` is stored as its value."""
     meta = described(p, keep)
     keys = ("type", "precision", "shape", "from", "value")
     return {key: meta.get(key) for key in keys if key != "value" or keep}
 
 
 class _Annotate(GraphRunner):
-    """Runs the graph node by node and writes down what it sees, before in-place ops change it."""
+    """Runs the graph node by node and records arguments before in-place ops change them."""
 
     def __init__(self, graph: MaseGraph, keep_values: bool, on_meta: bool) -> None:
         super().__init__(graph.model, on_meta)
@@ -129,10 +129,10 @@ class _Annotate(GraphRunner):
 
 
 def describe_again(graph: MaseGraph) -> None:
-    """Describe a graph again after shapes changed inside it, on inputs like those of before.
+    """Describe a graph again after shapes changed inside it, on inputs like the previous ones.
 
-    Without kept values a large network is described on the meta device, where nothing is computed,
-    unless one of its layers cannot run on it.
+    Without stored values a large network is described on the meta device, which computes nothing,
+    unless one of its layers cannot run there.
     """
     inputs: dict[str, Any] = {}
     values_kept = False
@@ -146,7 +146,7 @@ def describe_again(graph: MaseGraph) -> None:
         else:
             zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
             inputs[input_name(node)] = zeros
-    # no weight is used more often than there are numbers that come in
+    # a weight is used at most once per input element
     work = sum(p.numel() for p in parameters) * sum(
         x.numel() for x in inputs.values() if isinstance(x, Tensor)
     )
@@ -154,20 +154,20 @@ def describe_again(graph: MaseGraph) -> None:
         try:
             describe(graph, inputs, keep_values=False, on_meta=True)
         except PassArgsError:
-            logger.debug("a layer cannot run on the meta device; computing instead")
+            logger.debug("a layer cannot run on the meta device; running on real tensors instead")
         else:
             return
     describe(graph, inputs, keep_values=values_kept)
 
 
 def _knows_its_device(graph: MaseGraph) -> bool:
-    """Whether a node gives a device, which would be another if nothing was computed."""
+    """Whether a node returns a device, which would be "meta" if nothing was computed."""
     results = (mase(node).common.results["data_out_0"] for node in graph.nodes)
     return any(result.get("type") is torch.device for result in results)
 
 
 def annotate_graph(graph: MaseGraph) -> None:
-    """The graph's own inputs and results, and the nodes that first and last compute."""
+    """Record the graph's inputs and results, and the first and last nodes that compute."""
     common = graph.meta["mase"].common
     common.nodes_in, common.nodes_out = first_computing(graph), last_computing(graph)
     for node in outer_nodes(graph):

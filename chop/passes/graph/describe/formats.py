@@ -1,4 +1,4 @@
-"""In which number formats a node computes."""
+"""The number formats in which a node computes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def node_formats(node: fx.Node) -> dict[str, NumberFormat]:
 
 
 def note_formats(node: fx.Node) -> None:
-    """Write into the metadata in which formats a node takes and gives its tensors."""
+    """Write into the metadata the formats in which a node takes and returns its tensors."""
     common, formats = mase(node).common, node_formats(node)
     operands = operands_of(node)
     for name, tensor in common.args.tensors():
@@ -61,14 +61,14 @@ def note_formats(node: fx.Node) -> None:
 def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dict[str, str | None]:
     """Names of arguments in the metadata -> operands of the config.
 
-    `function` is what a float function will be replaced by.
+    `function` is the replacement of a float function.
     """
     function = node.target if isinstance(node.target, FormattedFunction) else function
     if function is None:
         return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
     number = itertools.count()
-    given = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
-    tensors = [name for name, value in given if isinstance(value, fx.Node) and _is_tensor(value)]
+    arguments = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
+    tensors = [name for name, arg in arguments if isinstance(arg, fx.Node) and _is_tensor(arg)]
     return {
         name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
         for name in tensors
@@ -80,17 +80,17 @@ def _is_tensor(node: fx.Node) -> bool:
 
 
 def dtype_of(node: fx.Node, name: str) -> torch.dtype:
-    """In what torch stores an argument; the metadata of a parameter does not say."""
+    """The dtype in which torch stores an argument; the metadata of a parameter lacks it."""
     tensor = mase(node).common.args.tensor(name)
     module = mase(node).module
     if "torch_dtype" in tensor or module is None:
         return tensor.torch_dtype
-    parameter: torch.Tensor = deepgetattr(module, name)  # of a masked layer, not a parameter itself
+    parameter: torch.Tensor = deepgetattr(module, name)  # in a masked layer it is not a parameter
     return parameter.dtype
 
 
 def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat | None:
-    """That of `data_out`; else the grid on which results lie anyway, as those of relu do."""
+    """The format of `data_out`, or the input's grid if results stay on it, as those of relu do."""
     if op != "relu" or "data_out" in formats:
         return formats.get("data_out")
     grid = formats.get("data_in")

@@ -34,7 +34,7 @@ def hardware_of(graph: MaseGraph, node: fx.Node, parallelism: Sequence[int]) -> 
 
 
 def _interface(common: CommonMeta) -> dict[str, Any]:
-    """Parameters lie in memory beside the module; data comes through its ports."""
+    """The interface of each argument: parameters are stored beside the module, data uses ports."""
     return {
         name: {"storage": "BRAM", "transpose": False} if isinstance(arg, TensorMeta) else {}
         for name, arg in common.args.items()
@@ -57,7 +57,7 @@ def _component(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
 
 
 def _custom(graph: MaseGraph, node: fx.Node) -> Mapping[str, Any]:
-    """What `custom_ops` says about this node's module class or function."""
+    """The entry of `custom_ops` for this node's module class or function."""
     ops = getattr(graph.model, "custom_ops", {"modules": {}, "functions": {}})
     if node.op == "call_function":
         return ops["functions"].get(node.target) or {}
@@ -68,7 +68,7 @@ def _custom(graph: MaseGraph, node: fx.Node) -> Mapping[str, Any]:
 def verilog_params(
     common: CommonMeta, parallelism: Sequence[int]
 ) -> Iterator[tuple[str, int | float | str]]:
-    """Precision, size and parallelism of every tensor, and all plain arguments."""
+    """Yield the precision, size and parallelism of every tensor, and all plain arguments."""
     for name, arg in (*common.args.items(), *common.results.items()):
         prefix = name.upper().replace(".", "_")
         if isinstance(arg, TensorMeta) and "precision" in arg:
@@ -85,7 +85,7 @@ def _tensor_params(
     for i, number in enumerate(tensor.precision):
         yield f"{prefix}_PRECISION_{i}", number
     wanted = [*reversed(parallelism)]
-    # a weight [out, in] and data [batch, features] have two dimensions in hardware, a bias too
+    # weights [out, in], data [batch, features] and biases all have two dimensions in hardware
     shape = [1] * (2 - len(tensor.shape)) + tensor.shape
     for dim, size in enumerate(reversed(shape)):
         yield f"{prefix}_TENSOR_SIZE_DIM_{dim}", size

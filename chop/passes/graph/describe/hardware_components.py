@@ -1,4 +1,4 @@
-"""Which nodes have hardware of ours, and the files that it is made of."""
+"""The ops with hardware of MASE, and the files of each."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Run a graph for what it shows, and leave no trace of it in the model."""
+"""Run a graph to observe it, and leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.tracer import attributes_kept
+from chop.ir.graph.tracer import attributes_restored
 from chop.memory import OutOfMemory, memory_for
 from chop.passes.base import PassArgsError
 from chop.registry import unknown
 
 
 class RunError(RuntimeError):
-    """A node that failed, by name, with the reason in one sentence."""
+    """A node failed; the message names it and gives the reason in one sentence."""
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards every module is in the mode that it was in.
 
-    The flags are set as they are: a train() of the user's own may do more, as merging weights.
+    The flags are set directly, as a user's train() may do more, such as merging weights.
     """
     modes = {module: module.training for module in model.modules()}
     try:
@@ -39,45 +39,47 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def kept_random_state(model: nn.Module) -> Iterator[None]:
-    """Random numbers drawn inside do not advance the generators outside."""
+def restored_random_state(model: nn.Module) -> Iterator[None]:
+    """Restore the random state on exit, so that numbers drawn inside have no effect outside."""
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
     with torch.random.fork_rng(devices=sorted(device.index for device in devices)):
         yield
 
 
 class GraphRunner(fx.Interpreter):
-    """Runs a graph node by node, for what it shows; a node that fails is named.
+    """Runs a graph node by node to observe it; an error names the node that failed.
 
-    Subclasses look at nodes in `run_node`. Model, inputs and random state stay as they are: it runs
+    Subclasses observe nodes in `run_node`. Model, inputs and random state stay unchanged: it runs
     in eval mode and without gradients, on clones of the inputs and of all tensors of the model that
-    functions see, as these may be in-place or a batch norm traced in train mode. `on_meta` runs
-    with all tensors on the meta device instead, where nothing is computed.
+    functions read, as these may write in place or be a batch norm traced in train mode. `on_meta`
+    runs with all tensors on the meta device instead, where nothing is computed.
     """
 
-    keep_random_state = True  # who runs many batches keeps it once for all of them
+    keep_random_state = True  # a caller with many batches restores it once for all of them
 
     def __init__(self, model: fx.GraphModule, on_meta: bool = False) -> None:
         super().__init__(model)
         self.extra_traceback = False
         self.on_meta = on_meta
 
-    def run_untouched(self, inputs: Sequence[Any]) -> Any:
+    def run_unchanged(self, inputs: Sequence[Any]) -> Any:
         model = self.module
         device = torch.device("meta") if self.on_meta else nullcontext()
         with (
             torch.no_grad(),
-            attributes_kept(model),
+            attributes_restored(model),
             evaluation_mode(model),
-            kept_random_state(model) if self.keep_random_state else nullcontext(),
+            restored_random_state(model) if self.keep_random_state else nullcontext(),
             device,
         ):
             return torch.func.functional_call(
-                _Lent(model, self.run), self._stand_ins(), tuple(self._copied(x) for x in inputs)
+                _InterpretedModule(model, self.run),
+                self._stand_ins(),
+                tuple(self._copied(x) for x in inputs),
             )
 
     def _stand_ins(self) -> dict[str, Tensor]:
-        """What to lend the model: copies of its buffers and of the parameters that functions see.
+        """Copies of the model's buffers, and of the parameters that functions read, to run with.
 
         On the meta device these are all its tensors.
         """
@@ -95,7 +97,7 @@ class GraphRunner(fx.Interpreter):
         return tree_map_only(Tensor, copy, value)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return next(self.args_iter)  # one value each; that of *args is a tuple, of **kwargs a dict
+        return next(self.args_iter)  # one value per input; *args is a tuple, **kwargs a dict
 
     def run_node(self, n: fx.Node) -> Any:
         try:
@@ -108,7 +110,7 @@ class GraphRunner(fx.Interpreter):
 
     def _explain(self, node: fx.Node, error: Exception) -> str:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        given = ", ".join(
+        inputs = ", ".join(
             f"{source.name} = {_shape(self.env[source])}" for source in node.all_input_nodes
         )
         absent = [
@@ -116,7 +118,7 @@ class GraphRunner(fx.Interpreter):
             for source in node.all_input_nodes
             if source.op == "placeholder" and self.env[source] is None
         ]
-        fix = "check the shapes, dtypes and values you give"
+        fix = "check the shapes, dtypes and values of the inputs"
         if self.on_meta:
             fix += ", or drop force_device_meta"
         if absent:
@@ -124,13 +126,13 @@ class GraphRunner(fx.Interpreter):
             fix = f"give {', '.join(absent)} a value, or MaseGraph(model, cf_args={{{frozen}}})"
         what = getattr(node.target, "__name__", node.target)
         return (
-            f"node {node.name!r} ({node.op} {what}) failed{given and ' on ' + given}: "
+            f"node {node.name!r} ({node.op} {what}) failed{inputs and ' on ' + inputs}: "
             f"{reason}; {fix}"
         )
 
 
-class _Lent(nn.Module):
-    """A model run by an interpreter, as a module, so that functional_call can lend it tensors."""
+class _InterpretedModule(nn.Module):
+    """An interpreted model as a module, so that functional_call can replace its tensors."""
 
     def __init__(self, model: nn.Module, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -147,24 +149,24 @@ def _shape(value: Any) -> str:
 
 
 def input_name(node: fx.Node) -> str:
-    """What forward() calls a placeholder; fx renames the node of an input called `input`."""
+    """The name of a placeholder in forward(); fx renames the node of an input called `input`."""
     return str(node.target).lstrip("*")
 
 
-def input_values(graph: MaseGraph, given: Mapping[str, Any], option: str) -> list[Any]:
-    """A value for each input of the model: the given one, its `additional_inputs`, its default.
+def input_values(graph: MaseGraph, values: Mapping[str, Any], option: str) -> list[Any]:
+    """A value for each input of the model: from `values`, its `additional_inputs`, or its default.
 
-    `option` is what the user knows `given` as.
+    `option` is the name of `values` for the user.
     """
     names = [input_name(node) for node in graph.inputs]
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in names:
             raise PassArgsError(f"{option}: {unknown('input', name, names)}")
         if isinstance(value, np.ndarray):
             raise PassArgsError(
                 f"{option}: the input {name!r} is a numpy array; give torch.from_numpy(array)"
             )
-    known = {**getattr(graph.model, "additional_inputs", {}), **given}
+    known = {**getattr(graph.model, "additional_inputs", {}), **values}
     required = [input_name(n) for n in graph.inputs if not n.args and "*" not in str(n.target)]
     return [_value(node, known, required, option) for node in graph.inputs]
 

@@ -1,4 +1,4 @@
-"""What pruning attaches to layers, as a saved graph carries it: masks, pruned inputs, movement."""
+"""Pruning state of layers in a saved graph: masks, pruned inputs, movement."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ def attach_masks(module: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
 
 def read_activation_pruning(module: nn.Module) -> Mapping[str, Any]:
-    """Return the options by which a layer prunes what it takes in."""
+    """Return the options with which a layer prunes its input; {} if it does not."""
     return activation.activation_pruning_of(module) or {}
 
 
 def attach_activation_pruning(module: nn.Module, options: Mapping[str, Any]) -> None:
-    """Let a layer prune what it takes in again."""
-    loaded = module._modules.pop(activation.NAME, None)  # a part of the layer, not called yet
+    """Make a layer prune its input again."""
+    loaded = module._modules.pop(activation.NAME, None)  # a submodule that is not called yet
     activation.attach_activation_pruning(module, **options)
     if loaded is not None:
         module._modules[activation.NAME] = loaded
 
 
 def read_movement(module: nn.Module) -> dict[str, Any]:
-    """Whether a layer adds up the movement of its weight; the sums are a buffer of it."""
+    """Return whether a layer accumulates the movement of its weight; the sums are a buffer."""
     return {"followed": True} if movement.follows_movement(module) else {}
 
 
 def resume_movement(module: nn.Module, options: Mapping[str, Any]) -> None:
-    """Let a layer go on adding up the movement of its weight."""
+    """Make a layer continue to accumulate the movement of its weight."""
     scores, weight = module._buffers.get(movement.MOVEMENT), module._parameters.get("weight")
     if scores is None or weight is None or scores.shape != weight.shape:
-        raise ValueError(f"a layer is followed without a {movement.MOVEMENT!r} like its weight")
+        raise ValueError(
+            f"a layer with movement has no {movement.MOVEMENT!r} of its weight's shape"
+        )
     movement.resume_movement(module)
 
 

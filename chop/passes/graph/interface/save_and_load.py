@@ -1,4 +1,4 @@
-"""Save a graph, or the metadata of its nodes, and load it again; nothing that is read is run."""
+"""Save a graph, or the metadata of its nodes, and load it again; loading runs no code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.graph.meta_file import read_node_meta, write_node_meta
-from chop.ir.graph.names import SavedNames, own_of
+from chop.ir.graph.names import SavedNames, user_definitions
 from chop.ir.graph.saving import load_graph, save_graph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class _TakesPath(GraphPass):
-    """Takes a path in place of its options: `save_mase_graph_interface_pass(graph, "folder")`."""
+    """A pass that also takes a path: `save_mase_graph_interface_pass(graph, "directory")`."""
 
     def check(self, pass_args: Any) -> dict[str, Any]:
         if isinstance(pass_args, str | Path):
@@ -32,7 +32,7 @@ class _TakesPath(GraphPass):
 
 @graph_pass("save_mase_graph", "interface", cls=_TakesPath)
 def save_mase_graph_interface_pass(graph: MaseGraph, *, save_dir: OutputPath) -> dict[str, Any]:
-    """Save the graph as a folder that replaces `save_dir` as a whole; the graph is only read."""
+    """Save the graph as a directory, which replaces `save_dir`; the graph is only read."""
     folder = save_graph(graph, save_dir)
     show_logs_unless_configured()
     logger.info("Saved mase graph to %s", folder)
@@ -41,7 +41,7 @@ def save_mase_graph_interface_pass(graph: MaseGraph, *, save_dir: OutputPath) ->
 
 @graph_pass("load_mase_graph", "interface", cls=_TakesPath, new_nodes=True)
 def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: InputPath) -> dict[str, Any]:
-    """Turn the graph into the one that was saved in `load_dir`, on the device that it is on."""
+    """Replace the graph by the one saved in `load_dir`, on the current graph's device."""
     first = next(graph.model.parameters(), torch.empty(0))
     loaded = load_graph(load_dir, first.device, graph.custom_ops)
     graph.model, graph.tracer = loaded.model, None
@@ -57,8 +57,8 @@ def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: InputPath) -> 
 def save_node_meta_param_interface_pass(
     graph: MaseGraph, *, save_path: OutputPath
 ) -> dict[str, Any]:
-    """Write the metadata of all nodes to a TOML file, a table per node; tensors lie beside it."""
-    write_node_meta(graph, Path(save_path), SavedNames(own_of(graph.custom_ops)))
+    """Write the metadata of all nodes to a TOML file, one table per node, tensors beside it."""
+    write_node_meta(graph, Path(save_path), SavedNames(user_definitions(graph.custom_ops)))
     show_logs_unless_configured()
     logger.info("Saved node meta param to %s", save_path)
     return {"save_path": str(save_path)}
@@ -68,8 +68,8 @@ def save_node_meta_param_interface_pass(
 def load_node_meta_param_interface_pass(
     graph: MaseGraph, *, load_path: InputPath
 ) -> dict[str, Any]:
-    """Give nodes the metadata that a TOML file has for them."""
-    read_node_meta(graph, Path(load_path), SavedNames(own_of(graph.custom_ops)))
+    """Load the metadata of nodes from a TOML file."""
+    read_node_meta(graph, Path(load_path), SavedNames(user_definitions(graph.custom_ops)))
     return {"load_path": str(load_path)}
 
 
@@ -77,7 +77,7 @@ def load_node_meta_param_interface_pass(
 def metadata_value_type_cast_transform_pass(
     graph: MaseGraph, *, fn: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Put `fn(value)` in the place of every value in the metadata of every node."""
+    """Replace every value in the metadata of every node by `fn(value)`."""
     for node in graph.nodes:
         _cast(mase(node).parameters, fn)
     return {}

@@ -1,6 +1,6 @@
 """Passes that change a graph."""
 
-from chop.passes.graph.transforms import lutnet as lutnet  # whose layers register themselves
+from chop.passes.graph.transforms import lutnet as lutnet  # its layers register themselves
 from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
 from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
 from chop.passes.graph.transforms.logicnets_fusion import logicnets_fusion_transform_pass

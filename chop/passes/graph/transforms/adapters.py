@@ -1,4 +1,4 @@
-"""Layers with an adapter, which other transforms would otherwise pass over in silence."""
+"""Refuse layers with an adapter, which other transforms would silently skip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import fx
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
 
-ADAPTED_OP = "lora_linear"  # what it adapts is linear, and meant by those who ask for that
+ADAPTED_OP = "lora_linear"  # adapts a linear layer, so "linear" includes it
 
 
 def has_adapter(node: fx.Node) -> bool:
@@ -17,11 +17,11 @@ def has_adapter(node: fx.Node) -> bool:
 
 
 def refuse_adapters(pass_name: str, nodes: Iterable[fx.Node]) -> None:
-    """Say that the base of an adapter would stay as it is, if it was asked for."""
+    """Raise an error if the base of an adapter was chosen, as it would stay unchanged."""
     for node in nodes:
         if has_adapter(node):
             raise PassArgsError(
-                f"pass {pass_name!r}: node {node.name!r} has a LoRA adapter, beside which its "
-                f"layer stays as it is; {pass_name} before insert_lora_adapter, or "
+                f"pass {pass_name!r}: node {node.name!r} has a LoRA adapter, so its layer "
+                f"would stay unchanged; {pass_name} before insert_lora_adapter, or "
                 f"fuse_lora_weights first"
             )

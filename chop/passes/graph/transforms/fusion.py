@@ -1,4 +1,4 @@
-"""Fold batch norms into the layers before them."""
+"""Fold batch norms into the preceding layers."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ Pairs = list[tuple[fx.Node, fx.Node]]  # a layer's node, and that of the norm af
 
 @graph_pass("conv_bn_fusion", "transform", needs=("common",))
 def conv_bn_fusion_transform_pass(graph: MaseGraph) -> dict[str, Any]:
-    """Fold batch norms into the convolution or linear layer before them, as they act in eval mode.
+    """Fold batch norms, as they act in eval mode, into the preceding convolution or linear layer.
 
-    Afterwards the layer alone gives what both gave in eval mode, but for the rounding of its dtype;
-    in train mode nothing is normalised any more. A pair that cannot be one layer is left as it is,
-    with a warning that says why.
+    Afterwards the layer alone computes what both computed in eval mode, up to the rounding of its
+    dtype; in train mode nothing is normalised any more. A pair that cannot be fused stays, with a
+    warning that gives the reason.
     """
     fused: Pairs = []
     skipped: dict[str, str] = {}
@@ -84,7 +84,7 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> dict[str, Any]:
 
 
 def _dropped(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
-    """Erase what a function read and nobody else does; the modules that this came from."""
+    """Erase nodes that only a removed function read; return the modules that they called."""
     owners = []
     for source in sources:
         if source.users:
@@ -92,7 +92,7 @@ def _dropped(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
         graph.fx_graph.erase_node(source)
         owner, _, name = str(source.target).rpartition(".")
         still_read = any(node.target == source.target for node in graph.nodes)
-        if source.op == "call_module":  # which says whether the model trains
+        if source.op == "call_module":  # it reports whether the model is in train mode
             owners.append(str(source.target))
         elif owner:
             owners.append(owner)
@@ -102,22 +102,22 @@ def _dropped(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
 
 
 def _norm(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
-    """The batch norm that a node computes, None if its numbers are not known beforehand."""
+    """The batch norm that a node computes, or None if its tensors are not constant."""
     called = node.op == "call_module"
     return graph.modules[str(node.target)] if called else _as_layer(graph, node)
 
 
 def _as_layer(graph: MaseGraph, node: fx.Node) -> _BatchNorm | None:
-    """The norm that a call of F.batch_norm is in eval mode, if its tensors are the model's."""
-    given = NORM_SIGNATURE.bind(*node.args, **node.kwargs).arguments
-    tensors: dict[str, Any] = {name: given.get(name) for name in TENSORS}
+    """The eval-mode norm of an F.batch_norm call, or None if its tensors are not the model's."""
+    arguments = NORM_SIGNATURE.bind(*node.args, **node.kwargs).arguments
+    tensors: dict[str, Any] = {name: arguments.get(name) for name in TENSORS}
     read = [t for t in tensors.values() if t is not None]
     if not all(isinstance(t, fx.Node) and t.op == "get_attr" for t in read):
         return None
     values = {name: t and fetch_attr(graph.model, str(t.target)) for name, t in tensors.items()}
-    if given.get("training") is True or values["running_mean"] is None:
-        return None  # the statistics are those of each batch
-    norm = nn.BatchNorm1d(len(values["running_mean"]), eps=given.get("eps", 1e-5), affine=False)
+    if arguments.get("training") is True or values["running_mean"] is None:
+        return None  # it normalises by the statistics of each batch
+    norm = nn.BatchNorm1d(len(values["running_mean"]), eps=arguments.get("eps", 1e-5), affine=False)
     norm.running_mean, norm.running_var = values["running_mean"], values["running_var"]
     norm.register_parameter("weight", _parameter(values["weight"]))
     norm.register_parameter("bias", _parameter(values["bias"]))
@@ -137,7 +137,7 @@ def _is_norm(graph: MaseGraph, node: fx.Node) -> bool:
 def _pairs(
     graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node]
 ) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """The calls of a layer that a batch norm follows."""
+    """Yield the calls of a layer that a batch norm follows, each with its norm's node."""
     if not isinstance(layer, (*CONVOLUTIONS, nn.Linear)):
         return
     for node in nodes:
@@ -149,7 +149,7 @@ def _pairs(
 def _why_not(
     graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node], pairs: Pairs, read: set[nn.Module]
 ) -> str | None:
-    """Why a layer and the norms after it cannot be one layer, if they cannot."""
+    """Why a layer and the norms after it cannot be fused, or None if they can."""
     kind = "Linear" if isinstance(layer, nn.Linear) else "Conv"
     norms = {_norm(graph, norm) for _, norm in pairs}
     if any(len(node.users) > 1 for node, _ in pairs):
@@ -158,16 +158,16 @@ def _why_not(
         return f"{kind} called again without the same batch norm after it"
     (norm,) = norms
     if norm is None:
-        return "F.batch_norm by the statistics of a batch, or by tensors that are not the model's"
+        return "F.batch_norm uses batch statistics, or tensors that are not the model's"
     assert isinstance(norm, _BatchNorm)
     if norm.running_mean is None or norm.running_var is None:
         return "Batchnorm not tracking stats"
     if isinstance(layer, Quantized) or isinstance(norm, Quantized):
         return f"{kind} or batch norm quantized already: fuse first, then quantize"
     if type(layer).forward not in FORWARDS or type(norm).forward not in NORM_FORWARDS:
-        return f"{kind} or batch norm with a forward of its own"
+        return f"{kind} or batch norm with a custom forward"
     if layer._forward_hooks or norm._forward_hooks or norm._forward_pre_hooks:
-        return f"Hooks see what lies between {kind.lower()} and batch norm"
+        return f"Hooks observe the result between {kind.lower()} and batch norm"
     if layer in read:
         return f"{kind} weights read elsewhere in the graph"
     if any(not _by_channel(node, layer, norm) for node, _ in pairs):
@@ -183,26 +183,26 @@ def _by_channel(node: fx.Node, layer: nn.Module, norm: _BatchNorm) -> bool:
 
 
 def _fused(layer: nn.Module, norm: nn.Module | None) -> nn.Module | None:
-    """A layer that does both; None if its weight is computed from others that cannot be set."""
+    """Return one layer that does both, or None if its weight is derived from others."""
     assert isinstance(layer, _ConvNd | nn.Linear)
     assert isinstance(norm, _BatchNorm)
     if not parametrize.is_parametrized(layer) and "weight" not in layer._parameters:
-        return None  # a hook computes it before each call
+        return None  # a hook computes the weight before each call
     if parametrize.is_parametrized(layer, "bias"):
         return None
     weight, bias = fused_parameters(layer, norm)
     new = own_copy(layer)
-    kept = layer.weight.requires_grad
-    had = layer.bias.requires_grad if layer.bias is not None else kept
+    trainable = layer.weight.requires_grad
+    had = layer.bias.requires_grad if layer.bias is not None else trainable
     new.register_parameter("bias", nn.Parameter(bias, requires_grad=had))
     if not parametrize.is_parametrized(layer, "weight"):
-        new.register_parameter("weight", nn.Parameter(weight, requires_grad=kept))
+        new.register_parameter("weight", nn.Parameter(weight, requires_grad=trainable))
         return new
     return new if _set_parametrized(new, weight) else None
 
 
 def _set_parametrized(layer: Any, weight: Tensor) -> bool:
-    """Give a parametrized layer that weight, if its parametrizations, such as masks, allow it."""
+    """Set the weight of a parametrized layer if its parametrizations, such as masks, allow it."""
     layer.parametrizations = copy.deepcopy(layer.parametrizations)
     try:
         layer.weight = weight
@@ -229,7 +229,7 @@ def fused_parameters(layer: _ConvNd | nn.Linear, norm: _BatchNorm) -> tuple[Tens
 
 
 def scaled(weight: Tensor, scale: Tensor) -> Tensor:
-    """weight · scale, computed in float64 a few rows at a time, which stay in the cache."""
+    """Return weight · scale in float64, computed in blocks of rows that fit the cache."""
     result = torch.empty_like(weight)
     rows = max(1, IN_CACHE // max(1, weight[:1].numel()))
     buffer = weight.new_empty((min(rows, len(weight)), *weight.shape[1:]), dtype=torch.float64)
@@ -241,7 +241,7 @@ def scaled(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def _along(layer: _ConvNd | nn.Linear, scale: Tensor) -> Tensor:
-    """A number for each output channel, in a shape that multiplies the weight."""
+    """Reshape one number per output channel so that it multiplies the weight."""
     rest = [1] * (layer.weight.ndim - 2)
     if not isinstance(layer, _ConvTransposeNd):
         return scale.view(-1, 1, *rest)

@@ -1,4 +1,4 @@
-"""Make one node of the many that a module was traced into."""
+"""Replace the nodes that a module was traced into by one node."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
 
-Groups = dict[str, dict[str, list[fx.Node]]]  # module -> fx's name of one call of it -> its nodes
+Groups = dict[str, dict[str, list[fx.Node]]]  # module -> fx's name of one call -> its nodes
 
 
 @graph_pass("raise_granularity", "transform", needs=("common",), new_nodes=True)
 def raise_granularity_transform_pass(
     graph: MaseGraph, *, inherit: bool = False, modules: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Group the nodes of a module into one call of it, which is a user_defined_module.
+    """Group the nodes of a module into one call of it, a user_defined_module.
 
     `modules` are dotted names; by default they are the innermost modules that were traced into.
-    A module whose calls differ, or that uses layers of another, is left with a warning.
+    A module with calls that differ, or that uses layers of another, stays, with a warning.
     """
     groups = _groups(graph)
     wanted = _innermost(groups) if modules is None else list(dict.fromkeys(modules))
@@ -44,10 +44,10 @@ def raise_granularity_transform_pass(
         if reason:
             logger.warning("Module %r %s. Skipped!", name, reason)
             continue
-        # a module without layers or parameters is not there in a graph's model
+        # a module without layers or parameters does not exist in the graph's model
         root = graph.modules[name] if name in graph.modules else nn.Module()
         inner = fx.GraphModule(root, parts[0].graph, class_name="Raised")  # type: ignore[union-attr]
-        moved: dict[fx.Node, fx.Node] = {}  # what a call gave -> what gives it now
+        moved: dict[fx.Node, fx.Node] = {}  # results of a call -> the nodes that now give them
         for group, part in zip(nodes, parts, strict=True):
             assert part is not None
             raised.setdefault(name, []).extend(node.name for node in group)
@@ -67,7 +67,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     for name in wanted:
         for outer in outer_names(name):
             if outer in wanted:
-                text = f"modules: {name!r} lies inside {outer!r}; choose one of them"
+                text = f"modules: {name!r} is inside {outer!r}; choose one of them"
                 yield Problem("modules", text)
 
 
@@ -77,15 +77,17 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 
 def _groups(graph: MaseGraph) -> Groups:
-    """The nodes of each call of a module, by its dotted name; calls of one node are left out."""
-    found: Groups = {}
+    """The nodes of each call of a module, by its dotted name, except calls of a single node."""
+    groups: Groups = {}
     for node in graph.nodes:
-        if node.op == "get_attr":  # is read wherever it is needed
+        if node.op == "get_attr":  # read again wherever it is needed
             continue
         for call, (name, _) in node.meta.get(STACK, {}).items():
             if name and not (node.op == "call_module" and name == node.target):
-                found.setdefault(name, {}).setdefault(call, []).append(node)
-    return {name: calls for name, calls in found.items() if any(len(c) > 1 for c in calls.values())}
+                groups.setdefault(name, {}).setdefault(call, []).append(node)
+    return {
+        name: calls for name, calls in groups.items() if any(len(c) > 1 for c in calls.values())
+    }
 
 
 def _innermost(groups: Groups) -> list[str]:
@@ -94,14 +96,14 @@ def _innermost(groups: Groups) -> list[str]:
 
 
 class _SubgraphPart:
-    """A group of nodes as a graph of its own, with what goes in and what comes out."""
+    """A group of nodes as a separate graph, with its inputs and outputs."""
 
     def __init__(self, graph: fx.Graph, inputs: list[fx.Node], outputs: list[fx.Node]) -> None:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
 
 
 def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _SubgraphPart | None:
-    """The group as a graph whose names count from the module; None if it uses others' layers."""
+    """The group as a graph with names relative to the module; None if it uses layers of others."""
     prefix, members = f"{name}.", set(group)
     sources = dict.fromkeys(s for node in group for s in node.all_input_nodes if s not in members)
     owned = [s for s in sources if s.op == "get_attr" and str(s.target).startswith(prefix)]
@@ -123,13 +125,13 @@ def _part(graph: MaseGraph, name: str, group: list[fx.Node]) -> _SubgraphPart | 
 
 
 def _inside(graph: MaseGraph) -> dict[str, list[fx.Node]]:
-    """Each module -> the nodes that call or read what is inside it."""
-    found: dict[str, list[fx.Node]] = {}
+    """Each module -> the nodes that call or read anything inside it."""
+    nodes_in: dict[str, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.op in ("call_module", "get_attr"):
             for outer in outer_names(str(node.target)):
-                found.setdefault(outer, []).append(node)
-    return found
+                nodes_in.setdefault(outer, []).append(node)
+    return nodes_in
 
 
 def _why_not(
@@ -139,19 +141,19 @@ def _why_not(
     for node in inside:
         users = [node] if node.op == "call_module" else node.users
         if any(user not in members for user in users):
-            return "has layers or parameters that others use"
+            return "has layers or parameters that other modules use"
     codes = set()
     for group, part in zip(groups, parts, strict=True):
         if part is None:
             return "uses layers of another module"
         if any(group[0] < source for source in part.inputs):
-            return "has nodes of others between its own"
+            return "has nodes of other modules between its nodes"
         codes.add(_outline(part.graph))
     return "is called in more than one way" if len(codes) > 1 else None
 
 
 def _outline(graph: fx.Graph) -> str:
-    """What a graph does, whatever its nodes are called."""
+    """A description of a graph that ignores the names of its nodes."""
     index = {node: f"%{i}" for i, node in enumerate(graph.nodes)}
 
     def numbered(value: Any) -> Any:
@@ -163,7 +165,7 @@ def _outline(graph: fx.Graph) -> str:
 def _call(
     graph: MaseGraph, name: str, group: list[fx.Node], part: _SubgraphPart, inner: fx.GraphModule
 ) -> dict[fx.Node, fx.Node]:
-    """Put one call of `inner` in the place of a group; what takes the place of its results."""
+    """Replace a group by one call of `inner`; return old result -> new node."""
     graph.model.add_submodule(name, inner)
     stack = {
         call: entry

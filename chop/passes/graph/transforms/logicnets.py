@@ -1,4 +1,4 @@
-"""LogicNets: layers whose neurons are truth tables of a few input bits."""
+"""LogicNets: layers in which each neuron is a truth table of a few input bits."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from chop.registry import UnknownName
 
 MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries
 MAX_ENTRIES = 2**26  # of all tables of a layer
-CHUNK = 2**22  # entries that are computed at once
+CHUNK = 2**22  # entries that are computed at a time
 
 # activations that tables do not include, so that networks with them are transformed as ever
 OUTSIDE = {"selu", "celu", "mish", "logsigmoid", "hardswish", "hardshrink", "softshrink"} | {
     *("tanhshrink", "softsign", "softplus", "threshold")
 }
-# what can be inside a table, beside the norm of the layer's kind: functions of one number each
+# layers that a table can absorb, besides the matching norm: functions of single numbers
 ACTIVATIONS = tuple(
     cls for op in ops_with("activation") if op not in OUTSIDE for cls in OPS[op].modules
 )
@@ -49,11 +49,11 @@ KEYS = (
 
 
 class LogicNets(Neurons):
-    """Each neuron sees a few inputs of a few bits, so that all its answers fit in a table.
+    """A layer in which each neuron sees a few inputs of a few bits, so a table holds its outputs.
 
     In train mode, and with `is_lut_inference = False`, it computes: input layers if fused, input
-    format, weighted sum, output layers if fused, output format. In eval mode it looks the same
-    numbers up. Tables are made when they are first needed, and again after parameters changed.
+    format, weighted sum, output layers if fused, output format. In eval mode it looks up the same
+    numbers. Tables are computed when first needed, and again after parameters changed.
     """
 
     format_name: ClassVar[str | None] = "logicnets"
@@ -62,11 +62,11 @@ class LogicNets(Neurons):
         *Neurons.derived_attributes,
         *("tables", "_made_from"),
     )
-    norm: ClassVar[type[nn.Module]]  # the one that can be merged
+    norm: ClassVar[type[nn.Module]]  # the norm that can be merged
 
-    indices: Tensor  # [out, fan_in]: which of its inputs a neuron sees
-    valid: Tensor  # [out, fan_in]: whether it is one; neurons may see fewer than others
-    tables: Tensor  # [out, 2^(width * fan_in)]: codes of results
+    indices: Tensor  # [out, fan_in]: which inputs each neuron sees
+    valid: Tensor  # [out, fan_in]: whether the entry is used; some neurons see fewer inputs
+    tables: Tensor  # [out, 2^(width * fan_in)]: codes of the results
 
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> None:
@@ -77,54 +77,54 @@ class LogicNets(Neurons):
         _format(config, "data_out", needed=True)
         fan_in = config.get("fan_in")
         if fan_in is not None and (not isinstance(fan_in, int) or fan_in < 1):
-            raise ValueError(f"fan_in is a whole number from 1, not {fan_in!r}")
+            raise ValueError(f"fan_in is {fan_in!r}; give a whole number of at least 1")
 
     @classmethod
     def with_neighbours(
         cls, configs: Mapping[fx.Node, dict[str, Any]], graph: MaseGraph, baseline: MaseGraph
     ) -> dict[fx.Node, dict[str, Any]]:
-        """The configs with the names of norm and activation after each node, if they have none."""
-        here, there = called_once(graph), called_once(baseline)
-        found = dict(configs)
+        """Add to configs without them the names of the norm and activation after each node."""
+        here, theirs = called_once(graph), called_once(baseline)
+        completed = dict(configs)
         for node, config in configs.items():
             if any(config.get(key) for key in AROUND) or node.name not in here:
-                continue  # a layer that is called again could not be merged
-            if node.name not in there:
+                continue  # a layer that is called more than once cannot be merged
+            if node.name not in theirs:
                 raise ValueError(
                     f"the baseline graph has no layer {node.name!r} that is called once; "
                     f"give the baseline of this graph, or none"
                 )
-            names = [n.name for n in _followers(cls.norm, there[node.name], baseline, there)]
+            names = [n.name for n in _followers(cls.norm, theirs[node.name], baseline, theirs)]
             followers = _same_followers(node, names, here)
             able = itertools.takewhile(lambda n: is_rows(graph, n), followers)
-            found[node] = {**config, AROUND[1]: [n.name for n in able]}
-        return found
+            completed[node] = {**config, AROUND[1]: [n.name for n in able]}
+        return completed
 
     def configure(self, config: Mapping[str, Any]) -> Self:
-        """Take on formats and, from the weights that are not zero, the inputs of each neuron."""
+        """Apply the config's formats, and derive each neuron's inputs from nonzero weights."""
         config = {**without_na(config), "name": "logicnets"}
         self.check_config(config)
         self._take(config)
         weight = self.weight.detach().flatten(1)
-        seen = _largest(weight, config.get("fan_in") or self.num_inputs)
-        self._check_size(seen.sum(1))
-        width = max(1, int(seen.sum(1).max()))
-        order = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+        connected = _largest(weight, config.get("fan_in") or self.num_inputs)
+        self._check_size(connected.sum(1))
+        width = max(1, int(connected.sum(1).max()))
+        order = connected.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         self.register_buffer("indices", order)
-        self.register_buffer("valid", seen.gather(1, order))
+        self.register_buffer("valid", connected.gather(1, order))
         self.is_lut_inference, self.is_fused = True, False
         self.input_layers, self.output_layers = nn.ModuleList(), nn.ModuleList()
         return self
 
     def derive(self) -> None:
-        """Check what a file said, and take formats from it; tables are made when needed."""
+        """Check loaded state and build the formats; tables are computed when needed."""
         self.check_config(self.config)
         self._take(self.config)
         self._check_size(torch.tensor([self.fan_in]))
 
     def _take(self, config: Mapping[str, Any]) -> None:
-        found = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
-        self.formats: dict[str, NumberFormat] = {o: f for o, f in found.items() if f is not None}
+        formats = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
+        self.formats: dict[str, NumberFormat] = {o: f for o, f in formats.items() if f is not None}
         self.config, self._kept = config, {}
         self._drop_tables()
 
@@ -133,19 +133,19 @@ class LogicNets(Neurons):
         self._made_from: list[Tensor] = []
 
     def _check_size(self, fan_ins: Tensor) -> None:
-        """Refuse tables that would be too large, with the number."""
+        """Raise an error with the size if tables would be too large."""
         most, neuron = int(fan_ins.max()), int(fan_ins.argmax())
         bits = most * self.input_format.width
         if bits > MAX_BITS:
             raise ValueError(
                 f"neuron {neuron} sees {most} inputs of {self.input_format.width} bits: its table "
-                f"would have 2^{bits} entries, and 2^{MAX_BITS} is the most; prune its weights, or "
+                f"would have 2^{bits} entries (at most 2^{MAX_BITS}); prune its weights, or "
                 f"give fan_in = {max(1, MAX_BITS // self.input_format.width)} or fewer"
             )
         if self.num_neurons * 2**bits > MAX_ENTRIES:
             raise ValueError(
                 f"{self.num_neurons} tables of 2^{bits} entries are "
-                f"{self.num_neurons * 2**bits}, and {MAX_ENTRIES} is the most; give fewer bits"
+                f"{self.num_neurons * 2**bits} (at most {MAX_ENTRIES}); give fewer bits"
             )
 
     @property
@@ -158,11 +158,11 @@ class LogicNets(Neurons):
 
     @property
     def fan_in(self) -> int:
-        """Of the neuron that sees most."""
+        """The number of inputs of the neuron that sees most."""
         return self.indices.shape[1]
 
     def merge(self, input_layers: Sequence[nn.Module], output_layers: Sequence[nn.Module]) -> None:
-        """Take in the layers before and after, as copies, and fuse."""
+        """Merge copies of the layers before and after into this one, and fuse them."""
         for layer in (*input_layers, *output_layers):
             if not isinstance(layer, (self.norm, *MERGEABLE)):
                 able = ", ".join(cls.__name__ for cls in (self.norm, *MERGEABLE))
@@ -182,7 +182,7 @@ class LogicNets(Neurons):
             self.merge(input_layers, (*output_layers, *last))
 
     def set_fused(self, fused: bool) -> None:
-        """Whether the merged layers are applied inside."""
+        """Set whether the merged layers are applied inside this one."""
         self.is_fused = fused
         self._drop_tables()
 
@@ -192,14 +192,14 @@ class LogicNets(Neurons):
         return self.lut_forward(input)
 
     def math_forward(self, x: Tensor) -> Tensor:
-        """By arithmetic, with gradients."""
+        """Compute by arithmetic, with gradients."""
         x = self._quantized_input(x)
         rows = self.rows(x)
         columns = [rows[:, column] for column in self.seen_inputs().unbind(1)]
         return self.from_rows(self._neurons(columns), x)
 
     def lut_forward(self, x: Tensor) -> Tensor:
-        """By looking up, without gradients: the same numbers, bit for bit."""
+        """Compute by table lookup, without gradients: the same numbers, bit for bit."""
         self._refresh_tables()
         x = self._quantized_input(x)
         codes = self.encode(self.rows(x))
@@ -208,11 +208,11 @@ class LogicNets(Neurons):
         for i, column in enumerate(self.seen_inputs().unbind(1)):
             digit = codes[:, column] * self.valid[:, i]
             index = index + (digit << (i * self.input_format.width))
-        found = self.tables.view(-1)[index]
-        return self.from_rows(self._values(found, self.output_format, x.dtype), x)
+        results = self.tables.view(-1)[index]
+        return self.from_rows(self._values(results, self.output_format, x.dtype), x)
 
     def seen_inputs(self) -> Tensor:
-        """[out, fan_in]: where in a row the inputs that a neuron sees are."""
+        """[out, fan_in]: positions in a row of the inputs that each neuron sees."""
         return self.indices + self.first_inputs()[:, None]
 
     def _quantized_input(self, x: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class LogicNets(Neurons):
         return quantized
 
     def _neurons(self, columns: Sequence[Tensor]) -> Tensor:
-        """Results [rows, out], from what each neuron sees first, second, … [rows, out].
+        """Return results [rows, out] from the first, second, … input of each neuron [rows, out].
 
         Sums are made one product after the other, so that they do not depend on how many rows there
         are: a matrix product may add in any order, and the tables would differ by rounding.
@@ -239,12 +239,12 @@ class LogicNets(Neurons):
         return result
 
     def encode(self, x: Tensor) -> Tensor:
-        """Values of the input format -> codes from 0, in two's complement."""
+        """Convert values of the input format to codes from 0, in two's complement."""
         codes: Tensor = _codes(x, self.input_format) & (2**self.input_format.width - 1)
         return codes
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes from 0 -> values of the input format; the inverse of `encode`."""
+        """Convert codes from 0 to values of the input format; the inverse of `encode`."""
         width = self.input_format.width
         signed = torch.where(codes >= 2 ** (width - 1), codes - 2**width, codes)
         return self._values(signed, self.input_format, self.weight.dtype)
@@ -255,12 +255,12 @@ class LogicNets(Neurons):
         return values
 
     def calculate_truth_tables(self) -> None:
-        """Compute the answers of every neuron to all inputs that there are, vectorised."""
+        """Compute the outputs of every neuron for all possible inputs, vectorised."""
         width, rows = self.input_format.width, 2 ** (self.input_format.width * self.fan_in)
         step = max(1, CHUNK // self.num_neurons)
         training = {module: module.training for module in self.modules()}
         self.eval()
-        with torch.inference_mode(False), torch.no_grad():  # tables outlive an inference
+        with torch.inference_mode(False), torch.no_grad():  # tables outlive the inference
             tables = torch.empty(
                 self.num_neurons, rows, dtype=torch.int32, device=self.weight.device
             )
@@ -268,8 +268,8 @@ class LogicNets(Neurons):
                 entries = torch.arange(start, min(start + step, rows), device=tables.device)
                 digits = [(entries >> (i * width)) & (2**width - 1) for i in range(self.fan_in)]
                 columns = [self.decode(d)[:, None].expand(-1, self.num_neurons) for d in digits]
-                found = _codes(self._neurons(columns), self.output_format)
-                tables[:, entries] = found.T.to(torch.int32)
+                codes = _codes(self._neurons(columns), self.output_format)
+                tables[:, entries] = codes.T.to(torch.int32)
             self._made_from = [t.detach().clone() for t in self._sources()]
         for module, mode in training.items():
             module.training = mode
@@ -292,20 +292,23 @@ class LogicNets(Neurons):
     def neuron_truth_tables(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """For each neuron: its inputs, all rows of input codes, results as values and as codes."""
         self._refresh_tables()
-        width, places, found = self.input_format.width, self.seen_inputs(), []
+        width, places, tables = self.input_format.width, self.seen_inputs(), []
         for neuron in range(self.num_neurons):
-            seen = places[neuron, self.valid[neuron]]
-            entries = torch.arange(2 ** (width * len(seen)), device=seen.device)
-            digits = [(entries >> (i * width)) & (2**width - 1) for i in range(len(seen))]
+            inputs = places[neuron, self.valid[neuron]]
+            entries = torch.arange(2 ** (width * len(inputs)), device=inputs.device)
+            digits = [(entries >> (i * width)) & (2**width - 1) for i in range(len(inputs))]
             rows = torch.stack(digits, 1) if digits else entries[:, None][:, :0]
             codes = self.tables[neuron, : len(entries)]
             values = self._values(codes, self.output_format, self.weight.dtype)
-            found.append((seen, rows, values, codes))
-        return found
+            tables.append((inputs, rows, values, codes))
+        return tables
 
     def __getstate__(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"tables": torch.empty(0, dtype=torch.int32), "_made_from": []}
-        return super().__getstate__() | made
+        emptied: dict[str, Any] = {
+            "tables": torch.empty(0, dtype=torch.int32),
+            "_made_from": [],
+        }
+        return super().__getstate__() | emptied
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, fan_in={self.fan_in}, bits={self.input_format.width}"
@@ -337,7 +340,7 @@ class LinearLogicNets(LogicNets, LinearNeurons):
 
 @layer_variant("conv2d", "logicnets")
 class Conv2DLogicNets(LogicNets, Conv2dNeurons):
-    """A convolution whose channels are truth tables of a patch; padding has the code of zero."""
+    """A convolution with a truth table of a patch per channel; padding has the code of 0."""
 
     norm = nn.BatchNorm2d
 
@@ -367,23 +370,23 @@ def _format(config: Mapping[str, Any], operand: str, needed: bool = False) -> In
     assert frac_width is not None
     fmt = Integer(width, frac_width)
     if fmt.width > 31:
-        raise ValueError(f"{operand}_width of logicnets is at most 31, not {width}")
+        raise ValueError(f"{operand}_width of logicnets is {width}; give at most 31")
     return fmt
 
 
 def _codes(x: Tensor, fmt: Integer) -> Tensor:
-    """Values on the grid of a format -> its integers."""
+    """Convert values on a format's grid to integers."""
     return (x * 2.0**fmt.frac_width).round().long()
 
 
 def _largest(weight: Tensor, count: int) -> Tensor:
-    """Which weights of each row are not zero and among its `count` largest."""
-    kept = weight.abs().argsort(dim=1, descending=True, stable=True)[:, :count]
-    return torch.zeros_like(weight, dtype=torch.bool).scatter_(1, kept, True) & (weight != 0)
+    """Mark the weights of each row that are not zero and among its `count` largest."""
+    columns = weight.abs().argsort(dim=1, descending=True, stable=True)[:, :count]
+    return torch.zeros_like(weight, dtype=torch.bool).scatter_(1, columns, True) & (weight != 0)
 
 
 def _applied(layer: nn.Module, x: Tensor) -> Tensor:
-    """A merged layer; a batch norm in eval mode by single steps, alike for any number of rows."""
+    """Apply a merged layer; an eval-mode batch norm in steps that give the same for any batch."""
     if not isinstance(layer, NORMS):
         y: Tensor = layer(x.contiguous())
         return y
@@ -401,26 +404,26 @@ def _applied(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def follows(first: fx.Node, second: fx.Node) -> bool:
-    """Whether `second`, and nobody else, takes what `first` gives, and nothing else."""
+    """Whether `second` is the only user of `first`, and `first` its only input."""
     return list(first.users) == [second] and second.all_input_nodes == [first]
 
 
 def is_rows(graph: MaseGraph, node: fx.Node) -> bool:
-    """Whether a norm of features normalises those of rows, and not of sequences."""
+    """Whether a 1d norm normalises rows of features rather than sequences."""
     if not isinstance(graph.modules[str(node.target)], nn.BatchNorm1d):
         return True
     return len(mase(node).common.results.tensor("data_out_0").shape) == 2
 
 
 def called_once(graph: MaseGraph) -> dict[str, fx.Node]:
-    """The nodes that call a module which nobody else calls, by name."""
+    """The nodes, by name, that are the only callers of their module."""
     return {nodes[0].name: nodes[0] for nodes in calls(graph).values() if len(nodes) == 1}
 
 
 def _followers(
     norm: type[nn.Module], node: fx.Node, graph: MaseGraph, able: Mapping[str, fx.Node]
 ) -> Iterator[fx.Node]:
-    """The layers that follow and can be merged, up to the first activation."""
+    """Yield the following layers that can be merged, up to the first activation."""
     while len(node.users) == 1:
         following = next(iter(node.users))
         if following.name not in able or not follows(node, following):
@@ -437,7 +440,7 @@ def _followers(
 def _same_followers(
     node: fx.Node, names: Sequence[str], here: Mapping[str, fx.Node]
 ) -> list[fx.Node]:
-    """The nodes of those names; refuses a baseline in which others follow than here."""
+    """The nodes of those names; raises an error if other nodes follow in the baseline than here."""
     chain = [node]
     for name in names:
         if name not in here or not follows(chain[-1], here[name]):

@@ -39,8 +39,8 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
 
     Each key is the name of such a node, with a table `{"config": {"additional_layers_inputs":
     […], "additional_layers_outputs": […]}}` of names of nodes, in the order in which they are
-    computed; without them, those of the config that the layer was quantized with. Without any key,
-    all LogicNets layers whose configs name layers are merged with them.
+    computed; by default those of the config that the layer was quantized with. Without any key,
+    all LogicNets layers with such configs are merged with the layers they name.
     """
     per_node = per_node or {name: {} for name in _unmerged(graph)}
     plans = {key: _plan(graph, key, table) for key, table in per_node.items()}
@@ -57,7 +57,7 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
         if after:
             take_results(node, after[-1])
         if before:
-            mase(node).common.args = Operands()  # it takes another node's result from now on
+            mase(node).common.args = Operands()  # from now on it takes another node's result
         for part in (*before, *after):
             erased.append(str(part.target))
             bypass(graph, part, part.all_input_nodes[0])
@@ -109,16 +109,16 @@ Merge = tuple[fx.Node, list[fx.Node], list[fx.Node]]
 
 
 def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
-    """The node, those to merge before it and those after it; refuses what cannot be merged."""
+    """Return the node and the nodes to merge before and after it, or raise an error."""
     config = table.get("config", table)
     node = _node(graph, key)
     layer = graph.modules[str(node.target)] if node.op == "call_module" else None
     if not isinstance(layer, LogicNets):
         raise PassArgsError(
-            f"node {key!r} is not a LogicNets layer; quantize it with name = logicnets"
+            f"node {key!r} is not a LogicNets layer; quantize it with name = 'logicnets'"
         )
     if len(calls(graph)[layer]) > 1:
-        raise PassArgsError(f"node {key!r}: its layer is called by other nodes too; leave it")
+        raise PassArgsError(f"node {key!r}: other nodes call its layer too; leave it out")
     names = [list(without_na(config).get(k) or layer.config.get(k) or ()) for k in AROUND]
     before, after = ([_node(graph, name) for name in part] for part in names)
     chain = [*before, node, *after]
@@ -130,7 +130,9 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
             )
     for part in (*before, *after):
         if part.op != "call_module":
-            raise PassArgsError(f"{key!r}: {part.name!r} calls no module, so it cannot be merged")
+            raise PassArgsError(
+                f"{key!r}: {part.name!r} does not call a module and cannot be merged"
+            )
         if not is_rows(graph, part):
             shape = mase(part).common.results.tensor("data_out_0").shape
             raise PassArgsError(f"{key!r}: {part.name!r} normalises {shape}, not rows of features")

@@ -54,9 +54,9 @@ class LoRALinear(Leaf, nn.Module):
     def from_linear(
         cls, linear: nn.Linear, rank: int, alpha: float = 0.5, dropout: float = 0.0
     ) -> Self:
-        """An adapter beside a layer of that kind, quantized or not; it shares the layer's numbers.
+        """Create an adapter beside a linear layer, quantized or not, sharing its parameters.
 
-        The layer itself stays as it is, and trainable if it was.
+        The layer itself stays unchanged.
         """
         new = cls.__new__(cls)
         nn.Module.__init__(new)
@@ -65,12 +65,14 @@ class LoRALinear(Leaf, nn.Module):
 
     def _adapt(self, linear: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
         if rank < 1:
-            raise ValueError(f"the rank of an adapter is a whole number from 1, not {rank}")
+            raise ValueError(f"the rank of an adapter is {rank}; give a whole number of at least 1")
         if not 0 <= dropout < 1:
-            raise ValueError(f"the dropout of an adapter is from 0 up to, not at, 1, not {dropout}")
+            raise ValueError(
+                f"the dropout of an adapter is {dropout}; give a number from 0 to below 1"
+            )
         like: Any = {"dtype": linear.weight.dtype, "device": linear.weight.device}
         self.rank, self.alpha = rank, float(alpha)
-        # what fusing gives back its gradients
+        # so that fusing restores requires_grad
         self.was_trained = {name: p.requires_grad for name, p in linear.named_parameters()}
         self.linear = frozen(linear)
         self.lora_a = nn.Linear(linear.in_features, rank, bias=False, **like)
@@ -94,7 +96,7 @@ class LoRALinear(Leaf, nn.Module):
         return (weight.double() + self.scale * (up @ down)).to(weight.dtype)
 
     def fuse(self) -> nn.Linear:
-        """One linear layer that computes the same, but for rounding."""
+        """Return one linear layer that computes the same, up to rounding."""
         base = self.linear
         masked = any(name.endswith("_mask") for name, _ in base.named_buffers())
         if (
@@ -103,8 +105,8 @@ class LoRALinear(Leaf, nn.Module):
             or parametrize.is_parametrized(base)
         ):
             raise ValueError(
-                f"its base is a {type(base).__name__}, whose weight would not stay what it is "
-                f"fused to; fuse before you quantize, and make masks permanent first"
+                f"its base is a {type(base).__name__}, which would change the "
+                f"fused weight; fuse before quantizing, and make masks permanent first"
             )
         new = own_copy(base)
         assert isinstance(new, nn.Linear)
@@ -119,7 +121,7 @@ class LoRALinear(Leaf, nn.Module):
 
 
 def frozen(layer: nn.Linear) -> nn.Linear:
-    """The same layer with parameters that are not trained; the numbers are shared."""
+    """Return the same layer with frozen parameters that share the numbers."""
     new = own_copy(layer)
     assert isinstance(new, nn.Linear)
     for name, child in new.named_children():  # parametrizations, such as masks
@@ -141,11 +143,11 @@ def insert_lora_adapter_transform_pass(
     dropout: Annotated[float, Ge(0), Lt(1)] | None = None,
     nodes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Put a low-rank adapter beside every linear layer, whose own parameters are frozen.
+    """Add a low-rank adapter beside every linear layer and freeze the layer's parameters.
 
     `alpha` and `dropout` are shorter names of `lora_alpha` and `lora_dropout`. `nodes` are regular
     expressions on names of nodes: only those get an adapter. Quantized layers stay quantized
-    beside theirs. A new adapter changes nothing: its second matrix is zero.
+    beside it. A new adapter changes nothing: its second matrix is zero.
     """
     if nodes is not None:
         chosen = set(select(graph, "regex_name", nodes))
@@ -158,22 +160,22 @@ def insert_lora_adapter_transform_pass(
         if not isinstance(layer, nn.Linear) or (nodes is not None and not chosen & set(users)):
             continue
         if layer in read:
-            logger.warning("Linear weights read elsewhere. Skipped! (node %r)", users[0].name)
+            logger.warning("Linear weights are read elsewhere. Skipped! (node %r)", users[0].name)
             continue
         adapters[layer] = LoRALinear.from_linear(layer, rank, alpha, dropout)
     show_logs_unless_configured()
     for layer, adapter in adapters.items():
         exchange(graph, callers[layer], adapter)
         for node in callers[layer]:
-            told = "Replaced node: %s, target: %s with LoRALinear module."
-            logger.info(told, node.name, node.target)
+            message = "Replaced node: %s, target: %s with LoRALinear module."
+            logger.info(message, node.name, node.target)
     finish(graph)
     return {"inserted": [node.name for layer in adapters for node in callers[layer]]}
 
 
 @insert_lora_adapter_transform_pass.law
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
-    """An option may stand under its short or its long name."""
+    """Check that options are not given under both their short and long names."""
     for name, default in (("alpha", 0.5), ("dropout", 0.0)):
         short, long = options[name], options[f"lora_{name}"]
         if short is not None and long not in (default, short):
@@ -188,7 +190,7 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 @graph_pass("fuse_lora_weights", "transform", needs=("common",))
 def fuse_lora_weights_transform_pass(graph: MaseGraph) -> dict[str, Any]:
-    """Make one linear layer of each adapter and its base, as trainable as the base once was."""
+    """Merge each adapter and its base into one linear layer, trainable if the base was."""
     callers = {m: users for m, users in calls(graph).items() if isinstance(m, LoRALinear)}
     fused: dict[nn.Module, nn.Module] = {}
     for adapter, users in callers.items():

@@ -1,4 +1,4 @@
-"""LUTNet: layers in which a lookup table stands for each product of weight and input."""
+"""LUTNet: layers in which a lookup table replaces each product of weight and input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chop.registry import UnknownName
 
 MAX_K = 8  # inputs of one table
 MAX_ENTRIES = 2**24  # of all tables of a layer, which are all trained
-AT_A_TIME = 2**22  # entries that are in work at once
+AT_A_TIME = 2**22  # entries that are processed at a time
 
 _COMMON = ("width", "frac_width", "k", "input_expanded", "binarization_level")
 KEYS = (
@@ -46,7 +46,7 @@ class LUTNet(Neurons):
         *("levels", "k", "binarized"),
     )
 
-    input_mask: Tensor  # [out · in · k]: which inputs of its neuron a table sees, its own first
+    input_mask: Tensor  # [out · in · k]: the inputs that a table sees, the original one first
 
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> None:
@@ -59,24 +59,24 @@ class LUTNet(Neurons):
             value = _option(config, key)
             if value not in allowed or not isinstance(value, int):
                 law = f"a whole number from {allowed[0]} to {allowed[-1]}"
-                raise ValueError(f"data_in_{key} of lutnet is {law}, not {value!r}")
+                raise ValueError(f"data_in_{key} of lutnet must be {law}, not {value!r}")
         _image_size(config.get("data_in_dim"))
 
     def configure(self, config: Mapping[str, Any]) -> Self:
-        """Make tables of the weights: without pruned ones, they compute what signs would."""
+        """Build tables from the weights; with no pruned weights they compute products of signs."""
         config = {**without_na(config), "name": "lutnet"}
         self.check_config(config)
         self._take(config)
         if parametrize.is_parametrized(self):
-            raise ValueError("the weight is computed from others, as by a mask; make it permanent")
+            raise ValueError("the weight is computed, as by a mask; make it permanent first")
         weight, masks = self._weight_and_mask()
         self._check_size(weight)
         self.is_lut_inference = True
         self.register_buffer("pruning_masks", masks.to(weight.dtype))
-        seen = _seen_inputs(self.num_neurons, self.num_inputs, self.k).to(weight.device)
-        self.register_buffer("input_mask", seen.flatten())
-        kept = weight[masks != 0].abs()
-        gamma = kept.mean() if len(kept) else weight.new_ones(())
+        inputs = _seen_inputs(self.num_neurons, self.num_inputs, self.k).to(weight.device)
+        self.register_buffer("input_mask", inputs.flatten())
+        unmasked = weight[masks != 0].abs()
+        gamma = unmasked.mean() if len(unmasked) else weight.new_ones(())
         self.gamma = nn.Parameter(gamma.clone())
         parts = torch.arange(self.levels, 0, -1, dtype=weight.dtype, device=weight.device)
         self.means = nn.Parameter(parts / parts.sum())
@@ -84,12 +84,12 @@ class LUTNet(Neurons):
         return self
 
     def derive(self) -> None:
-        """Check what a file said, and make what follows from its config."""
+        """Check loaded state, and rebuild what follows from the config."""
         self.check_config(self.config)
         self._take(self.config)
         wanted = [self.levels * self.num_neurons * self.num_inputs, 2**self.k]
         if list(self.weight.shape) != wanted:
-            raise ValueError(f"its tables are {list(self.weight.shape)}, and not {wanted}")
+            raise ValueError(f"its tables have shape {list(self.weight.shape)}, not {wanted}")
 
     def _take(self, config: Mapping[str, Any]) -> None:
         self.config, self._kept = config, {}
@@ -103,42 +103,44 @@ class LUTNet(Neurons):
             self.formats["weight"] = Binary(1, False, True)
 
     def _weight_and_mask(self) -> tuple[Tensor, Tensor]:
-        """[out, in] both; a weight that is masked is whole, and the tables take on its mask."""
-        given = vars(self).pop("pruning_masks", None)  # of a layer that keeps what it pruned
+        """Weight and mask, both [out, in]; the weight is unmasked, the mask goes to the tables."""
+        mask = vars(self).pop("pruning_masks", None)  # of a layer that keeps its masks apart
         weight = self._parameters["weight"]
         assert weight is not None
         if "weight" in masks_of(self):
-            given = masks_of(self)["weight"]
+            mask = masks_of(self)["weight"]
             detach_mask(self, "weight")
         weights = weight.detach().flatten(1)
-        return weights, weights != 0 if given is None else given.flatten(1)
+        return weights, weights != 0 if mask is None else mask.flatten(1)
 
     def _check_size(self, weight: Tensor) -> None:
         if tuple(weight.shape) != (self.num_neurons, self.num_inputs):
-            raise ValueError("the layer is made of tables already; start from what it was made of")
+            raise ValueError("the layer already consists of tables; start from the original layer")
         if self.k > self.num_inputs:
-            raise ValueError(f"a table of {self.k} inputs needs as many, not {self.num_inputs}")
+            raise ValueError(
+                f"a table of {self.k} inputs needs a layer with as many, not {self.num_inputs}"
+            )
         entries = self.levels * weight.numel() * 2**self.k
         if entries > MAX_ENTRIES:
             raise ValueError(
                 f"{self.levels} levels of {weight.numel()} tables with 2^{self.k} entries are "
-                f"{entries} numbers to train, and {MAX_ENTRIES} is the most; give a smaller "
+                f"{entries} numbers to train (at most {MAX_ENTRIES}); give a smaller "
                 f"data_in_k, or a smaller layer"
             )
 
     def _tables_of(self, weight: Tensor) -> Tensor:
-        """[out · in, 2^k]: the own product, and those of further inputs that a mask pruned."""
-        seen = self.input_mask.view(self.num_neurons, self.num_inputs, self.k)
-        weights = weight[:, None].expand(-1, self.num_inputs, -1).gather(2, seen)
-        weights[..., 1:] *= (self._mask_of(seen) == 0)[..., 1:]
+        """[out · in, 2^k]: the original product, plus those of further, pruned inputs."""
+        inputs = self.input_mask.view(self.num_neurons, self.num_inputs, self.k)
+        weights = weight[:, None].expand(-1, self.num_inputs, -1).gather(2, inputs)
+        weights[..., 1:] *= (self._mask_of(inputs) == 0)[..., 1:]
         return (weights @ self.corners().T).flatten(0, 1)
 
-    def _mask_of(self, seen: Tensor) -> Tensor:
+    def _mask_of(self, inputs: Tensor) -> Tensor:
         masks: Tensor = self.pruning_masks[:, None].expand(-1, self.num_inputs, -1)
-        return masks.gather(2, seen)
+        return masks.gather(2, inputs)
 
     def corners(self) -> Tensor:
-        """[2^k, k]: all signs of k inputs, the last one changing fastest."""
+        """[2^k, k]: all sign combinations of k inputs; the last one changes fastest."""
         signs = self.gamma.new_tensor([-1.0, 1.0])
         return torch.cartesian_prod(*[signs] * self.k).view(-1, self.k)
 
@@ -151,12 +153,12 @@ class LUTNet(Neurons):
         return self.from_rows(total, input)
 
     def _rows_at_a_time(self) -> int:
-        """So many that what their tables give fits; a picture has a row for each of its places."""
+        """The number of rows processed at a time; an image has one row per position."""
         entries = self.num_neurons * self.num_inputs * int(2 ** (self.k - 1))
         return max(1, AT_A_TIME // entries)
 
     def _sums(self, rows: Tensor, tables: Tensor) -> Tensor:
-        """[rows, out]: what the tables of each neuron give, added up."""
+        """[rows, out]: summed table outputs of each neuron."""
         levels = residual_signs(rows, self.means, _bipolar)
         signs = [_bipolar(level) for level in levels]
         look = self._computed if self.training or not self.is_lut_inference else self._looked_up
@@ -168,12 +170,12 @@ class LUTNet(Neurons):
         return torch.as_tensor(total)
 
     def seen_inputs(self) -> Tensor:
-        """[out · in, k]: where in a row the inputs that a table sees are."""
-        seen = self.input_mask.view(self.num_neurons, -1)
-        return (seen + self.first_inputs()[:, None]).view(-1, self.k)
+        """[out · in, k]: positions in a row of the inputs that each table sees."""
+        inputs = self.input_mask.view(self.num_neurons, -1)
+        return (inputs + self.first_inputs()[:, None]).view(-1, self.k)
 
     def table_values(self) -> Tensor:
-        """[levels · out · in, 2^k]: what the tables hold, as signs if binarised."""
+        """[levels · out · in, 2^k]: entries of the tables, as signs if binarised."""
         return _bipolar(self.weight) if self.binarized else self.weight
 
     def _computed(self, sign: Tensor, columns: Sequence[Tensor], table: Tensor) -> Tensor:
@@ -186,11 +188,11 @@ class LUTNet(Neurons):
         return value.squeeze(-1)
 
     def _looked_up(self, sign: Tensor, columns: Sequence[Tensor], table: Tensor) -> Tensor:
-        """[rows, tables]: the entry of the corner that the inputs are at."""
+        """[rows, tables]: the entry at the corner given by the inputs."""
         index = torch.zeros(1, dtype=torch.long, device=sign.device)
         for column in columns:
             index = index * 2 + (sign[:, column] > 0)
-        # laid out as computed ones, so that sums over inputs are made in the same order
+        # laid out like the computed ones, so that sums over inputs have the same order
         return table.gather(1, index.T).T.contiguous()
 
     def extra_repr(self) -> str:
@@ -217,9 +219,9 @@ class LinearLUT(LUTNet, LinearNeurons):
 
 @layer_variant("conv2d", "lutnet")
 class Conv2dLUT(LUTNet, Conv2dNeurons):
-    """A convolution of lookup tables; they see patches, in which padding is zero.
+    """A convolution of lookup tables; they see patches, with zeros as padding.
 
-    `data_in_dim`, the height and width of inputs, is no need of ours; if given, it is checked.
+    `data_in_dim`, the height and width of inputs, is not needed; if given, it is checked.
     """
 
     def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
@@ -237,13 +239,15 @@ class Conv2dLUT(LUTNet, Conv2dNeurons):
         return super().rows(x)
 
 
-def _image_size(given: Any) -> tuple[int, int] | None:
+def _image_size(written: Any) -> tuple[int, int] | None:
     """Height and width from `data_in_dim`: a number for both, or two."""
-    if given is None:
+    if written is None:
         return None
-    size = tuple(given) if isinstance(given, list | tuple) else (given, given)
+    size = tuple(written) if isinstance(written, list | tuple) else (written, written)
     if len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
-        raise ValueError(f"data_in_dim is a height and width from 1, or one for both, not {given}")
+        raise ValueError(
+            f"data_in_dim is {written}; give a height and width from 1, or one number for both"
+        )
     return size
 
 
@@ -256,16 +260,16 @@ def _option(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _bipolar(x: Tensor) -> Tensor:
-    """1 from zero up, else -1; gradients pass from -1 to 1."""
+    """1 for x >= 0, else -1; gradients pass from -1 to 1."""
     return straight_through(x, lambda x: torch.where(x >= 0, 1.0, -1.0).to(x.dtype), (-1.0, 1.0))
 
 
 def _seen_inputs(num_out: int, num_in: int, k: int) -> Tensor:
-    """[out, in, k]: for each connection its own input, then k - 1 others, drawn once for all."""
-    generator = torch.Generator().manual_seed(0)  # nobody else's numbers
-    own = torch.arange(num_in)[:, None]
+    """[out, in, k]: for each connection its own input, then k - 1 others, with a fixed seed."""
+    generator = torch.Generator().manual_seed(0)  # independent of the global random state
+    original = torch.arange(num_in)[:, None]
     rows = []
     for _ in range(num_out):
         shifts = torch.rand(num_in, max(1, num_in - 1), generator=generator).argsort(1) + 1
-        rows.append(torch.cat([own, (own + shifts[:, : k - 1]) % num_in], 1))
+        rows.append(torch.cat([original, (original + shifts[:, : k - 1]) % num_in], 1))
     return torch.stack(rows)

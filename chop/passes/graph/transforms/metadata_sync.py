@@ -1,4 +1,4 @@
-"""Keep metadata true after a change of a graph, and leave no dead modules."""
+"""Update metadata after a graph changed, and delete unused modules."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from chop.passes.graph.describe.software import tensors_in
 
 def calls(graph: MaseGraph) -> dict[nn.Module, list[fx.Node]]:
     """Each module that is called -> the nodes that call it, in order."""
-    found: dict[nn.Module, list[fx.Node]] = {}
+    callers: dict[nn.Module, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.op == "call_module":
-            found.setdefault(graph.modules[str(node.target)], []).append(node)
-    return found
+            callers.setdefault(graph.modules[str(node.target)], []).append(node)
+    return callers
 
 
 def read_modules(graph: MaseGraph) -> set[nn.Module]:
-    """The modules whose parameters or buffers are also read by themselves, past their forward."""
+    """The modules with parameters or buffers that nodes read directly, besides their forward."""
     targets = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     owners = {target.rpartition(".")[0] for target in targets}
     return {graph.modules[owner] for owner in owners if owner in graph.modules}
 
 
 def own_copy(layer: nn.Module) -> nn.Module:
-    """The same layer with tables of its own, so that other graphs keep theirs; tensors are shared.
+    """Copy a layer's attribute dicts so that other graphs keep theirs; tensors are shared.
 
-    A graph shares its layers with the model that it was made from.
+    A graph shares its layers with the model that it was traced from.
     """
     new = type(layer).__new__(type(layer))
     vars(new).update(own_attributes(layer))
@@ -60,7 +60,7 @@ def own_attributes(layer: nn.Module) -> dict[str, Any]:
 
 
 def exchange(graph: MaseGraph, nodes: Iterable[fx.Node], new: nn.Module) -> None:
-    """Let `nodes`, which are all that call some module, call `new` in its place."""
+    """Make `nodes`, all callers of some module, call `new` instead."""
     for node in nodes:
         rounded = bool(node_formats(node))
         old = graph.modules[str(node.target)]
@@ -68,18 +68,18 @@ def exchange(graph: MaseGraph, nodes: Iterable[fx.Node], new: nn.Module) -> None
             deepsetattr(graph.model, str(node.target), new)
         note_module(graph, node)
         if rounded and not node_formats(node):
-            note_formats(node)  # what it takes is no longer rounded
+            note_formats(node)  # its inputs are no longer rounded
             renote_hardware(graph, node)
 
 
 def note_module(graph: MaseGraph, node: fx.Node) -> None:
-    """Write down op, operands and parameters of the module that `node` calls now."""
+    """Record op, operands and parameters of the module that `node` calls now."""
     meta = mase(node)
     old, spec = meta.common, identify(node, meta.module)
     args, kwargs = (fx.node.map_arg(part, known) for part in (node.args, node.kwargs))
     bound = Operands(bind_operands(node, spec, meta.module, args, kwargs))  # type: ignore[arg-type]
-    noted = old.get("args", Operands())
-    data = {name: noted.get(name, value) for name, value in bound.items()}
+    recorded = old.get("args", Operands())
+    data = {name: recorded.get(name, value) for name, value in bound.items()}
     keeping = any("value" in tensor for _, tensor in old.results.tensors())
     keep = (lambda p: p.detach().clone()) if keeping else None
     named = meta.module.named_parameters() if meta.module is not None else ()
@@ -90,17 +90,17 @@ def note_module(graph: MaseGraph, node: fx.Node) -> None:
     if node_formats(node):
         note_formats(node)
     if has_metadata(node, "software"):
-        before: dict[str, Any] = meta.software.get("args", {})
-        # statistics of parameters that changed are void
+        stats: dict[str, Any] = meta.software.get("args", {})
+        # statistics of changed parameters are invalid
         meta.software.args = {  # type: ignore[assignment]
-            name: before[name] if name.startswith("data_in") and name in before else {"stat": {}}
+            name: stats[name] if name.startswith("data_in") and name in stats else {"stat": {}}
             for name in tensors_in(node)
         }
     renote_hardware(graph, node)
 
 
 def add_metadata(graph: MaseGraph, node: fx.Node, results: Operands) -> None:
-    """Metadata for a new node that gives `results`, in the parts that its neighbours have."""
+    """Create metadata for a new node with `results`, in the parts that its neighbours have."""
     like = mase(node.next if "mase" in node.next.meta else node.prev)
     meta = node.meta["mase"] = MaseMetadata(node)
     meta.common.results = results
@@ -119,7 +119,7 @@ def add_metadata(graph: MaseGraph, node: fx.Node, results: Operands) -> None:
 
 
 def known(source: fx.Node) -> Any:
-    """What a node gives, as its metadata has it: tensors as TensorMeta."""
+    """The recorded result of a node, with tensors as TensorMeta."""
     results = mase(source).common.get("results", Operands())
     tensors = dict(results.tensors())
     values = [tensors.get(name, entry.get("value")) for name, entry in results.items()]
@@ -127,20 +127,20 @@ def known(source: fx.Node) -> Any:
 
 
 def take_results(node: fx.Node, source: fx.Node) -> None:
-    """Note that `node` gives now what `source` gave."""
+    """Record that `node` now gives the results of `source`."""
     mase(node).common.results = mase(source).common.results.clone()
     if has_metadata(node, "software") and "results" in mase(source).software:
         mase(node).software.results = mase(source).software.results.clone()
 
 
 def bypass(graph: MaseGraph, node: fx.Node, source: fx.Node) -> None:
-    """Remove a node; who took its result takes that of `source`."""
+    """Remove a node; its users read `source` instead."""
     node.replace_all_uses_with(source)
     graph.fx_graph.erase_node(node)
 
 
 def outer_names(name: str) -> list[str]:
-    """The modules that a dotted name lies inside.
+    """The enclosing modules of a dotted name.
 
     >>> outer_names("layer1.0.conv")
     ['layer1', 'layer1.0']
@@ -150,7 +150,7 @@ def outer_names(name: str) -> list[str]:
 
 
 def finish(graph: MaseGraph, unused: Iterable[str] = ()) -> None:
-    """After nodes came and went: drop modules that nobody calls any more, and look at the ends."""
+    """After nodes were added or removed: delete unused modules, and update the graph's metadata."""
     used = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
     used |= {outer for name in used for outer in outer_names(name)}
     for target in dict.fromkeys(unused):

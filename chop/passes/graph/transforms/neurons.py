@@ -1,4 +1,4 @@
-"""Layers seen as neurons: each looks at some numbers of a row, and there is a row per result."""
+"""Layers as neurons: each result has a row of inputs, of which a neuron reads a part."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from chop.passes.graph.transforms.quantize.quantized_modules.linear import Quant
 
 
 class Neurons(Quantized):
-    """What layers of tables need to know of the layer that they are made from."""
+    """What a table layer needs to know about the layer that it is built from."""
 
     weight: Tensor
     bias: Any
 
     num_neurons: int
-    num_inputs: int  # that one neuron has weights for
+    num_inputs: int  # for which one neuron has weights
 
     def rows(self, x: Tensor) -> Tensor:
-        """[rows, numbers]: what the neurons look at, for each result that they give."""
+        """[rows, numbers]: the inputs of the neurons, one row per result."""
         raise NotImplementedError
 
     def from_rows(self, results: Tensor, x: Tensor) -> Tensor:
-        """Results [rows, neurons] in the shape that the layer gives for `x`."""
+        """Reshape results [rows, neurons] to the layer's output for `x`."""
         raise NotImplementedError
 
     def first_inputs(self) -> Tensor:
-        """[neurons]: where in a row the inputs of each neuron begin."""
+        """[neurons]: position in a row of each neuron's first input."""
         return torch.zeros(self.num_neurons, dtype=torch.long, device=self.weight.device)
 
 
 class LinearNeurons(Neurons, QuantLinear):
-    """A row is the features of one sample."""
+    """One row is the features of one sample."""
 
     @property
     def num_neurons(self) -> int:  # type: ignore[override]
@@ -54,7 +54,7 @@ class LinearNeurons(Neurons, QuantLinear):
 
 
 class Conv2dNeurons(Neurons, QuantConv2d):
-    """A row is one patch of all channels; a neuron of a group looks at the part of its group."""
+    """One row is a patch of all channels; a neuron reads the part of its group."""
 
     @property
     def num_neurons(self) -> int:  # type: ignore[override]

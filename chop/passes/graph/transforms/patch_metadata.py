@@ -1,4 +1,4 @@
-"""Formats for the nodes that quantisation leaves out."""
+"""Formats for nodes that quantisation skips."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from chop.registry import unknown
 
 OPS_TO_PATCH = ("add", "mul", "getitem", "placeholder", "output")
 OPERANDS = ("data_in", "data_out")
-FUNCTIONS = ("df_split",)  # a fork of the data flow, by the name of the function
+FUNCTIONS = ("df_split",)  # a fork of the data flow, by function name
 
 
 @graph_pass("patch_metadata", "transform", needs=("common",))
 def patch_metadata_transform_pass(
     graph: MaseGraph, *, precision: str = "fixed", q_config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Note formats for additions, products, items, forks, inputs and the output.
+    """Record formats for additions, products, items, forks, inputs and the output.
 
     `q_config` has the keys of the format for `data_in`, which goes to arguments, and `data_out`,
     which goes to results: data_in_width, data_in_frac_width, … The computation stays as it is.
     """
-    taken, given = (_format(precision, q_config, operand) for operand in OPERANDS)
+    input_format, output_format = (_format(precision, q_config, operand) for operand in OPERANDS)
     patched = [node for node in graph.nodes if _wanted(node)]
     for node in patched:
         common = mase(node).common
-        for operands, fmt in ((common.args, taken), (common.results, given)):
+        for operands, fmt in ((common.args, input_format), (common.results, output_format)):
             _patch(operands, precision, fmt.precision)
         renote_hardware(graph, node)
     return {"patched": [node.name for node in patched]}
@@ -63,5 +63,5 @@ def _wanted(node: fx.Node) -> bool:
 def _patch(operands: Operands, kind: str, numbers: list[Any]) -> None:
     for _, tensor in operands.tensors():
         if "torch_dtype" in tensor and not tensor.torch_dtype.is_floating_point:
-            continue  # an index stays whole
+            continue  # an index stays an integer
         tensor.type, tensor.precision = kind, list(numbers)

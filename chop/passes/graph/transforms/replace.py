@@ -1,4 +1,4 @@
-"""Put modules of your own in the place of others."""
+"""Replace modules by your own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, TensorMeta, mase
 from chop.ir.operands import described, flatten
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.describe.interpreter import evaluation_mode, kept_random_state
+from chop.passes.graph.describe.interpreter import evaluation_mode, restored_random_state
 from chop.passes.graph.transforms.metadata_sync import calls, exchange, finish, known, read_modules
 from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By, select
-from chop.registry import UnknownName
+from chop.registry import unknown
 
 Made = dict[nn.Module, nn.Module]
 
@@ -28,13 +28,13 @@ def replace_transform_pass(
     """Replace modules, chosen by op, by name or by regular expression on names of nodes.
 
     `modules` maps each key to a class that is built without arguments, to the name of one in
-    torch.nn, or to a function that is given the old module and returns the new one. What replaces a
-    module takes its arguments and gives results of the same shapes and dtypes; this is tried out
-    before anything is changed. Nodes that call functions are left as they are.
+    torch.nn, or to a function that takes the old module and returns the new one. A new module must
+    accept the old arguments and return results of the same shapes and dtypes; this is checked
+    before anything is changed. Nodes that call functions stay unchanged.
     """
-    builders = {key: _builder(key, given) for key, given in modules.items()}
+    builders = {key: _builder(key, replacement) for key, replacement in modules.items()}
     chosen = select(graph, by, builders)
-    made: Made = {}
+    replacements: Made = {}
     read = read_modules(graph)
     for old, nodes in calls(graph).items():
         keys = {chosen.get(node) for node in nodes}
@@ -48,15 +48,15 @@ def replace_transform_pass(
         if old in read:
             raise PassArgsError(
                 f"node {nodes[0].name!r}: weights of its module are read elsewhere in the graph; "
-                f"leave it"
+                f"leave it out"
             )
-        made[old] = _built(builders[chosen[nodes[0]]], old, nodes)
+        replacements[old] = _built(builders[chosen[nodes[0]]], old, nodes)
     if by == "name":
         _refuse_functions(chosen)
     replaced = []
     for old, nodes in calls(graph).items():
-        if old in made:
-            exchange(graph, nodes, made[old])
+        if old in replacements:
+            exchange(graph, nodes, replacements[old])
             replaced += [node.name for node in nodes]
     finish(graph)
     return {"replaced": replaced}
@@ -66,10 +66,10 @@ def replace_transform_pass(
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     modules = options.get("modules", {"": "Identity"})
     if not modules:
-        yield Problem("modules", "modules names none to replace; give {'relu': 'GELU'}")
-    for key, given in modules.items():
+        yield Problem("modules", "modules is empty; give {'relu': 'GELU'}")
+    for key, replacement in modules.items():
         try:
-            _builder(key, given)
+            _builder(key, replacement)
         except PassArgsError as error:
             yield Problem(f"modules.{key}", str(error))
 
@@ -83,36 +83,38 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 def _refuse_functions(chosen: Mapping[fx.Node, str]) -> None:
     for node in chosen:
         if node.op != "call_module":
-            raise PassArgsError(f"node {node.name!r} calls no module (it is a {node.op}); leave it")
+            raise PassArgsError(
+                f"node {node.name!r} does not call a module (it is a {node.op}); leave it out"
+            )
 
 
-def _builder(key: str, given: Any) -> Callable[[nn.Module], Any]:
-    if isinstance(given, str):
-        cls = getattr(nn, given, None)
+def _builder(key: str, replacement: Any) -> Callable[[nn.Module], Any]:
+    if isinstance(replacement, str):
+        cls = getattr(nn, replacement, None)
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
             known = [name for name in dir(nn) if isinstance(getattr(nn, name), type)]
-            raise PassArgsError(str(UnknownName(f"layer of torch.nn for {key!r}", given, known)))
-        given = cls
-    if isinstance(given, nn.Module) or not callable(given):
+            raise PassArgsError(unknown(f"layer of torch.nn for {key!r}", replacement, known))
+        replacement = cls
+    if isinstance(replacement, nn.Module) or not callable(replacement):
         raise PassArgsError(
-            f"{key!r} needs a class or a function old -> new, not {given!r:.60}; "
+            f"{key!r} needs a class or a function old -> new, not {replacement!r:.60}; "
             f"write lambda old: new"
         )
-    if isinstance(given, type):
-        return lambda old: given()
-    build: Callable[[nn.Module], Any] = given
+    if isinstance(replacement, type):
+        return lambda old: replacement()
+    build: Callable[[nn.Module], Any] = replacement
     return build
 
 
 def _built(build: Callable[[nn.Module], Any], old: nn.Module, nodes: list[fx.Node]) -> nn.Module:
-    """The new module, in the old one's mode and on its device, tried out on every call."""
+    """Build the new module in the old one's mode and on its device, and try it on every call."""
     where = f"node {nodes[0].name!r}"
     try:
         new = build(old)
     except Exception as error:
         raise PassArgsError(f"{where}: the new module could not be built: {error}") from error
     if not isinstance(new, nn.Module):
-        raise PassArgsError(f"{where}: a module is wanted, and {type(new).__name__} was given")
+        raise PassArgsError(f"{where}: the function must return a module, not {type(new).__name__}")
     first = next(old.parameters(), None)
     if first is not None and new is not old:
         new.to(first.device)
@@ -122,11 +124,11 @@ def _built(build: Callable[[nn.Module], Any], old: nn.Module, nodes: list[fx.Nod
 
 
 def _try_out(node: fx.Node, new: nn.Module) -> None:
-    """Refuse a module that does not take what `node` takes or does not give what it gives."""
+    """Raise an error if a module does not accept `node`'s inputs or returns other shapes."""
     args, kwargs = (fx.node.map_arg(part, _example) for part in (node.args, node.kwargs))
     buffers = {name: buffer.clone() for name, buffer in new.named_buffers()}
     try:
-        with torch.no_grad(), evaluation_mode(new), kept_random_state(new):
+        with torch.no_grad(), evaluation_mode(new), restored_random_state(new):
             result = torch.func.functional_call(new, buffers, args, kwargs)  # type: ignore[arg-type]
     except Exception as error:
         shapes = [list(x.shape) for x in flatten(args) if isinstance(x, Tensor)]
@@ -134,25 +136,25 @@ def _try_out(node: fx.Node, new: nn.Module) -> None:
             f"node {node.name!r}: {type(new).__name__} fails on inputs of shape {shapes}: "
             f"{str(error).partition(chr(10))[0]}"
         ) from error
-    given = _outline(dict(enumerate(flatten(described(result)))))
-    wanted = _outline(mase(node).common.results)
-    if given != wanted:
+    returned = _outline(dict(enumerate(flatten(described(result)))))
+    expected = _outline(mase(node).common.results)
+    if returned != expected:
         raise PassArgsError(
-            f"node {node.name!r}: {type(new).__name__} gives {given}, but {wanted} is needed; "
-            f"build it with the sizes of the old module"
+            f"node {node.name!r}: {type(new).__name__} returns {returned}, but {expected} is "
+            f"needed; build it with the sizes of the old module"
         )
 
 
 def _example(source: fx.Node) -> Any:
-    """A value like the one that a node gives: zeros, which are also valid indices."""
+    """Zeros like the value that a node returns; these are also valid indices."""
 
     def zeros(value: Any) -> Any:
         if isinstance(value, TensorMeta):
             return torch.zeros(value.shape, dtype=value.torch_dtype)
         return value
 
-    given = known(source)
-    return [zeros(value) for value in given] if isinstance(given, list) else zeros(given)
+    result = known(source)
+    return [zeros(value) for value in result] if isinstance(result, list) else zeros(result)
 
 
 def _outline(results: Operands | Mapping[Any, Any]) -> list[str]:

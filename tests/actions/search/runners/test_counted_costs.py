@@ -15,7 +15,7 @@ from chop.passes.graph import (
     quantize_transform_pass,
 )
 from chop.passes.graph.analysis.cost import cost_of
-from chop.passes.graph.analysis.cost.ledger import _LEDGERS, KEPT, ledger_of
+from chop.passes.graph.analysis.cost.ledger import _LEDGERS, MAX_LEDGERS, ledger_of
 from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
@@ -273,9 +273,9 @@ def test_a_model_without_metadata_is_counted_through_the_graph_of_the_trial(jets
 
 
 def test_only_a_few_networks_are_kept_alive():
-    for width in range(1, 2 * KEPT):
+    for width in range(1, 2 * MAX_LEDGERS):
         ledger_of(graph_of(nn.Linear(width, 1), torch.ones(1, width)).model)
-    assert len(_LEDGERS) == KEPT
+    assert len(_LEDGERS) == MAX_LEDGERS
 
 
 @pytest.mark.sampled(2)
@@ -294,7 +294,7 @@ def test_a_network_of_ours_costs_what_the_passes_say_also_after_its_layers_were_
 
 
 def test_ever_new_formats_do_not_fill_the_memory(jets, monkeypatch):
-    monkeypatch.setattr("chop.passes.graph.analysis.cost.ledger.REMEMBERED", 3)
+    monkeypatch.setattr("chop.passes.graph.analysis.cost.ledger.MAX_CACHED", 3)
     graph = jets.graph.clone()
     quantize_transform_pass(graph, {"by": "type", "linear": {"config": integer([8, 8, 8])}})
     layer = graph.modules["seq_blocks.2"]

@@ -233,9 +233,9 @@ def pruned_by_a_hook():
         ),
         (
             lambda: Row(OwnForward(3, 4, 1), nn.BatchNorm2d(4)),
-            "Conv or batch norm with a forward of its own. Skipped!",
+            "Conv or batch norm with a custom forward. Skipped!",
         ),
-        (hooked, "Hooks see what lies between conv and batch norm. Skipped!"),
+        (hooked, "Hooks observe the result between conv and batch norm. Skipped!"),
         (pruned_by_a_hook, "Weights cannot be set. Skipped!"),
     ],
 )
@@ -416,5 +416,5 @@ def test_a_function_that_normalises_by_the_batch_stays():
     graph = ready(lived_in(Functional(False, training=True)), x)
     _, info = conv_bn_fusion_transform_pass(graph)
     assert info["fused"] == 0
-    assert info["skipped"]["conv"].startswith("F.batch_norm by the statistics of a batch, or by")
+    assert info["skipped"]["conv"].startswith("F.batch_norm uses batch statistics, or")
     assert any("batch_norm" in node.name for node in graph.nodes)

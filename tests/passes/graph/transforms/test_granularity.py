@@ -108,7 +108,7 @@ def test_a_module_that_lends_or_borrows_layers_is_left(ready, caplog):
     before = names(graph)
     assert raise_granularity_transform_pass(graph)[1] == {"raised": {}}
     assert "'borrower' uses layers of another module. Skipped!" in caplog.text
-    assert "'owner' has layers or parameters that others use. Skipped!" in caplog.text
+    assert "'owner' has layers or parameters that other modules use. Skipped!" in caplog.text
     assert names(graph) == before
 
 
@@ -116,7 +116,7 @@ def test_a_module_that_lends_or_borrows_layers_is_left(ready, caplog):
     ("options", "message"),
     [
         ({"modules": ["bdy"]}, "unknown module of several nodes 'bdy'; did you mean 'body'"),
-        ({"modules": ["body", "body.0"]}, "'body.0' lies inside 'body'"),
+        ({"modules": ["body", "body.0"]}, "'body.0' is inside 'body'"),
         ({"inherit": True}, "inherit = True is not supported"),
     ],
 )

@@ -158,10 +158,18 @@ def masked():
 @pytest.mark.parametrize(
     ("layer", "given", "message"),
     [
-        (nn.Linear(5, 3), config(k=9), "data_in_k of lutnet is a whole number from 1 to 8, not 9"),
-        (nn.Linear(5, 3), config(levels=0), "data_in_levels of lutnet is a whole number from 1"),
+        (
+            nn.Linear(5, 3),
+            config(k=9),
+            "data_in_k of lutnet must be a whole number from 1 to 8, not 9",
+        ),
+        (
+            nn.Linear(5, 3),
+            config(levels=0),
+            "data_in_levels of lutnet must be a whole number from 1",
+        ),
         (nn.Linear(5, 3), config(kk=1), "unknown key of lutnet 'kk'"),
-        (nn.Linear(2, 3), config(k=3), "a table of 3 inputs needs as many, not 2"),
+        (nn.Linear(2, 3), config(k=3), "a table of 3 inputs needs a layer with as many, not 2"),
         (nn.Linear(1024, 1024), config(k=4), r"with 2\^4 entries are 33554432 numbers to train"),
         (masked(), config(), "make it permanent"),
     ],

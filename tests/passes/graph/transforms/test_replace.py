@@ -65,14 +65,14 @@ def test_the_trial_run_leaves_no_trace(ready, row):
 @pytest.mark.parametrize(
     ("by", "modules", "message"),
     [
-        ("name", {"layers_0": lambda old: nn.Linear(4, 5)}, r"gives \['float32\[2, 5\]'\], but"),
+        ("name", {"layers_0": lambda old: nn.Linear(4, 5)}, r"returns \['float32\[2, 5\]'\], but"),
         ("name", {"layers_0": lambda old: nn.Linear(9, 6)}, r"fails on inputs of shape \[\[2, 4"),
-        ("name", {"layers_0": lambda old: 3}, "a module is wanted, and int was given"),
+        ("name", {"layers_0": lambda old: 3}, "must return a module, not int"),
         ("name", {"layers_0": lambda old: old.nothing}, "could not be built"),
         ("name", {"layers_0": nn.Linear}, "could not be built: .*in_features"),
         ("name", {"layers_0": nn.ReLU()}, "needs a class or a function old -> new"),
         ("name", {"layers_9": nn.ReLU}, "unknown node 'layers_9'"),
-        ("name", {"x": nn.ReLU}, "node 'x' calls no module"),
+        ("name", {"x": nn.ReLU}, "node 'x' does not call a module"),
         ("type", {"rleu": nn.ReLU}, "unknown op 'rleu'; did you mean"),
         ("type", {"relu": "GELLU"}, "'GELLU'; did you mean 'GELU'"),
     ],

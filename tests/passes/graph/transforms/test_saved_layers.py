@@ -172,7 +172,7 @@ def test_loaded_adapters_can_be_fused(graph, x, tmp_path):
         (logicnets, {"data_in_width": None}, "logicnets needs data_in_width"),
         (logicnets, {"data_in_width": 30}, r"its table would have 2\^90 entries"),
         (lutnet, {"odd": 1}, "unknown key of lutnet 'odd'"),
-        (lutnet, {"data_in_k": 8}, r"its tables are \[144, 4\], and not \[144, 256\]"),
+        (lutnet, {"data_in_k": 8}, r"its tables have shape \[144, 4\], not \[144, 256\]"),
     ],
 )
 def test_a_spoilt_config_is_refused(graph, change, spoilt, message, tmp_path):

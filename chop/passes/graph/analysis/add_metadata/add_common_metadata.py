@@ -1,4 +1,4 @@
-"""Run the model once and note what every node is, takes and gives."""
+"""Run the model once and record the op, arguments and results of every node."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def add_common_metadata_analysis_pass(
     add_value: bool = True,
     force_device_meta: bool = False,
 ) -> None:
-    """Note each node's op, arguments and results, from one forward pass on `dummy_in`.
+    """Record each node's op, arguments and results from one forward pass on `dummy_in`.
 
     `dummy_in` maps the names of the model's inputs to tensors. `add_value` keeps a clone of every
     tensor under "value". `force_device_meta` runs on torch's meta device: shapes and dtypes only,
-    nothing is computed. The model is left as it was: no BatchNorm statistic, random state, mode or
-    gradient changes.
+    nothing is computed. The model stays unchanged: BatchNorm statistics, random state, mode and
+    gradients.
     """
     describe(graph, dummy_in or {}, add_value, force_device_meta)

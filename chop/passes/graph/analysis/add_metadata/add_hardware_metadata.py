@@ -1,4 +1,4 @@
-"""What a node would be as hardware: toolchain, module, interface, parameters."""
+"""Record how each node maps to hardware: toolchain, module, interface, parameters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from chop.passes.options import Problem
 def add_hardware_metadata_analysis_pass(
     graph: MaseGraph, *, parallelism: Sequence[Annotated[int, Ge(1)]] = (1, 4)
 ) -> None:
-    """Note for every node how it maps to hardware; nothing is emitted yet.
+    """Record for every node how it maps to hardware; nothing is emitted yet.
 
-    `parallelism` is how many elements of each dimension a block takes per cycle, the last number
-    for the last dimension; a tensor whose size it does not divide takes the next smaller divisor.
+    `parallelism` is the number of elements of each dimension that a block takes per cycle, the last
+    number for the last dimension; if it does not divide the size, the next smaller divisor is used.
     """
     computing = set(get_hardware_nodes(graph))
     sources: dict[str, None] = {}
@@ -39,4 +39,4 @@ def add_hardware_metadata_analysis_pass(
 @add_hardware_metadata_analysis_pass.law
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     if not options["parallelism"]:
-        yield Problem("parallelism", "parallelism is a list of numbers from 1, not []")
+        yield Problem("parallelism", "parallelism is empty; give a list of numbers from 1")

@@ -1,4 +1,4 @@
-"""A place for statistics beside every tensor of every node."""
+"""An entry for statistics beside every tensor of every node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chop.passes.graph.describe.software import tensors_in
 
 @graph_pass("add_software_metadata", "analysis", needs=("common",))
 def add_software_metadata_analysis_pass(graph: MaseGraph) -> None:
-    """Lay out `software.args` and `software.results` with an empty `stat` for every tensor."""
+    """Create `software.args` and `software.results` with an empty `stat` for every tensor."""
     for node in graph.nodes:
         software = SoftwareMeta()
         for part, names in (("args", tensors_in(node)), ("results", _tensors_out(node))):
@@ -22,7 +22,7 @@ def add_software_metadata_analysis_pass(graph: MaseGraph) -> None:
 
 
 def _has_part(node: fx.Node, part: str) -> bool:
-    """Inputs and attributes have results only, the output has arguments only."""
+    """Return whether a node has that part: inputs have only results, the output only arguments."""
     lacking = {"placeholder": "args", "get_attr": "args", "output": "results"}
     return lacking.get(node.op) != part
 

@@ -8,7 +8,7 @@ from chop.passes.base import graph_pass
 
 @graph_pass("init_metadata", "analysis")
 def init_metadata_analysis_pass(graph: MaseGraph) -> None:
-    """Start with empty metadata on all nodes; what was there is dropped."""
+    """Start with empty metadata on all nodes; existing metadata is dropped."""
     for node in graph.nodes:
         node.meta["mase"] = MaseMetadata(node)
     graph.meta = {**graph.meta, "mase": MaseGraphMetadata(graph)}

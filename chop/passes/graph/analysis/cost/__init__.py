@@ -1,4 +1,4 @@
-"""The one home of cost numbers: rules per op, and the pass."""
+"""Cost of a graph: one rule per op, and the pass that applies them."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Find `MacCounter`, which lived here once, in `chop.testing.audit`."""
+    """Find `MacCounter`, which used to live here, in `chop.testing.audit`."""
     if name != "MacCounter":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from chop.testing.audit import MacCounter

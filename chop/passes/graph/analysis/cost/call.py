@@ -1,4 +1,4 @@
-"""What a rule is given, one call of an op, and what it answers, a count."""
+"""The input of a cost rule, one call of an op, and its result, a count."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Product:
-    """Multiply-accumulates of two operands, which are names in the metadata.
+    """Multiply-accumulates of two operands, named as in the metadata.
 
-    None stands for what is computed inside the op. `depth` is how many products one sum has.
-    `part` is which of how many equal parts of the right operand is meant.
+    None stands for an intermediate value of the op. `depth` is the number of products in one sum.
+    `part` (i, n) means the i-th of n equal parts of the right operand.
     """
 
     macs: int
@@ -41,12 +41,12 @@ class Count:
 
     @property
     def flops(self) -> int:
-        """A multiply-accumulate is two operations."""
+        """All operations; a multiply-accumulate is two."""
         return 2 * self.macs + self.other
 
     @property
     def backward_flops(self) -> int:
-        """The gradient of either operand of a product takes as much as the product."""
+        """Operations of the backward pass: each operand's gradient costs as much as the product."""
         return 4 * self.macs + self.other_backward
 
     def __add__(self, more: Count) -> Count:
@@ -61,7 +61,7 @@ NOTHING = Count()
 
 
 def plain(forward: int, backward: int | None = None) -> Count:
-    """Operations without products; backwards as many, unless said otherwise."""
+    """A count of operations without products; `backward` defaults to the same number."""
     return Count((), forward, forward if backward is None else backward)
 
 
@@ -74,12 +74,12 @@ class Call:
     outputs: Sequence[Shape]
     module: nn.Module | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    prefix: str = ""  # of the parameters' names, inside a module made of modules
-    function: str = ""  # which of an op's functions is called, as upsample_bilinear2d
+    prefix: str = ""  # of the parameters' names, inside a module made of submodules
+    function: str = ""  # which of the op's functions is called, as upsample_bilinear2d
 
     @property
     def out(self) -> Shape:
-        """The shape of the first result; a result that is no tensor counts as empty."""
+        """The shape of the first result; () if that is not a tensor."""
         return self.outputs[0] if self.outputs else (0,)
 
     @property
@@ -88,26 +88,26 @@ class Call:
         return [shape for name, shape in self.inputs.items() if name.startswith("data_in_")]
 
     def shape(self, name: str) -> Shape | None:
-        """The shape of an operand; that of a parameter also if it is stored in another form."""
+        """The shape of an operand, or of a parameter even if it is stored in another form."""
         if name in self.inputs:
             return self.inputs[name]
         held = getattr(self.module, name, None)
         return tuple(held.shape) if isinstance(held, Tensor) else None
 
     def required(self, name: str) -> Shape:
-        found = self.shape(name)
-        assert found is not None, f"{self.op} has no operand {name!r}; it has {list(self.inputs)}"
-        return found
+        shape = self.shape(name)
+        assert shape is not None, f"{self.op} has no operand {name!r}; it has {list(self.inputs)}"
+        return shape
 
     def option(self, name: str, default: Any = None) -> Any:
         """A setting of the module, or an argument of the function."""
         source = self.arguments.get(name, default)
         return source if self.module is None else getattr(self.module, name, source)
 
-    def inside(self, part: str, op: str, given: Sequence[Shape], result: Shape) -> Call:
+    def inside(self, part: str, op: str, shapes: Sequence[Shape], result: Shape) -> Call:
         """The call of a module inside this one's, on data of these shapes."""
-        assert self.module is not None, f"{self.op} is no module"
-        inputs = {f"data_in_{i}": shape for i, shape in enumerate(given)}
+        assert self.module is not None, f"{self.op} is not a module"
+        inputs = {f"data_in_{i}": shape for i, shape in enumerate(shapes)}
         return Call(
             op,
             inputs,
@@ -122,7 +122,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
-    """`@rule("my_op")`: what a call of these ops costs; one of your own replaces ours."""
+    """Register the cost of a call of these ops, as `@rule("my_op")`; yours replaces ours."""
 
     def add(fn: Rule) -> Rule:
         RULES.update(dict.fromkeys(ops, fn))
@@ -132,12 +132,12 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def count(call: Call) -> Count | None:
-    """What a call costs, None for an op without a rule."""
-    found = RULES.get(call.op)
-    if found is None:
+    """Return what a call costs, or None for an op without a rule."""
+    rule_of_op = RULES.get(call.op)
+    if rule_of_op is None:
         return None
-    # sizes are computed with, too: numbers of Python cost nothing
-    return found(call) if call.outputs else NOTHING
+    # traced code also computes with sizes; plain Python numbers cost nothing
+    return rule_of_op(call) if call.outputs else NOTHING
 
 
 def size(shape: Sequence[int]) -> int:
@@ -146,5 +146,5 @@ def size(shape: Sequence[int]) -> int:
 
 
 def spelt(names: str) -> tuple[str, ...]:
-    """A list of names, written as words."""
+    """Split a string of names at its spaces."""
     return tuple(names.split())

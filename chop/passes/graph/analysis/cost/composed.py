@@ -1,4 +1,4 @@
-"""Costs of layers that are made of others: recurrence, attention with weights, transformers."""
+"""Costs of composed layers: recurrence, attention with weights, transformers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from chop.passes.graph.analysis.cost.call import (
     size,
 )
 
-# operations per hidden element and step beside the products: gates that are added up, their
-# functions, the new state; forward and backward
+# operations per hidden element and step besides the products: summing the gates, their
+# activations, the new state; forward and backward
 RECURRENT = {"rnn": (2, 3), "lstm": (4 + 18, 26), "gru": (3 + 13, 20)}
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
@@ -48,7 +48,7 @@ def recurrent(call: Call) -> Count:
 
 @rule("attention")
 def multihead_attention(call: Call) -> Count:
-    """Three projections, attention in each head, and the projection of the result."""
+    """Three projections, attention in each head, and the output projection."""
     if call.module is None:
         return _functional_attention(call)
     module: Any = call.module
@@ -91,7 +91,7 @@ def _heads(batch: int, queries: int, keys: int, width: int, heads: int) -> Count
 
 
 def _functional_attention(call: Call) -> Count:
-    """multi_head_attention_forward: sequence first, widths from its arguments."""
+    """Cost of multi_head_attention_forward: sequence first, widths from its arguments."""
     query, key, value = call.data[:3]
     width, heads = call.arguments["embed_dim_to_check"], call.arguments["num_heads"]
     batch = query[1] if len(query) == 3 else 1
@@ -103,27 +103,27 @@ def _functional_attention(call: Call) -> Count:
         Product(rows * width * width, None, None, width),
     )
     inner = _heads(batch, rows // batch, pairs // batch, width, heads)
-    # a bias that is given is one of the tensors; None stays among the arguments
+    # a bias that was passed is one of the tensors; None stays among the arguments
     without = {name for name, value in call.arguments.items() if value is None}
     biases = 0 if "in_proj_bias" in without else (rows + 2 * pairs) * width
     biases += 0 if "out_proj_bias" in without else rows * width
     return Count(products) + plain(biases) + inner
 
 
-def _layer(call: Call, part: str, given: Shape, result: Shape | None = None) -> Count:
-    """A submodule on one tensor; nothing if it is not there."""
+def _layer(call: Call, part: str, shape: Shape, result: Shape | None = None) -> Count:
+    """Cost of a submodule on one tensor; zero if the module does not have it."""
     module = getattr(call.module, part, None)
     if module is None:
         return NOTHING
     cls: Any = type(module)
     spec = module_op(cls)
-    assert spec is not None, f"{type(module).__name__} is no op of the table"
-    return count(call.inside(part, spec.name, [given], result or given)) or NOTHING
+    assert spec is not None, f"{type(module).__name__} is not in the table of ops"
+    return count(call.inside(part, spec.name, [shape], result or shape)) or NOTHING
 
 
 @rule("lora_linear")
 def adapted_linear(call: Call) -> Count:
-    """The layer and, beside it, down to the rank and up again; the two are scaled and added up."""
+    """Cost of the layer and its adapter: down to the rank, up again, scaled and added."""
     module: Any = call.module
     x, rows = call.required("data_in_0"), call.required("data_in_0")[:-1]
     base = _layer(call, "linear", x, call.out)
@@ -138,7 +138,7 @@ def adapted_linear(call: Call) -> Count:
 
 
 def _rounded_by(count: Count, part: str) -> Count:
-    """Products whose input a part of the module takes, perhaps in a format of its own."""
+    """The count with operands named as those of a submodule, which may have another format."""
     products = tuple(replace(p, left=f"{part}.{p.left}") for p in count.products)
     return Count(products, count.other, count.other_backward)
 
@@ -158,7 +158,7 @@ def _feed_forward(call: Call, x: Shape) -> Count:
 
 @rule("transformer_encoder_layer")
 def encoder_layer(call: Call) -> Count:
-    """Attention to itself and two linear layers, each with a norm and a sum around it."""
+    """Self-attention and two linear layers, each with a norm and a residual sum."""
     x = call.required("data_in_0")
     total = _attend(call, "self_attn", x, x) + _feed_forward(call, x)
     return total + _layer(call, "norm1", x) + _layer(call, "norm2", x) + plain(2 * size(x), 0)
@@ -166,7 +166,7 @@ def encoder_layer(call: Call) -> Count:
 
 @rule("transformer_decoder_layer")
 def decoder_layer(call: Call) -> Count:
-    """As the encoder's, and attention to what the encoder made."""
+    """As the encoder's, plus attention to the encoder's output."""
     x, memory = call.required("data_in_0"), call.required("data_in_1")
     total = _attend(call, "self_attn", x, x) + _attend(call, "multihead_attn", x, memory)
     total += _feed_forward(call, x) + plain(3 * size(x), 0)
@@ -175,12 +175,12 @@ def decoder_layer(call: Call) -> Count:
 
 @rule("transformer_encoder", "transformer_decoder")
 def stack(call: Call) -> Count:
-    """All layers, and the norm after them."""
+    """All layers and the norm after them."""
     module: Any = call.module
-    given = call.data[: 1 if call.op == "transformer_encoder" else 2]
-    total = _layer(call, "norm", given[0])
+    shapes = call.data[: 1 if call.op == "transformer_encoder" else 2]
+    total = _layer(call, "norm", shapes[0])
     for i in range(len(module.layers)):
-        total += count(call.inside(f"layers.{i}", f"{call.op}_layer", given, given[0])) or NOTHING
+        total += count(call.inside(f"layers.{i}", f"{call.op}_layer", shapes, shapes[0])) or NOTHING
     return total
 
 

@@ -1,4 +1,4 @@
-"""What a graph costs: arithmetic, bits and memory, of every node and altogether."""
+"""What a graph costs: arithmetic, bits and memory, per node and in total."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from chop.passes.options import OutputPath, check_picture
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-# what grows with the batch
+# the keys that scale with the batch
 PER_BATCH = (
     "macs",
     "flops",
@@ -60,8 +60,8 @@ def cost_analysis_pass(
 ) -> Row:
     """Parameters, MACs, FLOPs, BitOPs and memory of each node, of each op, and in total.
 
-    `sparse` counts only the weights that are not zero. `per_sample` divides by the batch that the
-    metadata were made with. The table goes to the log unless `silent`, the numbers as JSON to
+    `sparse` counts only the weights that are not zero. `per_sample` divides by the batch size of
+    the metadata. The table goes to the log unless `silent`, the numbers as JSON to
     `file_name`, and bars as SVG to `picture`.
     """
     info = cost_of(graph, sparse=sparse, per_sample=per_sample)
@@ -74,17 +74,17 @@ cost_analysis_pass.law(check_picture)
 
 
 def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False) -> Row:
-    """The numbers of `cost_analysis_pass`, without a report."""
+    """Return the numbers of `cost_analysis_pass` without a report."""
     unknown: dict[str, list[str]] = defaultdict(list)
     counted: set[Place] = set()
     rows: dict[str, Row] = {}
     sizes: dict[fx.Node, int] = {}
     for node in graph.nodes:
-        found = count(call_of(node))
-        if found is None:
+        arithmetic = count(call_of(node))
+        if arithmetic is None:
             unknown[mase(node).common.mase_op].append(node.name)
-        sizes[node] = _kept_bits(node)
-        rows[node.name] = _row(node, found or NOTHING, sizes[node], sparse, counted)
+        sizes[node] = _activation_bits(node)
+        rows[node.name] = _row(node, arithmetic or NOTHING, sizes[node], sparse, counted)
     warn_of(unknown)
     total = _sum(rows.values())
     nodes = list(sizes)
@@ -107,7 +107,7 @@ def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False)
 
 
 def call_of(node: fx.Node) -> Call:
-    """A node as the rules see it."""
+    """Describe a node's call in the form that cost rules take."""
     common = mase(node).common
     inputs = {name: tuple(tensor.shape) for name, tensor in real_tensors(common.args)}
     outputs = [tuple(tensor.shape) for tensor in result_tensors(node)]
@@ -116,25 +116,25 @@ def call_of(node: fx.Node) -> Call:
     return Call(common.mase_op, inputs, outputs, mase(node).module, arguments, function=function)
 
 
-def _row(node: fx.Node, found: Count, kept: int, sparse: bool, counted: set[Place]) -> Row:
+def _row(node: fx.Node, arithmetic: Count, stored: int, sparse: bool, counted: set[Place]) -> Row:
     if sparse:
-        found = _without_zeros(node, found)
-    multiply, accumulate = _bit_ops(node, found)
+        arithmetic = _without_zeros(node, arithmetic)
+    multiply, accumulate = _bit_ops(node, arithmetic)
     parameters, weight_bits = _parameters(node, sparse, counted)
-    moved = _moved_bits(node, kept, computes=found.flops > 0)
+    moved = _moved_bits(node, stored, computes=arithmetic.flops > 0)
     return {
         "op": mase(node).common.mase_op,
         "parameters": parameters,
-        "macs": found.macs,
-        "flops": found.flops,
-        "backward_flops": found.backward_flops,
+        "macs": arithmetic.macs,
+        "flops": arithmetic.flops,
+        "backward_flops": arithmetic.backward_flops,
         "bit_ops": multiply + accumulate,
         "bit_ops_multiply": multiply,
         "bit_ops_accumulate": accumulate,
         "weight_bits": weight_bits,
-        "activation_bits": kept,
+        "activation_bits": stored,
         "moved_bits": moved,
-        "arithmetic_intensity": _intensity(found.flops, moved),
+        "arithmetic_intensity": _intensity(arithmetic.flops, moved),
     }
 
 
@@ -147,10 +147,10 @@ def whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
 
 
-def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
-    """Of the multiplications, and of adding the products up in a register that cannot overflow."""
+def _bit_ops(node: fx.Node, arithmetic: Count) -> tuple[int | float, int | float]:
+    """BitOPs of the multiplications, and of the sums in a register that cannot overflow."""
     multiply = accumulate = 0.0
-    for product in found.products:
+    for product in arithmetic.products:
         left, right = (_width(node, name) for name in (product.left, product.right))
         multiply += product.macs * left * right
         accumulate += product.macs * (left + right + guard_bits(product))
@@ -158,30 +158,30 @@ def _bit_ops(node: fx.Node, found: Count) -> tuple[int | float, int | float]:
 
 
 def guard_bits(product: Product) -> int:
-    """What a register is wider than a product, so that the whole sum fits."""
+    """Extra bits that a register needs beyond a product's width so that the whole sum fits."""
     return max(product.depth - 1, 0).bit_length()
 
 
 def _width(node: fx.Node, name: str | None) -> float:
     if name is not None and _is_known(node, name):
         return element_width(operand_format(node, name))
-    results = result_tensors(node)  # what an op computes inside is as wide as what it gives
+    results = result_tensors(node)  # intermediate values inside an op are as wide as its results
     return element_width(format_of(results[0])) if results else 32.0
 
 
 def _is_known(node: fx.Node, name: str) -> bool:
-    """Whether an operand comes from outside; of a part inside, as linear.data_in_0, too."""
-    given = mase(node).common.args
-    return name in given or name.rpartition(".")[2] in given or name in parameters_of(node)
+    """Whether the metadata lists an operand, also that of a submodule, as linear.data_in_0."""
+    args = mase(node).common.args
+    return name in args or name.rpartition(".")[2] in args or name in parameters_of(node)
 
 
-def _without_zeros(node: fx.Node, found: Count) -> Count:
-    """Every weight is used equally often, so that the zeros can be taken off exactly."""
-    if not found.products:
-        return found
+def _without_zeros(node: fx.Node, arithmetic: Count) -> Count:
+    """The count without zero weights; every weight is used equally often, so this is exact."""
+    if not arithmetic.products:
+        return arithmetic
     weights = weights_of(node)
     products = []
-    for product in found.products:
+    for product in arithmetic.products:
         macs = product.macs
         for name in {product.left, product.right} & weights.keys():
             tensor = weights[str(name)]
@@ -190,45 +190,45 @@ def _without_zeros(node: fx.Node, found: Count) -> Count:
             if tensor.numel():
                 macs = macs * nonzero(tensor) // tensor.numel()
         products.append(Product(macs, product.left, product.right, product.depth, product.part))
-    return Count(tuple(products), found.other, found.other_backward)
+    return Count(tuple(products), arithmetic.other, arithmetic.other_backward)
 
 
 def _parameters(node: fx.Node, sparse: bool, counted: set[Place]) -> tuple[int, int]:
-    """How many, and their bits; what is called twice, or shared, is there once."""
-    found = {n: p for n, p in parameters_of(node).items() if place_of(p) not in counted}
-    counted.update(place_of(p) for p in found.values())
+    """Number of parameters and their bits; shared ones, and those of repeated calls, count once."""
+    new = {n: p for n, p in parameters_of(node).items() if place_of(p) not in counted}
+    counted.update(place_of(p) for p in new.values())
     number = bits = 0
-    for name, parameter in found.items():
-        kept = parameter.numel()
+    for name, parameter in new.items():
+        elements = parameter.numel()
         if node.op == "get_attr":
             stored = result_bits(node)
         else:
             stored = stored_bits(operand_format(node, name), list(parameter.shape))
-        if sparse and kept:
+        if sparse and elements:
             left = nonzero(weights_of(node).get(name, parameter.detach()))
-            stored, kept = stored * left // kept, left
-        number, bits = number + kept, bits + stored
+            stored, elements = stored * left // elements, left
+        number, bits = number + elements, bits + stored
     return number, bits
 
 
-def _kept_bits(node: fx.Node) -> int:
-    """What the results take, if they are activations with a place of their own."""
+def _activation_bits(node: fx.Node) -> int:
+    """Bits of a node's results if they are activations with memory of their own, else 0."""
     if node.op in ("get_attr", "output") or shares_memory(node):
         return 0
     return result_bits(node)
 
 
-def _moved_bits(node: fx.Node, kept: int, computes: bool) -> int:
-    """What a node reads and writes; a view moves nothing, and a table is not read as a whole."""
+def _moved_bits(node: fx.Node, result: int, computes: bool) -> int:
+    """Bits that a node reads and writes; a view moves nothing, a lookup reads only its rows."""
     if node.op not in ("call_module", "call_function", "call_method"):
         return 0
-    if not kept and not computes:
+    if not result and not computes:
         return 0
     read = {
         name: stored_bits(operand_format(node, name), tensor.shape)
         for name, tensor in real_tensors(mase(node).common.args)
     }
-    written = kept or result_bits(node)
+    written = result or result_bits(node)
     if mase(node).common.mase_op == "embedding":
         return written + sum(b for name, b in read.items() if name != "weight") + written
     return written + sum(read.values())
@@ -262,7 +262,7 @@ def _divide(row: Row, batch: int) -> None:
 
 
 def warn_of(unknown: Mapping[str, list[str]]) -> None:
-    """What is not counted is said, in one line."""
+    """Warn once about all ops that have no cost rule."""
     if not unknown:
         return
     named = "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items())

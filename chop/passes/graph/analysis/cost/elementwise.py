@@ -1,4 +1,4 @@
-"""Costs of what works on single elements, on windows, and on whole tensors."""
+"""Costs of elementwise ops, windows, norms and reductions."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ RULES.update({op: _per(_first_input, pair) for op, pair in PER_INPUT.items()})
 RULES.update(dict.fromkeys(FREE, lambda call: plain(0)))
 
 
-# --- norms: the statistics count as one operation per element, moving and scaling as one each
+# --- norms: statistics count as one operation per element, shifting and scaling as one each
 @rule("batch_norm", "batch_norm1d", "batch_norm2d", "batch_norm3d", "sync_batch_norm")
 def batch_norm(call: Call) -> Count:
-    """With the running statistics: the mean off, times the deviation, times weight, plus bias."""
+    """With running statistics: subtract the mean, scale by the deviation, then weight and bias."""
     return plain(size(call.out) * (2 + _affine(call)))
 
 
@@ -121,7 +121,7 @@ def norm_with_own_statistics(call: Call) -> Count:
 
 @rule("rms_norm")
 def rms_norm(call: Call) -> Count:
-    """Squares, their sum, and the scaling."""
+    """Squares, their sum, and scaling."""
     return plain(size(call.out) * (3 + _affine(call)))
 
 
@@ -173,7 +173,7 @@ TAPS: Mapping[str, int] = {"trilinear": 8, "bilinear": 4, "linear": 2, "bicubic"
 
 @rule("interpolate", "upsample", "grid_sample")
 def resample(call: Call) -> Count:
-    """A weighted sum of neighbours; the nearest alone costs nothing."""
+    """A weighted sum of neighbours; nearest-neighbour interpolation costs nothing."""
     default = "bilinear" if call.op == "grid_sample" else "nearest"
     named = next((mode for mode in TAPS if mode in call.function), default)
     mode = call.option("mode", named)
@@ -190,7 +190,7 @@ def affine_grid(call: Call) -> Count:
     return plain(2 * size(call.out) * call.data[0][-1])
 
 
-# --- what depends on more than one size
+# --- ops whose cost depends on more than one size
 @rule("embedding_bag")
 def embedding_bag(call: Call) -> Count:
     """Rows are looked up, which is free, and added."""
@@ -199,7 +199,7 @@ def embedding_bag(call: Call) -> Count:
 
 @rule("scatter_add", "scatter_reduce", "index_add")
 def scattered(call: Call) -> Count:
-    """One addition for each element of the source, which is the last tensor."""
+    """One addition per element of the source, which is the last tensor."""
     return plain(size(call.data[-1]), 0)
 
 
@@ -213,21 +213,21 @@ def cdist(call: Call) -> Count:
 @rule("topk", "sort", "argsort", "kthvalue", "median", "nanmedian", "quantile")
 @rule("unique", "bucketize", "searchsorted")
 def ordered(call: Call) -> Count:
-    """Comparisons, as of a merge sort of the last dimension; they have no gradient."""
+    """Comparisons of a merge sort of the last dimension; there is no gradient."""
     given = next(iter(call.inputs.values()), call.out)
     return plain(size(given) * max(given[-1] - 1, 0).bit_length() if given else 0, 0)
 
 
 @rule("det", "inverse")
 def factorized(call: Call) -> Count:
-    """By Gauss: two thirds of the cube of the side, thrice that for the inverse."""
+    """Gaussian elimination: two thirds of the cube of the side, three times that to invert."""
     *batch, n, _ = call.required("data_in_0")
     return plain(size(batch) * (2 * n**3 if call.op == "inverse" else 2 * n**3 // 3))
 
 
 @rule("ctc_loss")
 def ctc_loss(call: Call) -> Count:
-    """At each step, seven operations for each label and for the blanks around them."""
+    """Per step, seven operations for each label and for the blanks around them."""
     steps, *_ = probabilities = call.data[0]
     sequences = probabilities[1] if len(probabilities) == 3 else 1
     return plain(7 * steps * (2 * size(call.data[1]) + sequences))

@@ -1,4 +1,4 @@
-"""Operations as the labs count them: a multiply-accumulate is one, everything else as it is."""
+"""Operation counts as the labs define them: a multiply-accumulate is one, and so is any other."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ logger = logging.getLogger(__name__)
 
 
 def calculate_modules(module: nn.Module, in_data: Any, out_data: Any) -> dict[str, int]:
-    """What one call of a module costs, given the tensors that went in and came out.
+    """Count what one call of a module costs, from the tensors that went in and came out.
 
     Returns `total_parameters`, `computations` (a multiply-accumulate is one, and so is each other
     operation), `backward_computations`, `input_buffer_size` and `output_buffer_size` in elements.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"calculate_modules takes a module first, not {type(module).__name__}")
-    given, results = (
+    shapes, results = (
         [tuple(x.shape) for x in tree_leaves(data) if isinstance(x, Tensor)]
         for data in (in_data, out_data)
     )
     cls: Any = type(module)
     spec = module_op(cls)
-    found = None
+    arithmetic = None
     if spec is not None:
-        if not given or not results:
+        if not shapes or not results:
             raise ValueError(
                 f"the cost of {type(module).__name__} depends on its tensors; "
                 f"give calculate_modules(module, (input,), (output,))"
             )
-        inputs = {f"data_in_{i}": shape for i, shape in enumerate(given)}
+        inputs = {f"data_in_{i}": shape for i, shape in enumerate(shapes)}
         inputs |= {name: tuple(p.shape) for name, p in module.named_parameters()}
-        found = count(Call(spec.name, inputs, results, module))
-    if found is None:
+        arithmetic = count(Call(spec.name, inputs, results, module))
+    if arithmetic is None:
         logger.debug("no cost rule for %s: its computations count as 0", type(module).__name__)
     return {
         "total_parameters": sum(p.numel() for p in module.parameters()),
-        **_computations(found or NOTHING),
-        "input_buffer_size": size(given[0]) if given else 0,
+        **_computations(arithmetic or NOTHING),
+        "input_buffer_size": size(shapes[0]) if shapes else 0,
         "output_buffer_size": size(results[0]) if results else 0,
     }
 
 
-calculate_flops_pass = calculate_modules  # what seed 003 calls it
+calculate_flops_pass = calculate_modules  # the name that the labs use
 
 
-def _computations(found: Count) -> dict[str, int]:
+def _computations(arithmetic: Count) -> dict[str, int]:
     return {
-        "computations": found.macs + found.other,
-        "backward_computations": 2 * found.macs + found.other_backward,
+        "computations": arithmetic.macs + arithmetic.other,
+        "backward_computations": 2 * arithmetic.macs + arithmetic.other_backward,
     }
 
 
@@ -71,10 +71,10 @@ def _computations(found: Count) -> dict[str, int]:
 def calculate_flops_analysis_pass(
     graph: MaseGraph, *, dummy_in: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Count operations as seed 003 does: per node, per module, and `total_flops`.
+    """Count operations as the labs do: per node, per module, and `total_flops`.
 
     `breakdown` has a row for each node, `flop_module_breakdown` one for each module. `dummy_in`
-    serves a graph without metadata, or another batch; the graph stays as it is.
+    is for a graph without metadata, or for another batch; the graph stays unchanged.
     """
     measured = _measured(graph, dummy_in)
     numbers = cost_of(measured)
@@ -101,7 +101,7 @@ def calculate_flops_analysis_pass(
 
 
 def _measured(graph: MaseGraph, dummy_in: Mapping[str, Any] | None) -> MaseGraph:
-    """The graph with metadata: itself, or a copy that was run on `dummy_in`."""
+    """Return the graph if it has metadata and no `dummy_in` came, else a copy run on `dummy_in`."""
     if dummy_in is None:
         bare = next((node for node in graph.nodes if not has_metadata(node, "common")), None)
         if bare is not None:
@@ -129,7 +129,7 @@ def _node(node: fx.Node, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """A module that is called twice computes twice, with the same parameters."""
+    """The summed counts of two calls of one module, whose parameters count once."""
     return {
         key: value if key == "total_parameters" else value + second[key]
         for key, value in first.items()

@@ -1,7 +1,7 @@
-"""What one network costs in many formats: shapes are counted once, and only widths looked up.
+"""What one network costs in many formats: shapes are counted once, then only widths are read.
 
-The numbers are those of the passes `cost` and `calculate_avg_bits` on a graph that was quantized
-afresh. Formats are read from the layers and functions, so metadata need not be up to date.
+The numbers are those of the passes `cost` and `calculate_avg_bits` on a newly
+quantized graph. Formats are read from the layers and functions, so metadata need not be up to date.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 Formats = Mapping[str, NumberFormat]
 Measure = Callable[[NumberFormat], Any]
 NONE: Formats = {}
-REMEMBERED = 1000  # formats of one operand
-KEPT = 4  # networks whose ledgers are remembered; each keeps its network alive
+MAX_CACHED = 1000  # formats of one operand
+MAX_LEDGERS = 4  # networks that keep their ledger; each ledger keeps its network alive
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a network costs in its present formats; arithmetic and activations for one sample."""
+    """Costs of a network in its current formats; arithmetic and activations are for one sample."""
 
     macs: int | float
     flops: int | float
@@ -60,28 +60,28 @@ class Numbers:
     parameter_bits: int
     saved_bits: int  # of parameters and buffers
     peak_activation_bits: int | float
-    # of the weights of each weighted layer: bits per element, None in float, and elements
+    # of each weighted layer's weights: bits per element (None in float) and number of elements
     weights: tuple[tuple[float | None, int], ...]
 
 
 class _Bits(dict[NumberFormat | None, Any]):
-    """What a tensor counts in each format, worked out when it is asked for; None is torch's own."""
+    """Bits of a tensor in each format, computed on demand; the key None is torch's dtype."""
 
     def __init__(self, measure: Measure, own: NumberFormat) -> None:
         self.measure, self.own = measure, measure(own)
         super().__init__({None: self.own})
 
     def __missing__(self, fmt: NumberFormat) -> Any:
-        if len(self) > REMEMBERED:
+        if len(self) > MAX_CACHED:
             self.clear()
             self[None] = self.own
-        self[fmt] = found = self.measure(fmt)
-        return found
+        self[fmt] = bits = self.measure(fmt)
+        return bits
 
 
 @dataclass
 class _CostSlot:
-    """One operand of a node: the name of its format, and what it counts in each."""
+    """One operand of a node: the name of its format, and its bits in each format."""
 
     key: str | None
     bits: _Bits
@@ -92,39 +92,39 @@ class _CostSlot:
 
 @dataclass
 class _Result:
-    """One tensor that a node gives: its own size, and what its readers need of it."""
+    """One result of a node: its size, and how many bits its readers need."""
 
     shape: tuple[int, ...]
     own: _CostSlot
-    grid: _CostSlot | None  # results that lie on the grid of the input anyway
+    grid: _CostSlot | None  # set if results stay on the grid of the input
     readers: list[tuple[int, list[_CostSlot]]] = field(default_factory=list)
 
     def stored(self, formats: Formats, all_formats: list[Formats]) -> int:
         slot = self.own if self.grid is None or "data_out" in formats else self.grid
-        own: int = slot(formats)
+        size: int = slot(formats)
         needed = 0
         for user, slots in self.readers:
             theirs = all_formats[user]
-            if not theirs or not slots:  # a reader in float reads all there is
-                return own
+            if not theirs or not slots:  # a reader in float reads every bit
+                return size
             for slot in slots:
                 needed = max(needed, slot(theirs))
-        return min(own, needed) if self.readers else own
+        return min(size, needed) if self.readers else size
 
 
 @dataclass
 class _Line:
-    """One node: where its formats are found, and what depends on them."""
+    """One node: where its formats are stored, and the quantities that depend on them."""
 
     node: fx.Node
     module: nn.Module | None
-    target: Any  # the float function, of a function
+    target: Any  # the float function of a function node
     products: list[tuple[int, int, _CostSlot, _CostSlot]]  # how many, guard bits, both widths
     parameters: list[_CostSlot]
     is_parameter: bool
     results: list[_Result]
-    activation: bool  # whether its results have a place of their own
-    weight: tuple[_CostSlot, int] | None = None  # of a weighted layer: what each element counts
+    activation: bool  # whether its results have memory of their own
+    weight: tuple[_CostSlot, int] | None = None  # of a weighted layer: bits and number of elements
 
     def __post_init__(self) -> None:
         self.in_place = self.target is not None and named_in_place(self.target)
@@ -149,7 +149,7 @@ class _Line:
 
 
 class Ledger:
-    """The static side of a graph's costs; `read` adds the widths of this moment."""
+    """The costs of a graph that do not depend on formats; `read` adds the current widths."""
 
     def __init__(self, model: fx.GraphModule) -> None:
         self.model, self.graph = model, model.graph
@@ -162,8 +162,8 @@ class Ledger:
         counted: set[int] = set()
         made = zip(self.nodes, counts, strict=True)
         self.lines = [_line(node, found, counted) for node, found in made]
-        _tie(self.lines)
-        _weigh(self.lines)
+        _connect_readers(self.lines)
+        _record_weights(self.lines)
         self.layers = [(line, *_place(line.node)) for line in self.lines if line.module is not None]
         self.functions = [line for line in self.lines if line.target is not None]
         self.rest = _other_saved_bits(model, counted)
@@ -184,13 +184,13 @@ class Ledger:
         return all(_is_quantized_form(line) for line in self.functions)
 
     def read(self) -> Numbers:
-        """The costs in the formats that the layers have now."""
+        """Return the costs in the current formats of the layers."""
         formats = [line.formats() for line in self.lines]
         last = self._last
         if last is not None and last[0] == formats:
             return last[1]
         numbers = self._read(formats)
-        # formats are compared by value the next time, also if somebody changes the dict
+        # formats are compared by value next time, in case the dict has been modified
         self._last = ([dict(each) if each else NONE for each in formats], numbers)
         return numbers
 
@@ -229,25 +229,25 @@ _LEDGERS: OrderedDict[int, Ledger] = OrderedDict()
 
 
 def ledger_of(model: fx.GraphModule) -> Ledger:
-    """The ledger of a model whose nodes have common metadata; made once as long as it holds."""
-    found = _LEDGERS.get(id(model))
-    if found is None or found.model is not model or not found.holds():
-        found = _LEDGERS[id(model)] = Ledger(model)
+    """Return the ledger of a model with common metadata; it is reused while it holds."""
+    ledger = _LEDGERS.get(id(model))
+    if ledger is None or ledger.model is not model or not ledger.holds():
+        ledger = _LEDGERS[id(model)] = Ledger(model)
         _LEDGERS.move_to_end(id(model))
-        while len(_LEDGERS) > KEPT:
+        while len(_LEDGERS) > MAX_LEDGERS:
             _LEDGERS.popitem(last=False)
-    return found
+    return ledger
 
 
 def _counts(nodes: Iterable[fx.Node]) -> list[Count]:
-    """The arithmetic of each node; ops without a rule are named in the log."""
+    """Count the arithmetic of each node, and warn about ops without a rule."""
     unknown: dict[str, list[str]] = defaultdict(list)
     counts = []
     for node in nodes:
-        found = count(call_of(node))
-        if found is None:
+        operations = count(call_of(node))
+        if operations is None:
             unknown[mase(node).common.mase_op].append(node.name)
-        counts.append(found or NOTHING)
+        counts.append(operations or NOTHING)
     warn_of(unknown)
     return counts
 
@@ -255,7 +255,7 @@ def _counts(nodes: Iterable[fx.Node]) -> list[Count]:
 def _links(
     model: nn.Module, nodes: Iterable[fx.Node]
 ) -> Iterable[tuple[dict[str, nn.Module | None], str, nn.Module]]:
-    """Every container on the way from the model to a module that is called."""
+    """Every (container, name) pair on the path from the model to a called module."""
     seen = set()
     for node in nodes:
         if node.op != "call_module":
@@ -269,14 +269,14 @@ def _links(
             parent = child
 
 
-def _line(node: fx.Node, found: Count, counted: set[int]) -> _Line:
-    """What is known of a node beforehand, without its readers."""
+def _line(node: fx.Node, call: Count, counted: set[int]) -> _Line:
+    """The format-independent quantities of a node, before its readers are known."""
     products = [
-        (p.macs, guard_bits(p), _width(node, p.left), _width(node, p.right)) for p in found.products
+        (p.macs, guard_bits(p), _width(node, p.left), _width(node, p.right)) for p in call.products
     ]
     new = {n: p for n, p in parameters_of(node).items() if id(p) not in counted}
     counted.update(id(p) for p in new.values())
-    reads = node.op == "get_attr"  # its parameter is as large as its result
+    reads = node.op == "get_attr"  # its parameter is the same size as its result
     held = {} if reads else new
     return _Line(
         node,
@@ -291,13 +291,13 @@ def _line(node: fx.Node, found: Count, counted: set[int]) -> _Line:
 
 
 def _place(node: fx.Node) -> tuple[dict[str, nn.Module | None], str]:
-    """Where the module that a node calls is found."""
+    """Return the dict and key under which the module that a node calls is stored."""
     parent, _, name = str(node.target).rpartition(".")
     return mase(node).model.get_submodule(parent)._modules, name
 
 
 def _is_form_of(new: nn.Module | None, old: nn.Module | None) -> bool:
-    """Whether two modules are one layer in different formats, one of which may be float."""
+    """Whether two modules are the same layer in different formats; either may be float."""
     if new is None or old is None:
         return False
     quantized = next((m for m in (new, old) if isinstance(m, Quantized)), None)
@@ -316,14 +316,14 @@ def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _is_quantized_form(line: _Line) -> bool:
-    """Whether a node still calls the function that was counted, rounded for or not."""
+    """Whether a node still calls the counted function, quantized or not."""
     node, now = line.node, isinstance(line.node.target, QuantizedFunction)
-    # in float it may write in place, which changes how long tensors live
+    # in float it may write in place, which changes lifetimes of tensors
     return float_target(node) == line.target and (not line.in_place or now is line.quantized)
 
 
 def _width(node: fx.Node, name: str | None) -> _CostSlot:
-    """How wide the elements of an operand are; what is computed inside is as wide as the result."""
+    """The slot with an operand's element width; values inside the op are as wide as the result."""
     if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
         return _operand(node, name, element_width)
     for result, tensor in real_tensors(mase(node).common.results):
@@ -332,17 +332,17 @@ def _width(node: fx.Node, name: str | None) -> _CostSlot:
 
 
 def _operand(node: fx.Node, name: str, measure: Measure) -> _CostSlot:
-    """What an operand counts; the metadata of a function publish only the precision of a format."""
+    """The slot of an operand; a function's metadata stores only the precision of a format."""
     if node.op == "call_module":
         return _CostSlot(OPERANDS.get(name), _Bits(measure, _float_format(node, name)))
-    own, function = _float_format(node, name), _rounded(node)
-    if function is None or not isinstance(own, Float):
-        return _CostSlot(None, _Bits(measure, own))
-    return _CostSlot(operands_of(node, function).get(name), _Bits(_published(measure), own))
+    fmt, function = _float_format(node, name), _rounded(node)
+    if function is None or not isinstance(fmt, Float):
+        return _CostSlot(None, _Bits(measure, fmt))
+    return _CostSlot(operands_of(node, function).get(name), _Bits(_published(measure), fmt))
 
 
 def _rounded(node: fx.Node) -> QuantizedFunction | None:
-    """The function of a node with its operands rounded, if there is one; formats do not matter."""
+    """Return a node's function with quantized operands, or None; formats do not matter here."""
     op = mase(node).common.mase_op
     spec = OPS.get(op)
     if node.op not in ("call_function", "call_method") or spec is None or not has_function(spec):
@@ -351,7 +351,7 @@ def _rounded(node: fx.Node) -> QuantizedFunction | None:
 
 
 def _float_format(node: fx.Node, name: str) -> NumberFormat:
-    """In which format torch itself has an operand; metadata may still name an earlier one."""
+    """The format of an operand in torch's dtype; metadata may still name an earlier one."""
     args = mase(node).common.args
     if name not in args:  # a parameter that is stored in another form
         return from_dtype(parameters_of(node)[name].dtype)
@@ -374,16 +374,16 @@ def _average(shape: Sequence[int]) -> Measure:
 
 
 def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
-    """A result, without its readers."""
+    """A result of a node, before its readers are known."""
     measure = _stored(tensor.shape)
-    own = _result_slot(node, name, tensor, measure)
+    slot = _result_slot(node, name, tensor, measure)
     grid = None
-    if own.key and mase(node).common.mase_op == "relu":
+    if slot.key and mase(node).common.mase_op == "relu":
         floating = from_dtype(tensor.torch_dtype)
-        seen = _published(measure)
-        zero = lambda fmt: seen(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731
+        published = _published(measure)
+        zero = lambda fmt: published(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731
         grid = _CostSlot("data_in", _Bits(zero, floating))
-    return _Result(tuple(tensor.shape), own, grid)
+    return _Result(tuple(tensor.shape), slot, grid)
 
 
 def _result_slot(node: fx.Node, name: str, tensor: TensorMeta, measure: Measure) -> _CostSlot:
@@ -396,8 +396,8 @@ def _can_be_quantized(node: fx.Node) -> bool:
     return node.op == "call_module" or _rounded(node) is not None
 
 
-def _tie(lines: Sequence[_Line]) -> None:
-    """Tell each result who reads it, and what of it."""
+def _connect_readers(lines: Sequence[_Line]) -> None:
+    """Record for each result which operands read it."""
     number = {line.node: i for i, line in enumerate(lines)}
     origins = {line.node: sources(line.node) for line in lines if _can_be_quantized(line.node)}
     for line in lines:
@@ -416,8 +416,8 @@ def _reads(
     ]
 
 
-def _weigh(lines: Iterable[_Line]) -> None:
-    """Say of the weighted layers what their weights count; one that is called twice counts once."""
+def _record_weights(lines: Iterable[_Line]) -> None:
+    """Record the weights of weighted layers; a layer that is called twice counts once."""
     weighed = set()
     for line in lines:
         node, common = line.node, mase(line.node).common
@@ -431,6 +431,6 @@ def _weigh(lines: Iterable[_Line]) -> None:
 
 
 def _other_saved_bits(model: nn.Module, counted: set[int]) -> int:
-    """What a saved model has beside the parameters of its nodes, as torch stores it."""
-    found = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
-    return sum(8 * t.nbytes for key, t in found.items() if key not in counted)
+    """Bits of saved tensors that are not parameters of nodes, as torch stores them."""
+    saved = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
+    return sum(8 * t.nbytes for key, t in saved.items() if key not in counted)

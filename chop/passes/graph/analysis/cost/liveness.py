@@ -1,4 +1,4 @@
-"""How much memory the activations take at once: each lives until its last reader has run."""
+"""Peak memory of activations: each one lives until its last reader has run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.analysis.cost.call import spelt
 from chop.passes.graph.describe.in_place import writes_in_place
 
-# these give what they are given, seen in another way
+# their result is a view of the input
 VIEWS = spelt(
     "view reshape flatten unflatten transpose permute t swapaxes swapdims movedim squeeze "
     "unsqueeze getitem select narrow split chunk unbind split_with_sizes tensor_split hsplit "
@@ -21,14 +21,14 @@ VIEWS = spelt(
 
 
 def shares_memory(node: fx.Node) -> bool:
-    """Whether the result lies where the first input lies: a view, or written in place."""
+    """Whether the result occupies the memory of the first input: a view, or written in place."""
     if not node.all_input_nodes or node.op == "output":
         return False
     return mase(node).common.mase_op in VIEWS or writes_in_place(node)
 
 
 def lifetimes(nodes: Iterable[fx.Node]) -> list[list[int]]:
-    """For each node, the numbers of those whose results nobody reads after it; O(nodes)."""
+    """For each node, the indices of nodes whose results are not read after it; O(nodes)."""
     order = list(nodes)
     home: dict[fx.Node, int] = {}
     last: dict[int, int] = {}
@@ -43,9 +43,9 @@ def lifetimes(nodes: Iterable[fx.Node]) -> list[list[int]]:
 
 
 def peak(sizes: Sequence[int], dying: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """The most that lives at one time, and the number of the node that runs then.
+    """Return the largest total size alive at one time, and the index of the node that runs then.
 
-    What has no place of its own has the size 0.
+    Results without memory of their own have size 0.
     """
     live, most, where = 0, 0, 0
     for i, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Costs of what multiplies and adds up: linear layers, convolutions, products of matrices."""
+"""Costs of ops that multiply and accumulate: linear layers, convolutions, matrix products."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def bilinear(call: Call) -> Count:
 
 @rule("conv1d", "conv2d", "conv3d")
 def convolution(call: Call) -> Count:
-    """Each result is a sum over a window; zeros of the padding are multiplied, too."""
+    """Each result is a sum over a window; zeros of the padding are multiplied too."""
     window = size(call.required("weight")[1:])
     return _with_bias(call, Product(size(call.out) * window, "data_in_0", _weight(call), window))
 
 
 @rule("convtranspose1d", "convtranspose2d", "convtranspose3d")
 def transposed_convolution(call: Call) -> Count:
-    """Each input is spread over a window; what the padding cuts off is computed, too."""
+    """Each input is spread over a window; what the padding cuts off is computed too."""
     weight = call.required("weight")
     stride = call.option("stride", 1)
     strides = [stride] * (len(weight) - 2) if isinstance(stride, int) else list(stride)
@@ -86,7 +86,7 @@ def sum_of_matrix_products(call: Call) -> Count:
 
 @rule("tensordot")
 def tensordot(call: Call) -> Count:
-    """Of f·c and g·c elements come f·g, so c is known without the dimensions."""
+    """From f·c and g·c elements come f·g, so c follows without knowing the dimensions."""
     first, second = (size(shape) for shape in call.data)
     depth = math.isqrt(first * second // max(size(call.out), 1))
     return Count((Product(size(call.out) * depth, "data_in_0", "data_in_1", depth),))
@@ -94,7 +94,7 @@ def tensordot(call: Call) -> Count:
 
 @rule("multi_dot")
 def matrix_chain(call: Call) -> Count:
-    """In the best order, as torch chooses it."""
+    """Product in the cheapest order, as torch chooses it."""
     shapes = call.data
     first = (1, *shapes[0]) if len(shapes[0]) == 1 else shapes[0]
     last = (*shapes[-1], 1) if len(shapes[-1]) == 1 else shapes[-1]
@@ -110,7 +110,7 @@ def matrix_chain(call: Call) -> Count:
 
 @rule("einsum")
 def einsum(call: Call) -> Count:
-    """Operands are taken in from left to right; what only one has is summed up before."""
+    """Operands are contracted from left to right; indices of one operand are summed out first."""
     shapes = call.data
     terms, result = _letters(str(call.arguments["equation"]), shapes)
     sides: dict[str, int] = {}
@@ -139,28 +139,28 @@ def einsum(call: Call) -> Count:
 
 def _letters(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]], list[str]]:
     """The letters of each operand and of the result; an ellipsis becomes numbers."""
-    given, arrow, result = equation.replace(" ", "").partition("->")
-    terms = given.split(",")
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    terms = operands.split(",")
     hidden = [
         len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)
     ]
     widest = max([n for n, term in zip(hidden, terms, strict=True) if "..." in term], default=0)
 
     def spelt(term: str, count: int) -> list[str]:
-        before, dots, after = term.partition("...")
+        left, dots, right = term.partition("...")
         numbers = [str(i) for i in range(widest - count, widest)] if dots else []
-        return [*before, *numbers, *after]
+        return [*left, *numbers, *right]
 
     letters = [spelt(term, n) for term, n in zip(terms, hidden, strict=True)]
     if arrow:
         return letters, spelt(result, widest)
-    once = sorted(c for c in set(given) - {",", "."} if given.count(c) == 1)
+    once = sorted(c for c in set(operands) - {",", "."} if operands.count(c) == 1)
     return letters, [*(str(i) for i in range(widest)), *once]
 
 
 @rule("scaled_dot_product_attention")
 def attention(call: Call) -> Count:
-    """Scores, their softmax, and the values that they weigh; a causal mask spares nothing."""
+    """Scores, softmax, and the weighted values; a causal mask saves nothing."""
     query, key, value = call.data[:3]
     rows = size(call.out) // value[-1]
     scores = rows * key[-2]

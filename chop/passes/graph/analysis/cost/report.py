@@ -1,4 +1,4 @@
-"""Costs as a table, a JSON file, and bars."""
+"""Costs as a table, a JSON file, and a bar chart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_BARS = 24
 
 
 def table(info: Mapping[str, Any]) -> str:
-    """The nodes that cost anything, then their sum."""
+    """Format the nodes with nonzero cost and their sum as a table."""
     nodes = info["nodes"].items()
     rows = [
         [name, row["op"], *_cells(row)] for name, row in nodes if row["flops"] or row["parameters"]
@@ -56,14 +56,14 @@ def _in_bytes(key: str, value: float) -> Any:
 
 
 def summary(info: Mapping[str, Any]) -> str:
-    """What the table does not say."""
+    """Return the line that accompanies the table: the batch and the peak activation memory."""
     peak, where = info["total"]["peak_activation_bits"] / 8, info["total"]["peak_node"]
     whom = "per sample" if info["per_sample"] else f"for a batch of {info['batch_size']}"
     return f"{whom}; at most {peak:,.0f} B of activations at a time (node {where!r})"
 
 
 def picture_of(info: Mapping[str, Any]) -> str:
-    """Bars of the nodes that cost most, as SVG."""
+    """Draw the most expensive nodes as bars in SVG."""
     panels = []
     for key, title in BARS.items():
         values = {name: float(_in_bytes(key, row[key])) for name, row in info["nodes"].items()}

@@ -1,4 +1,4 @@
-"""All cost rules; `RULES` has one for every op of the table that is known to compute."""
+"""All cost rules: `RULES` has one for every op in the table that computes."""
 
 from chop.passes.graph.analysis.cost import composed, elementwise, products
 from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Product, Rule, count, rule

@@ -1,4 +1,4 @@
-"""What the cost pass asks about tensors: where they come from, how wide they are, what is zero."""
+"""Facts about tensors for the cost pass: their source, their width, and which are zero."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def result_tensors(node: fx.Node) -> list[TensorMeta]:
 
 
 def real_tensors(operands: Operands) -> Iterator[tuple[str, TensorMeta]]:
-    """The entries that are tensors; numbers that a node gives have a shape as well."""
+    """The operands that are tensors; plain numbers have a shape in the metadata as well."""
     for name, tensor in operands.tensors():
         if "precision" in tensor:
             yield name, tensor
 
 
 def sources(node: fx.Node) -> dict[str, fx.Node]:
-    """Which node each tensor operand of a call comes from."""
+    """Map each tensor operand of a call to the node that produces it."""
     if node.op not in ("call_module", "call_function", "call_method"):
         return {}
 
@@ -49,27 +49,27 @@ def sources(node: fx.Node) -> dict[str, fx.Node]:
 
 
 def format_of(tensor: TensorMeta) -> NumberFormat:
-    """The format that the metadata name, else torch's own."""
+    """The format that the metadata names, or torch's dtype."""
     if tensor.get("type") == "model_specific_input":
         return from_dtype(tensor.torch_dtype)
     return from_precision(tensor.type, tensor.precision)
 
 
 def operand_format(node: fx.Node, name: str) -> NumberFormat:
-    """In which format a node takes an operand."""
+    """Return the format in which a node takes an operand."""
     part, _, operand = name.rpartition(".")
-    # a quantized layer knows more than its metadata: options beside the precision may cost bits
-    own = _formats_inside(node, part).get(OPERANDS.get(operand, ""))
+    # a quantized layer knows more than its metadata: options beyond the precision may cost bits
+    fmt = _formats_inside(node, part).get(OPERANDS.get(operand, ""))
     args = mase(node).common.args
-    if own is None and operand in args:  # what a part takes as it is given
+    if fmt is None and operand in args:  # an operand that a submodule takes unrounded
         return format_of(args.tensor(name if name in args else operand))
-    if own is None and name not in args:  # a parameter that is stored in another form
+    if fmt is None and name not in args:  # a parameter that is stored in another form
         return from_dtype(parameters_of(node)[name].dtype)
-    return own or format_of(args.tensor(name))
+    return fmt or format_of(args.tensor(name))
 
 
 def _formats_inside(node: fx.Node, part: str) -> dict[str, NumberFormat]:
-    """The formats of a node's module, or of the part of it of that name."""
+    """The formats of a node's module, or of its submodule `part`."""
     module = mase(node).module
     if module is None:
         return {}
@@ -78,83 +78,83 @@ def _formats_inside(node: fx.Node, part: str) -> dict[str, NumberFormat]:
 
 
 def stored_bits(fmt: NumberFormat, shape: list[int]) -> int:
-    """What a tensor of that shape takes, shared exponents and scales included."""
+    """Bits of a tensor of that shape, including shared exponents and scales."""
     return round(fmt.average_bits(shape) * math.prod(shape))
 
 
 def element_width(fmt: NumberFormat) -> float:
-    """Bits that a multiplier sees: those of one element, without what a block shares."""
+    """Bits per element as a multiplier sees them, without the shared part of a block."""
     return float(getattr(fmt, "element_bits", fmt.bits))
 
 
 def result_bits(node: fx.Node) -> int:
-    """What a node's results take while they wait: as many bits as the widest of its readers needs.
+    """Bits of a node's results while they are stored: as many as the widest reader needs.
 
     A reader that rounds what it reads needs no more than its own format.
     """
     total = 0
     for tensor in result_tensors(node):
-        own = stored_bits(format_of(tensor), tensor.shape)
+        stored = stored_bits(format_of(tensor), tensor.shape)
         read = [_read_bits(user, node, tensor) for user in node.users]
-        total += own if None in read or not read else min(own, max(b for b in read if b))
+        total += stored if None in read or not read else min(stored, max(b for b in read if b))
     return total
 
 
 def _read_bits(user: fx.Node, source: fx.Node, tensor: TensorMeta) -> int | None:
-    """How many bits of a tensor a reader needs, None for all of them."""
+    """Bits per tensor that a reader needs, or None for all of them."""
     if not node_formats(user):
         return None
     shape = tensor.shape
-    found = [
+    bits = [
         stored_bits(operand_format(user, name), shape)
         for name, origin in sources(user).items()
         if origin is source
     ]
-    return max(found, default=None)
+    return max(bits, default=None)
 
 
 def place_of(tensor: Tensor) -> Place:
-    """Where the numbers of a tensor lie: the same for all that share them."""
+    """Identify the memory of a tensor: equal for all tensors that share it."""
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel()
 
 
 def parameters_of(node: fx.Node) -> dict[str, Tensor]:
-    """The parameters of a node, by operand name: of its module, or the one that it reads."""
+    """The parameters of a node by operand name: of its module, or the one that get_attr reads."""
     module = mase(node).module
     if module is not None:
         return {_operand_name(name): p for name, p in module.named_parameters()}
     if node.op == "get_attr":
-        found = fetch_attr(mase(node).model, str(node.target))
-        if isinstance(found, torch.nn.Parameter):
-            return {"data_out_0": found}
+        attribute = fetch_attr(mase(node).model, str(node.target))
+        if isinstance(attribute, torch.nn.Parameter):
+            return {"data_out_0": attribute}
     return {}
 
 
 def _operand_name(name: str) -> str:
-    """A parameter that is seen through a mask or the like is stored as its original."""
+    """The operand name of a parameter, which a parametrization stores as `original`."""
     if not name.endswith(".original"):
         return name
     return name.removesuffix(".original").replace("parametrizations.", "")
 
 
 def weights_of(node: fx.Node) -> dict[str, Tensor]:
-    """The tensors that a node computes with and that are known beforehand, rounded as it does."""
+    """The constant tensors that a node computes with, rounded as it rounds them."""
     module = mase(node).module
     if module is None:
         origins = {name: s for name, s in sources(node).items() if s.op == "get_attr"}
-        found = {n: fetch_attr(mase(s).model, str(s.target)) for n, s in origins.items()}
-        return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
-    own = parameters_of(node)
-    found = {name: fetch_attr(module, name) for name in own}
-    weight = getattr(module, "weight", None)  # it may be made of several parameters
-    if isinstance(weight, Tensor) and "weight" not in found:
-        return {**found, "weight": weight.detach()}
-    return {name: operand_format(node, name)(t.detach()) for name, t in found.items()}
+        tensors = {n: fetch_attr(mase(s).model, str(s.target)) for n, s in origins.items()}
+        return {name: operand_format(node, name)(t.detach()) for name, t in tensors.items()}
+    parameters = parameters_of(node)
+    tensors = {name: fetch_attr(module, name) for name in parameters}
+    weight = getattr(module, "weight", None)  # it may be computed from several parameters
+    if isinstance(weight, Tensor) and "weight" not in tensors:
+        return {**tensors, "weight": weight.detach()}
+    return {name: operand_format(node, name)(t.detach()) for name, t in tensors.items()}
 
 
 def nonzero(tensor: Tensor) -> int:
     if tensor.is_meta:
         raise PassArgsError(
-            "sparse = true looks at the weights, and these are on the meta device; load the model"
+            "sparse = true reads the weights, which are on the meta device; load the model first"
         )
     return int(torch.count_nonzero(tensor))

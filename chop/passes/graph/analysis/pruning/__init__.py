@@ -1,4 +1,4 @@
-"""What is pruned in a graph, and what is zero anyway."""
+"""How much of a graph is pruned, and how much is zero without pruning."""
 
 from chop.passes.graph.analysis.pruning.add_movement_metadata import (
     add_movement_metadata_analysis_pass,

@@ -1,4 +1,4 @@
-"""Watch where training moves weights."""
+"""Track how training moves weights, for movement pruning."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from chop.passes.base import graph_pass
 
 @graph_pass("add_movement_metadata", "analysis", needs=("common",))
 def add_movement_metadata_analysis_pass(graph: MaseGraph) -> dict[str, list[str]]:
-    """Let layers that can be pruned add up the movement of their weights while they train.
+    """Make layers that can be pruned accumulate the movement of their weights during training.
 
-    Train then, and prune with the method "movement". The layers compute as before.
+    Then train, and prune with the method "movement". The layers compute the same as before.
     """
-    # a transform builds on analyses, so it is imported where it is needed
+    # imported here because transforms build on analyses
     from chop.passes.graph.transforms.pruning.masks import renewed
     from chop.passes.graph.transforms.pruning.movement import attach_movement
     from chop.passes.graph.transforms.pruning.plan import is_prunable

@@ -1,4 +1,4 @@
-"""How many zeros there are in weights and activations, pruned or not."""
+"""Count the zeros in weights and activations, pruned or not."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OPERANDS = {"weight": "weight", "activation": "data_in_0"}
 def add_natural_sparsity_metadata_analysis_pass(
     graph: MaseGraph, *, dummy_in: Mapping[str, Any] | None = None, add_meta: bool = False
 ) -> dict[str, Any]:
-    """Count the zeros in the weights of layers, and in what the layers take in.
+    """Count the zeros in the weights of layers and in the inputs of the layers.
 
     `<target>_weight` and `<target>_activation` are (number of elements, share of non-zeros), the
     density, as older scripts expect; `…_zero_fraction` beside each is the sparsity. `avg_…` are
-    those of all elements of all layers. `add_meta` notes both in `software.args` of each node.
+    those of all elements of all layers. `add_meta` records both in `software.args` of each node.
     """
     counts: dict[str, dict[str, tuple[int, int]]] = {"weight": {}, "activation": {}}
 
@@ -51,5 +51,5 @@ def add_natural_sparsity_metadata_analysis_pass(
 
 
 def _shares(size: int, alive: int) -> tuple[float, float]:
-    """Density and sparsity; together 1, except of nothing at all."""
+    """Return (density, sparsity); they sum to 1, except for an empty tensor."""
     return (alive / size, (size - alive) / size) if size else (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""How much of each layer is pruned."""
+"""Record how much of each layer is pruned."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from chop.passes.graph.analysis.pruning.layers import software_entry, watch_laye
 def add_pruning_metadata_analysis_pass(
     graph: MaseGraph, *, dummy_in: Mapping[str, Any] | None = None, add_value: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Note in `software.args` how much of each weight and input is masked, 0 being nothing.
+    """Record in `software.args` which share of each weight and input is masked (0: nothing).
 
-    `add_value` keeps the masks themselves, as `mask_value`. Returned are `weight_sparsity` and
-    `activation_sparsity` by target; zeros that nobody pruned are those of `add_natural_sparsity`.
+    `add_value` keeps the masks themselves, as `mask_value`. Returns `weight_sparsity` and
+    `activation_sparsity` by target; `add_natural_sparsity` also counts zeros that were not pruned.
     """
-    # a transform builds on analyses, so it is imported where it is needed
+    # imported here because transforms build on analyses
     from chop.passes.graph.transforms.pruning.activation import activation_mask
     from chop.passes.graph.transforms.pruning.masks import masks_of
 
-    found: dict[str, dict[str, float]] = {}
+    sparsities: dict[str, dict[str, float]] = {}
 
     def watch(node: fx.Node, layer: nn.Module, x: Tensor) -> None:
         masks = {"weight": masks_of(layer).get("weight"), "data_in_0": activation_mask(layer, x)}
@@ -35,13 +35,13 @@ def add_pruning_metadata_analysis_pass(
             entry["sparsity"] = shares[operand]
             if add_value and mask is not None:
                 entry["mask_value"] = mask.detach().clone()
-        found[str(node.target)] = {
+        sparsities[str(node.target)] = {
             "weight_sparsity": shares["weight"],
             "activation_sparsity": shares["data_in_0"],
         }
 
     watch_layers(graph, dummy_in, watch)
-    return found
+    return sparsities
 
 
 def _pruned_share(mask: Tensor | None) -> float:

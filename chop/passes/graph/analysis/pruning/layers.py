@@ -1,4 +1,4 @@
-"""What the layers of a graph that can be pruned take in."""
+"""Observe the inputs of the layers of a graph that can be pruned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chop.ir.graph.mase_metadata import OperandStats, SoftwareMeta, StatsTable, 
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_values
 
-# Told of each call of a layer: its node, the layer, and what it takes in
+# called for each call of a layer with its node, the layer, and its input
 Watch = Callable[[fx.Node, nn.Module, Tensor], None]
 
 
@@ -32,16 +32,16 @@ class _Watching(GraphRunner):
 
 
 def watch_layers(graph: MaseGraph, dummy_in: Mapping[str, Any] | None, watch: Watch) -> None:
-    """Run the graph once and tell `watch` of every layer that can be pruned; nothing remains."""
+    """Run the graph once and call `watch` for every layer that can be pruned; hooks are removed."""
     inputs = input_values(graph, dummy_in or {}, "dummy_in")
     try:
-        _Watching(graph, watch).run_untouched(inputs)
+        _Watching(graph, watch).run_unchanged(inputs)
     except RunError as error:
         raise PassArgsError(str(error)) from error.__cause__
 
 
 def software_entry(node: fx.Node, operand: str) -> OperandStats:
-    """`software.args.<operand>`, made if it is not there yet."""
+    """Return `software.args.<operand>`, creating it if necessary."""
     parameters = mase(node).parameters
     if not parameters.get("software"):
         parameters.software = SoftwareMeta(args={}, results={})

@@ -21,7 +21,7 @@ WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "tra
 def calculate_avg_bits_mg_analysis_pass(
     graph: MaseGraph, *, legacy_sum: bool = False
 ) -> dict[str, Any]:
-    """Average bits of weights and of the activations that flow into them.
+    """Average bits per element of weights, and of the activations that enter weighted layers.
 
     Returns `w_avg_bit`, `data_avg_bit`, and `layers`: both for every layer. A tensor left in float
     counts with its 32 bits. `legacy_sum` adds up the precision list, as the predecessor did.
@@ -37,14 +37,14 @@ def calculate_avg_bits_mg_analysis_pass(
         layers[node.name] = {"w_avg_bit": bits["weight"], "data_avg_bit": bits["data_in_0"]}
         data.add(bits["data_in_0"], common.args.tensor("data_in_0"))
         weight = node.target if node.op == "call_module" else node
-        if weight not in counted:  # a layer that is called twice has its weights once
+        if weight not in counted:  # a layer that is called twice has its weights only once
             weights.add(bits["weight"], common.args.tensor("weight"))
         counted.add(weight)
     return {"w_avg_bit": weights.value, "data_avg_bit": data.value, "layers": layers}
 
 
 class _Average:
-    """Bits per element over tensors of any size; float's, as long as there are none."""
+    """Average bits per element over tensors of any size; 32 if there are no tensors."""
 
     bits, count = 0.0, 0
 
@@ -61,6 +61,6 @@ def _bits(node: fx.Node, name: str, legacy_sum: bool) -> float:
     tensor = mase(node).common.args.tensor(name)
     if legacy_sum:
         return float(sum(number for number in tensor.precision if isinstance(number, int)))
-    # the node knows more than its metadata: options beside the precision may cost bits
+    # the node knows more than its metadata: options beyond the precision may cost bits
     fmt = node_formats(node).get("data_in" if name == "data_in_0" else name)
     return (fmt or tensor.format).average_bits(tensor.shape)

@@ -1,4 +1,4 @@
-"""What a graph consists of, as text."""
+"""Describe the contents of a graph as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report_graph_analysis_pass(
     file_name: OutputPath | None = None,
     style: Literal["24", "sections"] = "24",
 ) -> None:
-    """Print the fx graph, how often each kind of node occurs, and the layers; or write a file.
+    """Log the fx graph, the number of nodes of each kind, and the layers; or write them to a file.
 
     `style = "sections"` adds a table of all nodes and headings.
     """
@@ -34,8 +34,8 @@ def report_graph_analysis_pass(
 
 
 def _overview(graph: MaseGraph) -> str:
-    found = Counter(node.op for node in graph.nodes)
-    counts = {op: found[op] for op in FX_OPS}
+    counted = Counter(node.op for node in graph.nodes)
+    counts = {op: counted[op] for op in FX_OPS}
     called = [n for n in graph.nodes if n.op == "call_module"]
     layers = [graph.modules[str(node.target)] for node in called]
     return f"Network overview:\n{counts}\nLayer types:\n{layers}"

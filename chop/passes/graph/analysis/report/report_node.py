@@ -1,4 +1,4 @@
-"""Tables of what is known about the nodes of a graph."""
+"""Tables of the metadata of a graph's nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _identity(node: fx.Node) -> list[Any]:
 
 @graph_pass("report_node_type", "analysis", needs=("common",))
 def report_node_type_analysis_pass(graph: MaseGraph) -> None:
-    """A table of every node's fx op, MASE type, MASE op and number format."""
+    """Log a table of every node's fx op, MASE type, MASE op and number format."""
     headers = ["Node name", "Fx Node op", "Mase type", "Mase op", "Value type"]
     rows = [
         [*_identity(node), mase(node).common.args.get("data_in_0", {}).get("type", "NA")]
@@ -46,7 +46,7 @@ def report_node_type_analysis_pass(graph: MaseGraph) -> None:
 
 @graph_pass("report_node_shape", "analysis", needs=("common",))
 def report_node_shape_analysis_pass(graph: MaseGraph) -> None:
-    """Every node's arguments and results with their shapes."""
+    """Log every node's arguments and results with their shapes."""
     blocks = []
     for node in graph.nodes:
         common = mase(node).common
@@ -62,7 +62,7 @@ def _shape_or_value(arg: Any) -> Any:
 
 @graph_pass("report_node_hardware_type", "analysis", needs=("common", "hardware"))
 def report_node_hardware_type_analysis_pass(graph: MaseGraph) -> None:
-    """A table of the number format, toolchain and device of every node that becomes hardware."""
+    """Log a table of the number format, toolchain and device of every hardware node."""
     headers = ["Node name", "Fx Node op", "Type", "Tool Chain", "Device ID"]
     rows = [
         [
@@ -85,7 +85,7 @@ def report_node_meta_param_analysis_pass(
     which: Sequence[Literal["all", "common", "hardware", "software"]] = ("all",),
     save_path: OutputPath | None = None,
 ) -> None:
-    """A table of all metadata of every node; `which` parts to show, and where to keep the table."""
+    """Log a table of all metadata of every node; `which` selects parts, `save_path` stores it."""
     parts = [part for part in PARTS if part in which or "all" in which]
     for part in which:
         if part != "all" and not any(has_metadata(node, part) for node in graph.nodes):

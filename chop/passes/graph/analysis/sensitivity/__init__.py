@@ -1,4 +1,4 @@
-"""Which layers a format hurts most."""
+"""Find the layers that lose most accuracy in a format."""
 
 from chop.passes.graph.analysis.sensitivity.sensitivity import sensitivity_analysis_pass
 

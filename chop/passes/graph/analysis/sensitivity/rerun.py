@@ -1,4 +1,4 @@
-"""Run a graph once, then again from any node on: what does not depend on it is remembered."""
+"""Run a graph once, then again from any node on; other activations are reused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_map_only
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.describe.in_place import writes_in_place
 
-Values = dict[str, Any]  # what each node gave, by its name
+Values = dict[str, Any]  # the result of each node, by its name
 
 
 class Rerun:
-    """A graph of one's own to run, node by node, in eval mode; names say which node is which."""
+    """A copy of a graph that runs node by node in eval mode; nodes are looked up by name."""
 
     def __init__(self, graph: MaseGraph) -> None:
         self.graph = graph
@@ -26,27 +26,27 @@ class Rerun:
         self._in_place = {node.name for node in graph.nodes if writes_in_place(node)}
 
     def node(self, name: str, values: Mapping[str, Any]) -> Any:
-        """What a node makes of what the others gave; these stay as they are."""
+        """Compute one node from the results of others, which are not modified."""
         node = self.nodes[name]
         args, kwargs = fx.node.map_arg(
-            (node.args, dict(node.kwargs)), lambda given: values[given.name]
+            (node.args, dict(node.kwargs)), lambda source: values[source.name]
         )
         if name in self._in_place:
             args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
         return getattr(self._interpreter, node.op)(node.target, args, kwargs)
 
     def all(self, inputs: Sequence[Any]) -> Values:
-        """What every node gives for these inputs."""
+        """Compute the result of every node for these inputs."""
         values: Values = {}
-        given = iter(inputs)
+        arguments = iter(inputs)
         for name, node in self.nodes.items():
-            values[name] = next(given) if node.op == "placeholder" else self.node(name, values)
+            values[name] = next(arguments) if node.op == "placeholder" else self.node(name, values)
         return values
 
     def after(self, name: str, result: Any, values: Mapping[str, Any]) -> tuple[Any, int]:
-        """The output if one node gave `result` instead, and how many nodes were run for it."""
+        """Return the output if node `name` gave `result`, and how many nodes were run for it."""
         changed: Values = {name: result}
-        known = _Over(changed, values)
+        known = _Overlay(changed, values)
         for later, node in self.nodes.items():
             if later != name and any(source.name in changed for source in node.all_input_nodes):
                 changed[later] = self.node(later, known)
@@ -54,8 +54,8 @@ class Rerun:
         return known[output], len(changed)
 
 
-class _Over(dict[str, Any]):
-    """What was changed, else what was there before."""
+class _Overlay(dict[str, Any]):
+    """Lookup in the changed values first, then in the previous ones."""
 
     def __init__(self, changed: Values, before: Mapping[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How far outputs are from those in float: noise, loss and accuracy over several batches."""
+"""Distance of outputs from the float ones: noise, loss and accuracy over several batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass
 class LayerScore:
-    """Sums over the batches that were seen."""
+    """Sums over all batches so far."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -26,7 +26,7 @@ class LayerScore:
     samples: int = 0
 
     def add(self, output: Any, wanted: Any, target: Tensor | None, loss: Loss | None) -> None:
-        """Compare `output` with the one in float, and with the target, if there is one."""
+        """Compare `output` with the float output, and with the target if there is one."""
         for got, expected in zip(_numbers(output), _numbers(wanted), strict=True):
             self.signal += expected.double().square().sum().item()
             self.noise += (got.double() - expected.double()).square().sum().item()
@@ -41,22 +41,22 @@ class LayerScore:
 
     @property
     def sqnr(self) -> float:
-        """Signal over noise in decibel; infinite where nothing was lost."""
+        """Signal-to-quantisation-noise ratio in decibels; infinite if there is no noise."""
         if self.noise == 0.0:
             return math.inf
         return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
 
     def row(self, float_score: LayerScore | None = None, classes: bool = False) -> dict[str, float]:
-        """The numbers, and how they differ from those in float."""
-        found = {"sqnr": self.sqnr}
+        """Return the scores and their differences from the float scores."""
+        scores = {"sqnr": self.sqnr}
         if self.samples:
-            found["loss"] = self.loss / self.samples
+            scores["loss"] = self.loss / self.samples
         if self.samples and classes:
-            found["accuracy"] = self.correct / self.samples
+            scores["accuracy"] = self.correct / self.samples
         if float_score is not None:
-            before = float_score.row(classes=classes)
-            found |= {f"{k}_change": v - before[k] for k, v in found.items() if k != "sqnr"}
-        return found
+            float_scores = float_score.row(classes=classes)
+            scores |= {f"{k}_change": v - float_scores[k] for k, v in scores.items() if k != "sqnr"}
+        return scores
 
 
 def _numbers(output: Any) -> list[Tensor]:
@@ -64,7 +64,7 @@ def _numbers(output: Any) -> list[Tensor]:
 
 
 def _usual_loss(scores: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy for classes, the mean square for numbers."""
+    """Cross entropy for class indices, mean squared error for other targets."""
     if target.is_floating_point():
         return F.mse_loss(scores, target)
     return F.cross_entropy(scores.to(torch.float32), target)

@@ -1,4 +1,4 @@
-"""How much each layer suffers from each format: it alone rounded, and all others rounded."""
+"""How sensitive each layer is to each format: it alone rounded, and all others rounded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
-from chop.passes.graph.describe.interpreter import input_values, kept_random_state
+from chop.passes.graph.describe.interpreter import input_values, restored_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
 from chop.passes.options import NodeChoice, OutputPath, Problem, check_picture, choices
 from chop.passes.select import By, select
@@ -52,24 +52,24 @@ def sensitivity_analysis_pass(
     picture: OutputPath | None = None,
     silent: bool = False,
 ) -> dict[str, Any]:
-    """Rank layers by what is lost if only they are rounded, for each of several formats.
+    """Rank layers by the loss of accuracy when only they are rounded, for each of several formats.
 
-    `formats` names configs as those of quantize: `{"int8": {"name": "integer", …}}`. `nodes` are
+    `formats` maps names to configs of `quantize`: `{"int8": {"name": "integer", …}}`. `nodes` are
     chosen as there, by default all linear layers and convolutions.
-    `input_generator` yields dicts of inputs, or pairs of these and targets, which also give loss
-    and accuracy. For each node and format, `alone` is it rounded and all else in float, `all_but`
-    it in float and all others rounded. Activations are remembered, so that this takes about one
-    forward pass per layer and format. The most sensitive come first in `ranking`.
+    `input_generator` yields dicts of inputs, or pairs of these and targets, which add loss and
+    accuracy. For each node and format, `alone` rounds only that node, and `all_but` rounds all
+    others. Activations are reused, so this takes about one forward pass per layer and format. The
+    most sensitive come first in `ranking`.
     """
     chosen = _chosen(graph, by, nodes)
     variants = {name: _rounded(graph, chosen, config) for name, config in formats.items()}
     batches = list(_batches(graph, input_generator, num_batches))
     _check_targets(rank_by, [target for _, target in batches])
-    found = _Measured(graph, variants, chosen, loss)
-    with torch.no_grad(), kept_random_state(graph.model):
+    measured = _Measured(graph, variants, chosen, loss)
+    with torch.no_grad(), restored_random_state(graph.model):
         for inputs, target in batches:
-            found.add(inputs, target)
-    info = found.info(rank_by)
+            measured.add(inputs, target)
+    info = measured.info(rank_by)
     _report(info, graph, rank_by, silent, file_name, picture)
     return info
 
@@ -79,7 +79,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     yield from check_picture(options)
     formats = options.get("formats")
     if formats is not None and not formats:
-        yield Problem("formats", "formats names no format; give {'int8': {'name': 'integer', …}}")
+        yield Problem("formats", "formats is empty; give {'int8': {'name': 'integer', …}}")
     for name, config in (formats or {}).items():
         try:
             node_config(name, config)
@@ -93,7 +93,7 @@ def _named(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 
 def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
-    """The nodes to look at: those that were named, or all layers with weights."""
+    """The nodes to measure: those that match `keys`, or all layers with weights."""
     if keys is None:
         return _some([n.name for n in graph.nodes if mase(n).common.mase_op in WEIGHTED], WEIGHTED)
     return _some([node.name for node in select(graph, by, keys)], keys)
@@ -101,12 +101,12 @@ def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
 
 def _some(names: list[str], keys: Sequence[str]) -> list[str]:
     if not names:
-        raise PassArgsError(f"the graph has no node of {', '.join(keys)}; name others in nodes")
+        raise PassArgsError(f"no node of the graph matches {', '.join(keys)}; name others in nodes")
     return names
 
 
 def _rounded(graph: MaseGraph, nodes: list[str], config: Mapping[str, Any]) -> Rerun:
-    """A copy in which all those nodes are rounded."""
+    """Return a copy of the graph in which all those nodes are rounded."""
     copy = graph.clone()
     table = {"config": dict(config.get("config", config))}
     quantize_transform_pass(copy, {"by": "name", **dict.fromkeys(nodes, table)})
@@ -117,7 +117,7 @@ Batch = tuple[list[Any], Tensor | None]
 
 
 def _batches(graph: MaseGraph, source: Any, number: int) -> Iterator[Batch]:
-    """Inputs in the order of the graph, with their targets."""
+    """Yield inputs in the order of the graph's inputs, with their targets."""
     if not isinstance(source, Iterable):
         raise PassArgsError(
             f"input_generator yields dicts such as {{'x': batch}}, or pairs of these and targets; "
@@ -136,25 +136,25 @@ def _batches(graph: MaseGraph, source: Any, number: int) -> Iterator[Batch]:
             )
         yield input_values(graph, inputs, "input_generator"), target
     if empty:
-        raise PassArgsError("input_generator yields no batch; give at least one")
+        raise PassArgsError("input_generator yields no batches; it must yield at least one")
 
 
 def _check_targets(rank_by: Measure, targets: list[Tensor | None]) -> None:
-    given = [target for target in targets if target is not None]
-    if given and len(given) < len(targets):
+    present = [target for target in targets if target is not None]
+    if present and len(present) < len(targets):
         raise PassArgsError(
             "input_generator yields targets with some batches only; give all or none"
         )
-    if rank_by != "sqnr" and not given:
+    if rank_by != "sqnr" and not present:
         raise PassArgsError(
             f"rank_by = {rank_by!r} needs targets: let input_generator yield (inputs, targets)"
         )
-    if rank_by == "accuracy" and given[0].is_floating_point():
+    if rank_by == "accuracy" and present[0].is_floating_point():
         raise PassArgsError("rank_by = 'accuracy' needs classes as targets; rank by 'loss'")
 
 
 class _Measured:
-    """Scores of every node and format, batch after batch."""
+    """Scores of every node and format, updated batch by batch."""
 
     def __init__(
         self, graph: MaseGraph, variants: Mapping[str, Rerun], chosen: list[str], loss: Any
@@ -199,7 +199,7 @@ class _Measured:
         self.ran += ran + again
 
     def _check(self, inputs: list[Any], output: Any) -> None:
-        """What is remembered must be what the model computes."""
+        """Check that the remembered activations are those that the model computes."""
         copied = [tree_map_only(Tensor, torch.clone, value) for value in inputs]
         wanted = LayerScore()
         wanted.add(output, self.plain.graph.model(*copied), None, None)
@@ -221,7 +221,7 @@ class _Measured:
         scored = {
             key: score.row(classes=self.classes)[rank_by] for key, score in self.alone.items()
         }
-        worst_last = rank_by != "loss"  # much loss is bad, little of the others
+        worst_last = rank_by != "loss"  # a high loss is bad; for the other measures a low value is
         order = sorted(scored, key=lambda key: scored[key] if worst_last else -scored[key])
         return {
             "baseline": baseline,
@@ -244,7 +244,7 @@ def _report(
 ) -> None:
     if not silent:
         show_logs_unless_configured()
-        logger.info("Sensitivity, the worst first (rounded alone, and all others rounded):")
+        logger.info("Sensitivity, highest first (the layer alone rounded, and all others rounded):")
         logger.info("\n%s", table(info, graph))
     if file_name is not None:
         write_whole(file_name, json.dumps(_finite(info), indent=2) + "\n")
@@ -253,21 +253,21 @@ def _report(
 
 
 def table(info: Mapping[str, Any], graph: MaseGraph) -> str:
-    """One row for each node and format, in the order of the ranking."""
+    """Format one row per node and format, in the order of the ranking."""
     ops = {node.name: mase(node).common.mase_op for node in graph.nodes}
     rows = []
     for entry in info["ranking"]:
         node, fmt = entry["node"], entry["format"]
-        found = info["layers"][node][fmt]
+        scores = info["layers"][node][fmt]
         row: dict[str, Any] = {"Node": node, "OP": ops[node], "Format": fmt}
         for how in ("alone", "all_but"):
-            row |= {f"{key} {how}": round(value, 4) for key, value in found[how].items()}
+            row |= {f"{key} {how}": round(value, 4) for key, value in scores[how].items()}
         rows.append(row)
     return tabulate(rows, headers="keys", tablefmt="orgtbl")
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: where nothing is lost, SQNR is null."""
+    """Replace infinities by None, as JSON has none: an SQNR without noise is null."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -276,13 +276,15 @@ def _finite(value: Any) -> Any:
 
 
 def _picture(info: Mapping[str, Any], rank_by: Measure) -> str:
-    """For each format, bars that are long where much is lost."""
+    """Draw one bar chart per format; long bars mean high sensitivity."""
     formats = list(info["rounded"])
-    titles = {"sqnr": "noise, % of the signal", "loss": "rise of the loss"}
-    title = titles.get(rank_by, "fall of the accuracy, %")
+    titles = {"sqnr": "noise, % of the signal", "loss": "increase of the loss"}
+    title = titles.get(rank_by, "decrease of the accuracy, %")
     panels = []
     for fmt in formats:
-        rows = {node: found[fmt]["alone"] for node, found in info["layers"].items() if fmt in found}
+        rows = {
+            node: scores[fmt]["alone"] for node, scores in info["layers"].items() if fmt in scores
+        }
         panels.append(Bars(f"{fmt}: {title}", {n: _lost(r, rank_by) for n, r in rows.items()}))
     return bar_page(panels)
 

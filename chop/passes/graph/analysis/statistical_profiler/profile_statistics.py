@@ -22,7 +22,7 @@ from chop.passes.graph.describe.interpreter import (
     GraphRunner,
     RunError,
     input_values,
-    kept_random_state,
+    restored_random_state,
 )
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import By, select
@@ -51,7 +51,7 @@ def profile_statistics_analysis_pass(
     Nodes are chosen by op, by name, or by regular expression on names. `weight_statistics` and
     `activation_statistics` map the name of a statistic to its options. Activations come from
     `input_generator`, which yields dicts of inputs, until exactly `num_samples` samples were seen.
-    `profile_output_activation` also looks at what the chosen nodes give.
+    `profile_output_activation` also profiles the results of the chosen nodes.
     """
     weights = _weight_targets(graph, by, target_weight_nodes, weight_statistics or {})
     activations = _activation_targets(
@@ -91,7 +91,7 @@ def _new_stats(statistics: Statistics) -> dict[str, Statistic]:
 
 
 def _for_each(names: Iterable[str], statistics: Statistics) -> dict[str, dict[str, Statistic]]:
-    """Fresh statistics for each operand; none at all leave what was profiled before."""
+    """New statistics for each operand; with none requested, earlier results stay."""
     return {name: _new_stats(statistics) for name in names} if statistics else {}
 
 
@@ -116,7 +116,7 @@ def _activation_targets(
     targets: Targets = {}
     for node in select(graph, by, keys):
         software = mase(node).software
-        # a module's other operands are its weights; a function takes them as it takes its data
+        # a module's other operands are its weights; a function takes weights like its data
         whole = node.op != "call_module"
         names = [n for n in software.get("args", {}) if whole or n.startswith("data_in")]
         if outputs:
@@ -134,19 +134,19 @@ def _check_source(input_generator: Any) -> None:
 
 
 def _profile_weights(graph: MaseGraph, targets: Targets) -> None:
-    """One look at every weight; the bar counts all nodes, as in the labs."""
+    """Update the statistics of every weight; the progress bar counts all nodes, as in the labs."""
     for node in tqdm(graph.nodes, total=len(graph.nodes), desc="Profiling weight statistics"):
         for name, stats in targets.get(node, {}).items():
             module = mase(node).module
             assert module is not None
-            with _naming(node, name):
+            with _located_errors(node, name):
                 for stat in stats.values():
                     stat.update_a_sample(_fetch(module, name))
 
 
 @contextmanager
-def _naming(node: fx.Node, operand: str) -> Iterator[None]:
-    """A statistic that does not fit says where."""
+def _located_errors(node: fx.Node, operand: str) -> Iterator[None]:
+    """Add the operand and node to the error of a statistic."""
     try:
         yield
     except ValueError as error:
@@ -166,29 +166,29 @@ def _profile_activations(
 ) -> None:
     per_batch = getattr(input_generator, "batch_size", None)
     total = -(-num_samples // per_batch) if per_batch else None
-    seen = 0
+    samples = 0
     batched: dict[tuple[fx.Node, str], bool] = {}
     with (
-        kept_random_state(graph.model),
+        restored_random_state(graph.model),
         tqdm(total=total, desc="Profiling act statistics") as bar,
     ):
         for batch in _batches(graph, input_generator, num_samples):
             try:
-                _StatisticsWatch(graph, targets, batch.size, batched).run_untouched(batch.inputs)
+                _StatisticsWatch(graph, targets, batch.size, batched).run_unchanged(batch.inputs)
             except RunError as error:
                 raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
-            seen += batch.size
+            samples += batch.size
             bar.update()
-    if seen == 0:
-        raise PassArgsError("input_generator yields no batch at all")
-    if seen < num_samples:
+    if samples == 0:
+        raise PassArgsError("input_generator yields no batches; it must yield at least one")
+    if samples < num_samples:
         logger.warning(
-            "input_generator ended after %d of the %d samples asked for", seen, num_samples
+            "input_generator ended after %d of the %d requested samples", samples, num_samples
         )
 
 
 class _Batch:
-    """Inputs in the order of the model's arguments, and how many samples they are."""
+    """Inputs in the order of the model's arguments, and the number of samples in them."""
 
     def __init__(self, graph: MaseGraph, values: Mapping[str, Any], at_most: int) -> None:
         tensors = [v for v in tree_leaves(dict(values)) if isinstance(v, Tensor) and v.ndim]
@@ -202,12 +202,12 @@ class _Batch:
         def first(x: Tensor) -> Tensor:
             return x[:size] if x.ndim and x.shape[0] == whole else x
 
-        given = tree_map_only(Tensor, first, dict(values))
-        self.inputs = input_values(graph, given, "input_generator")
+        cut = tree_map_only(Tensor, first, dict(values))
+        self.inputs = input_values(graph, cut, "input_generator")
 
 
 def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterator[_Batch]:
-    """Batches until `num_samples` were seen; the last one is cut to size."""
+    """Yield batches up to `num_samples` samples in total; the last batch is cut to size."""
     left = num_samples
     for values in input_generator:
         if not isinstance(values, Mapping):
@@ -222,7 +222,7 @@ def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterat
 
 
 class _StatisticsWatch(GraphRunner):
-    """Runs a batch and shows the chosen operands to their statistics."""
+    """Run a batch and pass the chosen operands to their statistics."""
 
     keep_random_state = False
 
@@ -233,14 +233,14 @@ class _StatisticsWatch(GraphRunner):
         batch_size: int,
         batched: dict[tuple[fx.Node, str], bool],
     ) -> None:
-        """`batched` remembers which operands hold a sample in each row, from the first batch on."""
+        """`batched` records, from the first batch on, which operands hold one sample per row."""
         super().__init__(graph.model)
         self.targets, self.batch_size, self.batched = targets, batch_size, batched
 
     def run_node(self, n: fx.Node) -> Any:
         if not self.targets.get(n):
             return super().run_node(n)
-        # arguments are shown first, before an in-place op changes them
+        # arguments go first, before an in-place op changes them
         self._show(n, _taken(n, *self.fetch_args_kwargs_from_env(n)))
         result = super().run_node(n)
         self._show(n, _numbered("data_out", result))
@@ -254,7 +254,7 @@ class _StatisticsWatch(GraphRunner):
                 continue
             rows = not weight and x.ndim > 0 and x.shape[0] == self.batch_size
             rows = self.batched.setdefault((n, name), rows)
-            with _naming(n, name):
+            with _located_errors(n, name):
                 for stat in self.targets[n][name].values():
                     (stat.update_a_batch if rows else stat.update_a_sample)(x)
 
@@ -274,6 +274,6 @@ def _taken(node: fx.Node, args: Any, kwargs: Any) -> dict[str, Tensor]:
 
 
 def _numbered(prefix: str, value: Any) -> dict[str, Tensor]:
-    """The tensors in `value` by name; what is no tensor has a number too, as in the metadata."""
+    """The tensors in `value` by name, numbered as in the metadata, where other values count too."""
     leaves = enumerate(flatten(value))
     return {f"{prefix}_{i}": leaf for i, leaf in leaves if isinstance(leaf, Tensor)}

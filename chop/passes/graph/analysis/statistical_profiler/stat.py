@@ -57,7 +57,7 @@ def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ordered(rows: Tensor, ranks: list[int]) -> Tensor:
-    """Those rows that would stand at `ranks` were each column sorted, with NaN last."""
+    """Return the rows that would be at `ranks` if each column was sorted with NaN last."""
     if rows.is_cpu:  # selecting a few values beats sorting all of them
         return torch.from_numpy(np.partition(rows.numpy(), ranks, axis=0)[ranks])
     return rows.sort(dim=0).values[ranks]
@@ -65,7 +65,7 @@ def ordered(rows: Tensor, ranks: list[int]) -> Tensor:
 
 @dataclass(kw_only=True, eq=False)
 class Statistic(ABC):
-    """A summary of the samples so far; its values are "NA" below `min_count` observations."""
+    """A summary of all samples so far; its values are "NA" below `min_count` observations."""
 
     keys: ClassVar[tuple[str, ...]]  # what it reports, besides the count
     min_count: ClassVar[int] = 2
@@ -101,13 +101,13 @@ class Statistic(ABC):
         self._update(batch, sample_dim=1)
 
     def compute(self) -> dict[str, Any]:
-        """Tensors and numbers by name."""
+        """Return tensors and numbers by name."""
         enough = self.count >= self.min_count
         values = self.values() if enough else dict.fromkeys(self.keys, NA)
         return values | {"count": self.count}
 
     def export(self) -> dict[str, Any]:
-        """The same in plain Python: numbers, (nested) lists and "NA"."""
+        """Return the values as plain Python: numbers, (nested) lists and "NA"."""
         return {k: v.tolist() if isinstance(v, Tensor) else v for k, v in self.compute().items()}
 
     def take(self, rows: Tensor) -> None:
@@ -122,7 +122,7 @@ class Statistic(ABC):
         return x.to(device, torch.float32 if narrow else x.dtype, copy=True)
 
     def rows(self, stack: Tensor) -> Tensor:
-        """The observations in a `stack` of samples, whose first dimension counts the samples."""
+        """Return the observations in a `stack` of samples along the first dimension."""
         return stack
 
     def _update(self, x: Tensor, sample_dim: int) -> None:
@@ -131,8 +131,8 @@ class Statistic(ABC):
 
     def _check(self, option: str, valid: bool, law: str) -> None:
         if not valid:
-            given = getattr(self, option)
-            raise ValueError(f"{type(self).__name__} needs {option} to be {law}; got {given!r}")
+            value = getattr(self, option)
+            raise ValueError(f"{type(self).__name__} needs {option} to be {law}; got {value!r}")
 
     def _check_shape(self, shape: torch.Size) -> None:
         if self._shape is None:
@@ -148,7 +148,7 @@ STAT_NAME_TO_CLS: Registry[type[Statistic]] = Registry("statistic")
 
 
 def create_new_stat(name: str, **kwargs: Any) -> Statistic:
-    """A fresh statistic by its name; `kwargs` are the options of its class."""
+    """Create a statistic by its name; `kwargs` are the options of its class."""
     try:
         cls = STAT_NAME_TO_CLS[name]
     except UnknownName as error:
@@ -169,7 +169,7 @@ def create_new_stat(name: str, **kwargs: Any) -> Statistic:
 @STAT_NAME_TO_CLS.register("record")
 @dataclass(kw_only=True, eq=False)
 class RecordedSamples(Statistic):
-    """The samples themselves, joined on dim 0 (or on a new one), from the first sample on."""
+    """All samples, concatenated on dim 0 (or stacked on a new one)."""
 
     keys = ("data", "size_in_bytes")
     min_count = 1
@@ -178,7 +178,7 @@ class RecordedSamples(Statistic):
     _chunks: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def observe(self, rows: Tensor) -> None:
-        separate = self.add_new_dim_before_concat or rows.ndim == 1  # numbers have no dim to join
+        separate = self.add_new_dim_before_concat or rows.ndim == 1  # scalars have no dim to join
         chunk = rows if separate else rows.flatten(0, 1)
         self._check_shape(chunk.shape[1:])
         self._chunks.append(self.keep(chunk))
@@ -190,7 +190,7 @@ class RecordedSamples(Statistic):
 
 @dataclass(kw_only=True, eq=False)
 class Reduction(Statistic):
-    """Reduces over the samples and over `dims` of each: "all", none of them, or those listed."""
+    """A reduction over the samples and over `dims` of each: "all", None, or a list of dims."""
 
     dims: Dims = "all"
 
@@ -212,18 +212,18 @@ class Reduction(Statistic):
         return as_float(rows.flatten(0, len(reduced) - 1))
 
     def _reduced_dims(self, shape: torch.Size) -> list[int]:
-        """Where `dims` of a sample of that shape stand in a stack of such samples."""
+        """Map `dims` of a sample of that shape to dims of a stack of samples."""
         assert self.dims != "all"
         dims = [self.dims] if isinstance(self.dims, int) else self.dims or []
         rank = len(shape)
         within = all(-rank <= dim < rank for dim in dims)
-        self._check("dims", within, f"dims of the samples, which have the shape {list(shape)}")
+        self._check("dims", within, f"dims of the samples, which have shape {list(shape)}")
         return sorted({dim % rank + 1 for dim in dims})
 
 
 @STAT_NAME_TO_CLS.register("variance_online")
 class VarianceOnline(Reduction):
-    """Population variance (over n), updated by the formula of Chan et al., no data kept."""
+    """Population variance (over n), updated by the formula of Chan et al.; stores no data."""
 
     keys = ("mean", "variance")
     mean: Tensor = ZERO
@@ -243,7 +243,7 @@ class VarianceOnline(Reduction):
 @STAT_NAME_TO_CLS.register("variance_precise")
 @dataclass(kw_only=True, eq=False)
 class VariancePrecise(Reduction):
-    """Unbiased variance (over n − 1) of all the data at once."""
+    """Unbiased variance (over n − 1) of all stored data."""
 
     keys = ("mean", "variance")
 
@@ -259,7 +259,7 @@ class VariancePrecise(Reduction):
 
 @dataclass(kw_only=True, eq=False)
 class RangeStatistic(Reduction):
-    """A lower and an upper limit, of the magnitudes if `abs`; "NA" below two observations."""
+    """A lower and an upper limit, of absolute values if `abs`; "NA" below two observations."""
 
     keys = ("min", "max", "range")
 
@@ -267,7 +267,7 @@ class RangeStatistic(Reduction):
 
     @abstractmethod
     def limits(self) -> tuple[Tensor, Tensor]:
-        """The lower and the upper one."""
+        """Return the lower and the upper limit."""
 
     def rows(self, stack: Tensor) -> Tensor:
         rows = super().rows(stack)
@@ -281,7 +281,7 @@ class RangeStatistic(Reduction):
 @STAT_NAME_TO_CLS.register("range_n_sigma")
 @dataclass(kw_only=True, eq=False)
 class RangeNSigma(RangeStatistic):
-    """`num_sigma` standard deviations around the mean, from either of the two variances."""
+    """`num_sigma` standard deviations around the mean, with either of the two variances."""
 
     var_mode: Literal["online", "precise"] = "online"
     num_sigma: float = 3
@@ -308,7 +308,7 @@ class RangeNSigma(RangeStatistic):
 
 @STAT_NAME_TO_CLS.register("range_min_max")
 class RangeMinMax(RangeStatistic):
-    """The smallest and the largest value, no data kept."""
+    """Smallest and largest value; stores no data."""
 
     low: Tensor = ZERO + math.inf
     high: Tensor = ZERO - math.inf
@@ -324,7 +324,7 @@ class RangeMinMax(RangeStatistic):
 @STAT_NAME_TO_CLS.register("range_quantile")
 @dataclass(kw_only=True, eq=False)
 class RangeQuantile(RangeStatistic):
-    """The exact quantiles 1 − q and q, interpolated linearly; NaN wherever the data has one."""
+    """Exact quantiles 1 − q and q with linear interpolation; NaN if the data contain NaN."""
 
     quantile: float = 0.975
     _chunks: list[Tensor] = field(default_factory=list, init=False, repr=False)
@@ -353,7 +353,7 @@ class RangeQuantile(RangeStatistic):
 
 @STAT_NAME_TO_CLS.register("abs_mean")
 class AbsMean(Reduction):
-    """Mean magnitude, no data kept; "NA" for fewer than two observations."""
+    """Mean absolute value; stores no data; "NA" for fewer than two observations."""
 
     keys = ("abs_mean",)
     total: Tensor = ZERO

@@ -1,4 +1,4 @@
-"""Let a network compute with fewer numbers."""
+"""Prune weights, activations and channels."""
 
 from chop.passes.graph.transforms.pruning.activation import (
     activation_pruning_of,

@@ -1,4 +1,4 @@
-"""Pruned activations: what a layer takes in, without what matters least in it."""
+"""Pruned activations: zero the least important values of a layer's input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NAME = "sparsify_input"
 class SparsifyInput(nn.Module):
     """Zeroes the share `sparsity` of every sample, chosen by `method`.
 
-    With a `threshold` it zeroes what is not larger than it instead, as for a share of the
-    activations of all layers together. A random choice is that of `seed`: the same places at every
-    call, so that the model's own random numbers stay as they are.
+    A `threshold` zeroes magnitudes up to it instead, as for a share over all layers. Random
+    positions depend only on `seed`: they are the same in every call, and the global random
+    state stays unchanged.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SparsifyInput(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the constructor needs to make it again."""
+        """The constructor's arguments."""
         names = ("sparsity", "method", "seed", "threshold")
         return {name: getattr(self, name) for name in names}
 
@@ -40,7 +40,7 @@ class SparsifyInput(nn.Module):
         return torch.where(self.mask(x), x, 0.0)
 
     def mask(self, x: Tensor) -> Tensor:
-        """What of `x` stays; each sample of a batch is pruned by itself."""
+        """Mark the values of `x` to keep; each sample of a batch is pruned separately."""
         if self.threshold is not None:
             return x.detach().abs() > self.threshold
         if x.numel() == 0:
@@ -51,7 +51,7 @@ class SparsifyInput(nn.Module):
 
     def _scores(self, samples: Tensor) -> Tensor:
         if self.method == "random":
-            one = samples[0].reshape(-1, 1)  # all samples lose the same places
+            one = samples[0].reshape(-1, 1)  # the same positions in every sample
             return METHODS[self.method](one, generator_for(self.seed, NAME))
         rows = samples.reshape(-1, 1)
         scores = METHODS[self.method](rows, generator_for(self.seed, NAME))
@@ -64,7 +64,7 @@ class SparsifyInput(nn.Module):
 def sparsify_input(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The forward pre-hook: the layer's own `sparsify_input` prunes what it is given."""
+    """Forward pre-hook: prune the input by the layer's `sparsify_input`."""
     prune = module.get_submodule(NAME)
     if args:
         return (prune(args[0]), *args[1:]), kwargs
@@ -78,30 +78,34 @@ def attach_activation_pruning(
     seed: int = 0,
     threshold: float | None = None,
 ) -> None:
-    """Let a layer prune what it takes in; pruning that is there already is replaced."""
+    """Make a layer prune its input; existing pruning of the input is replaced."""
     if activation_pruning_of(module) is None:
         if hasattr(module, NAME):
-            raise ValueError(f"{type(module).__name__} has an attribute {NAME!r} of its own")
+            raise ValueError(
+                f"{type(module).__name__} already has an attribute {NAME!r}; rename it"
+            )
         module.register_forward_pre_hook(sparsify_input, with_kwargs=True)
     module.add_module(NAME, SparsifyInput(sparsity, method, seed, threshold))
 
 
 def activation_pruning_of(module: nn.Module) -> dict[str, Any] | None:
-    """With which options a layer prunes what it takes in; None if it does not."""
-    found = module._modules.get(NAME)
-    return found.config if isinstance(found, SparsifyInput) else None
+    """The options with which a layer prunes its input; None if it does not."""
+    sparsify = module._modules.get(NAME)
+    return sparsify.config if isinstance(sparsify, SparsifyInput) else None
 
 
 def activation_mask(module: nn.Module, x: Tensor) -> Tensor | None:
-    """What of the input `x` a layer keeps; None if it prunes nothing."""
-    found = module._modules.get(NAME)
-    return found.mask(x) if isinstance(found, SparsifyInput) else None
+    """The mask of the values of `x` that a layer keeps; None if it prunes nothing."""
+    sparsify = module._modules.get(NAME)
+    return sparsify.mask(x) if isinstance(sparsify, SparsifyInput) else None
 
 
 def detach_activation_pruning(module: nn.Module) -> None:
-    """Let a layer take in all it is given again."""
+    """Stop pruning a layer's input."""
     if activation_pruning_of(module) is None:
-        raise ValueError(f"{type(module).__name__} does not prune its input; nothing to detach")
+        raise ValueError(
+            f"{type(module).__name__} does not prune its input, so there is nothing to detach"
+        )
     del module._modules[NAME]
     for hook_id, hook in list(module._forward_pre_hooks.items()):
         if hook is sparsify_input:

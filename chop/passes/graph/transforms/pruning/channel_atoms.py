@@ -1,4 +1,4 @@
-"""Output channels of layers as atoms: which are tied to each other, and which cannot go."""
+"""Output channels of layers as atoms: which are tied together, and which cannot be removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 
 @dataclass(frozen=True)
 class ChannelAxis:
-    """The dimension of a tensor that holds channels, and the atom of each place along it."""
+    """The channel dimension of a tensor, and the atom at each position along it."""
 
     dim: int
     atoms: list[int]
@@ -21,7 +21,7 @@ class ChannelAxis:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The node at which channels cannot be removed, and why."""
+    """The node at which channels cannot be removed, and the reason."""
 
     node: fx.Node
     why: str
@@ -29,18 +29,18 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Split:
-    """A tensor that is cut into parts, and the axis of each of them."""
+    """A tensor that is split into parts, and the channel axis of each part."""
 
     dim: int
     parts: list[ChannelAxis]
 
     def cuts(self) -> bool:
-        """Whether it is the channels that are divided."""
+        """Whether the channels are what is split."""
         return any(part.dim == self.dim for part in self.parts)
 
 
 class Atoms:
-    """Atoms that are tied to each other are one; a frozen one cannot go."""
+    """Sets of atoms; tied atoms count as one, and a frozen one cannot be removed."""
 
     def __init__(self) -> None:
         self._parent: list[int] = []

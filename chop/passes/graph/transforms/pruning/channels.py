@@ -1,8 +1,8 @@
-"""Which channels of a network hang together, so that one cannot go without the others.
+"""Which channels of a network depend on each other and must be removed together.
 
 Every output channel of a layer is an atom. Atoms are followed along the graph: an addition ties
 the channels of its operands to each other, a concatenation lists them one after the other, a
-flattening repeats each. What nobody knows how to make smaller freezes the atoms that reach it.
+flattening repeats each. A node that cannot be made smaller freezes the atoms that reach it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ REDUCTIONS = frozenset({"mean", "sum", "amax", "amin"})
 
 
 class ChannelGraph:
-    """The channels of a graph: those each module gives (`outs`) and takes (`ins`), as atoms."""
+    """The channels of a graph as atoms: those that each module gives (`outs`) and takes (`ins`)."""
 
     def __init__(self, graph: MaseGraph) -> None:
         self.graph, self.atoms = graph, Atoms()
         self.axes: dict[fx.Node, ChannelAxis | None] = {}
         self.outs: dict[str, list[int]] = {}
         self.ins: dict[str, list[int] | None] = {}
-        self.producers: dict[str, fx.Node] = {}  # layers whose channels are atoms of their own
+        self.producers: dict[str, fx.Node] = {}  # layers that create channels
         self.resized: dict[fx.Node, tuple[int, int]] = {}  # view and reshape: argument, dimension
         self.splits: dict[fx.Node, Split] = {}
-        self.attributes: dict[str, list[int]] = {}  # tensors with a number for each channel
+        self.attributes: dict[str, list[int]] = {}  # tensors with one number per channel
         self._shared = shared_parameters(graph)
         for node in graph.nodes:
             self.axes[node] = self._follow(node)
@@ -60,7 +60,7 @@ class ChannelGraph:
         return self.axes.get(node) if isinstance(node, fx.Node) else None
 
     def block(self, node: fx.Node, inputs: Iterable[fx.Node], why: str) -> ChannelAxis | None:
-        """Channels that arrive at `node` stay, and are not followed any further."""
+        """Freeze the channels that arrive at `node`; they are not followed further."""
         for source in inputs:
             axis = self.axes[source]
             if axis is not None:
@@ -68,12 +68,12 @@ class ChannelGraph:
         return None
 
     def take(self, node: fx.Node, target: str, axis: ChannelAxis | None, dim: int) -> bool:
-        """Note that a module reads channels along `dim`; whether it does."""
+        """Record that a module reads channels along `dim`; return whether it can."""
         if axis is not None and axis.dim != dim:
             self.block(node, node.all_input_nodes, "reads them along another dimension")
             axis = None
         if target in self.ins and (axis is None or self.ins[target] is None):
-            why = "calls a module that another node gives channels that must stay"
+            why = "calls a module to which another node passes channels that must stay"
             known = self.ins[target] or []
             self.atoms.freeze([*known, *(axis.atoms if axis else [])], Obstacle(node, why))
         elif target in self.ins and axis is not None:
@@ -82,13 +82,13 @@ class ChannelGraph:
         return axis is not None
 
     def give(self, node: fx.Node, target: str, atoms: list[int]) -> list[int]:
-        """Note which channels a module gives; called again, it gives the same."""
+        """Record the channels that a module gives; repeated calls give the same."""
         if target in self.outs:
             self.atoms.tie(self.outs[target], atoms)
         return self.outs.setdefault(target, atoms)
 
     def check_shared(self, node: fx.Node, module: nn.Module, target: str) -> None:
-        """A parameter that others read too keeps its shape."""
+        """Freeze the channels of a parameter that other modules or nodes read too."""
         if any(id(p) in self._shared for p in module._parameters.values()):
             obstacle = Obstacle(node, "shares a parameter with others")
             known = [*(self.ins.get(target) or []), *self.outs.get(target, [])]
@@ -117,11 +117,13 @@ def _why(node: fx.Node) -> str:
 
 
 def _layer(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """Linear and convolutional layers: they end the channels that they read and begin others."""
+    """Linear and convolutional layers, which consume their input channels and create new ones."""
     module: Any = mase(node).module
     source = node.args[0] if node.args else node.kwargs.get("input")
     if not isinstance(module, nn.Linear | _ConvNd) or module._parameters.get("weight") is None:
-        return channels.block(node, node.all_input_nodes, "computes with a weight of no layer")
+        return channels.block(
+            node, node.all_input_nodes, "computes with a weight that belongs to no layer"
+        )
     target, dim = str(node.target), len(_shape(node)) - 1
     size: Any = getattr(module, "out_features", None)
     if isinstance(module, _ConvNd):
@@ -137,7 +139,7 @@ def _layer(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> ChannelAxis | None:
-    """Groups stay alike: what goes in one of them, goes at the same place in all."""
+    """Grouped convolution: a channel is removed at the same position in every group."""
     target = str(node.target)
     source = node.args[0] if node.args else node.kwargs.get("input")
     axis = channels.axis(source)
@@ -153,7 +155,7 @@ def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> Ch
         channels.outs[target] = channels.atoms.fresh(each) * module.groups
         channels.producers[target] = node
         if each == 1 or (module.transposed and module.groups == module.in_channels):
-            why = f"convolves in {module.groups} groups of one channel"
+            why = f"convolves in {module.groups} groups of one channel each"
             channels.atoms.freeze(channels.outs[target], Obstacle(node, why))
     channels.check_shared(node, module, target)
     return ChannelAxis(dim, channels.outs[target])
@@ -167,7 +169,7 @@ def _chunks(atoms: list[int], count: int) -> list[list[int]]:
 def _depthwise(
     channels: ChannelGraph, node: fx.Node, module: Any, axis: ChannelAxis, dim: int
 ) -> ChannelAxis | None:
-    """Each channel goes its own way."""
+    """Depthwise convolution: every channel is independent."""
     target = str(node.target)
     if not channels.take(node, target, axis, dim):
         return None
@@ -178,7 +180,7 @@ def _depthwise(
 
 
 def _features(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """Norms with one number a channel, and PReLU."""
+    """Norms with one number per channel, and PReLU."""
     module: Any = mase(node).module
     axis = channels.axis(node.all_input_nodes[0])
     if axis is None:
@@ -195,7 +197,7 @@ def _features(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _norm_of_groups(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """The channels of a group share their statistics, and so go together."""
+    """Group norm: the channels of a group share statistics and are removed together."""
     module: Any = mase(node).module
     axis = channels.axis(node.all_input_nodes[0])
     if axis is None:
@@ -212,7 +214,7 @@ def _norm_of_groups(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None
 
 
 def _norm_of_last(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """Layer norms change nothing about channels that lie before what they normalise."""
+    """Layer norms leave channels alone that lie before the normalised dimensions."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
     if axis is None:
@@ -226,7 +228,7 @@ def _norm_of_last(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _functional_norm(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """A batch norm whose tensors, one number a channel, are the model's own and read here only."""
+    """F.batch_norm with one number per channel in tensors of the model that only it reads."""
     source, *tensors = node.all_input_nodes
     axis = channels.axis(source)
     if axis is None:
@@ -243,7 +245,7 @@ def _functional_norm(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | Non
 
 
 def _split(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """Parts of the channels, or of something else; each is taken by an index."""
+    """Parts of the channels or of another dimension, each taken by an index."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
     if axis is None:
@@ -262,7 +264,7 @@ def _split(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _part(node: fx.Node) -> int | None:
-    """Which part of a split a node takes."""
+    """The index of the part of a split that a node takes."""
     index = node.args[1] if node.target is operator.getitem else None
     return index if isinstance(index, int) else None
 
@@ -281,7 +283,7 @@ def _elementwise(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     found = {n: a for n in tensors if (a := channels.axes[n]) is not None}
     if not found:
         return None
-    # dimensions are counted from the right, as broadcasting does
+    # dimensions count from the right, as in broadcasting
     places = {axis.dim - len(_shape(source)) for source, axis in found.items()}
     if len(places) > 1:
         return channels.block(node, tensors, "combines channels along different dimensions")
@@ -315,7 +317,9 @@ def _concatenation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
         for source, axis in zip(sources, axes, strict=True):
             if axis is None:
                 others = channels.atoms.fresh(_shape(source)[dim])
-                channels.atoms.freeze(others, Obstacle(node, "takes in channels of no layer"))
+                channels.atoms.freeze(
+                    others, Obstacle(node, "takes channels that come from no layer")
+                )
                 atoms += others
             else:
                 atoms += axis.atoms
@@ -328,7 +332,7 @@ def _concatenation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _spatial(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """Poolings, paddings and resizings of the dimensions behind the channels."""
+    """Pooling, padding and resizing of the dimensions after the channels."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
     if axis is None:
@@ -342,7 +346,7 @@ def _spatial(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _touched(node: fx.Node) -> int | None:
-    """How many of the last dimensions a padding or a resizing works on."""
+    """The number of last dimensions on which a padding or a resizing works."""
     if mase(node).common.mase_op != "pad":
         return len(_shape(node)) - 2
     module: Any = mase(node).module
@@ -352,7 +356,7 @@ def _touched(node: fx.Node) -> int | None:
 
 
 def _reshape(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """Flattening and the like: each channel becomes as many places as it had elements."""
+    """Flattening and the like: each channel becomes as many positions as it had elements."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
     if axis is None:
@@ -368,10 +372,10 @@ def _reshape(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _can_resize(channels: ChannelGraph, node: fx.Node, dim: int) -> bool:
-    """Whether the size of a dimension can change; one that is written out is changed later."""
+    """Whether the size of a dimension can change; a size in the code is rewritten later."""
     op = mase(node).common.mase_op
     if op == "squeeze":
-        return len(node.args) > 1 or "dim" in node.kwargs  # else a single channel would vanish
+        return len(node.args) > 1 or "dim" in node.kwargs  # otherwise a single channel would vanish
     if op not in ("view", "reshape"):
         return True
     sizes = node.args[1] if len(node.args) == 2 else node.args[1:]
@@ -421,7 +425,7 @@ def _permutation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
 
 
 def _sizes(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    """Asking for a shape is harmless as long as nobody reads the number of channels off it."""
+    """Reading a shape is harmless unless the number of channels is read from it."""
     source = node.all_input_nodes[0]
     axis = channels.axis(source)
     if axis is None or mase(node).common.mase_op == "dim":

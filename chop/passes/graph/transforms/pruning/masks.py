@@ -1,7 +1,7 @@
 """Masks on parameters: which of their numbers a layer computes with.
 
 A mask is a boolean buffer, `weight_mask`, beside the parameter `weight`. The parameter itself keeps
-all its numbers, its place in `state_dict` and in optimisers; whoever reads `layer.weight` gets it
+all its numbers, its place in `state_dict` and in optimisers; reading `layer.weight` returns it
 masked, so that the layer's own forward, our quantized ones included, computes with zeros where the
 mask is False, and no gradient arrives there.
 """
@@ -17,13 +17,13 @@ from chop.registry import unknown
 
 
 class Masked(nn.Module):
-    """Mixed in by `attach_mask` before the class of a layer; bears the name of that class."""
+    """Mixin that `attach_mask` puts before the class of a layer, under that class's name."""
 
     _unmasked: ClassVar[type[nn.Module]]
     _masked_names: ClassVar[tuple[str, ...]] = ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies and pickles name the layer's own class, as this one has no place of its own."""
+        """Copies and pickles name the layer's original class, as this one cannot be imported."""
         state: Any = self.__getstate__()  # type: ignore[no-untyped-call]
         return _blank, (self._unmasked, self._masked_names), state
 
@@ -40,12 +40,12 @@ class _Masking:
         parameter = module._parameters[self.name]
         if parameter is None:
             return None
-        # not a product, which would keep infinities and signs of zeros
+        # not a product, which would keep infinities and the signs of zeros
         return torch.where(module._buffers[mask_name(self.name)], parameter, 0.0)  # type: ignore[arg-type]
 
 
 def mask_name(name: str) -> str:
-    """What the mask of a parameter is called in `state_dict`.
+    """Return the name of a parameter's mask in `state_dict`.
 
     >>> mask_name("weight")
     'weight_mask'
@@ -57,7 +57,7 @@ _CLASSES: dict[tuple[type, tuple[str, ...]], type] = {}
 
 
 def masked_class(cls: type[Any], names: tuple[str, ...]) -> type[Any]:
-    """`cls` whose parameters `names` are read through masks; `cls` itself without any."""
+    """Return `cls` with the parameters `names` read through masks; `cls` itself without any."""
     if not names:
         return cls
     if (cls, names) not in _CLASSES:
@@ -77,19 +77,19 @@ def _body(cls: type, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def masked_names(cls: type) -> tuple[str, ...]:
-    """The parameters that layers of this class read through masks."""
+    """The names of parameters that layers of this class read through masks."""
     return cls._masked_names if issubclass(cls, Masked) else ()
 
 
 def unmasked_class(cls: type[Any]) -> type[Any]:
-    """The class that a masked layer was of before it got masks."""
+    """The class of a masked layer before it got masks."""
     return cls._unmasked if issubclass(cls, Masked) else cls
 
 
 def attach_mask(module: nn.Module, name: str, mask: Tensor) -> None:
-    """Let `module` compute with its parameter `name` where `mask` is true, and with 0 elsewhere.
+    """Make `module` compute with its parameter `name` where `mask` is true, and with 0 elsewhere.
 
-    A mask that is there already is replaced. A mask lives in `state_dict` and is copied, moved,
+    An existing mask is replaced. A mask is part of `state_dict` and is copied, moved,
     saved and loaded with the layer.
     """
     parameter = _parameter(module, name)
@@ -98,22 +98,22 @@ def attach_mask(module: nn.Module, name: str, mask: Tensor) -> None:
     buffer = mask_name(name)
     if name not in names and hasattr(module, buffer):
         raise ValueError(
-            f"{type(module).__name__} has an attribute {buffer!r} of its own; "
-            f"rename it, as the mask of {name!r} is called so"
+            f"{type(module).__name__} already has an attribute {buffer!r}; "
+            f"rename it, as the mask of {name!r} needs that name"
         )
     module.register_buffer(buffer, checked)
     _set_names(module, (*names, name))
 
 
 def masks_of(module: nn.Module) -> dict[str, Tensor]:
-    """The masks of a layer's parameters, by the name of the parameter; {} for a layer without."""
+    """The masks of a layer by the name of the parameter; {} for a layer without masks."""
     return {name: _mask(module, name) for name in masked_names(type(module))}
 
 
 def detach_mask(module: nn.Module, name: str) -> None:
-    """Make a mask permanent: the parameter is zero where it was masked, and plain again.
+    """Make a mask permanent: the parameter becomes zero where it was masked, and plain again.
 
-    The parameter is a new one, as the old one may be shared; make optimisers afterwards.
+    The parameter is a new one, as the old one may be shared; create optimisers afterwards.
     """
     names = masked_names(type(module))
     if name not in names:
@@ -127,9 +127,9 @@ def detach_mask(module: nn.Module, name: str) -> None:
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """The same layer as another object, which shares parameters and buffers.
+    """Return the layer as a new object that shares parameters and buffers.
 
-    What is then attached to it leaves the original, which another graph may hold, as it was.
+    Attaching something to it does not affect the original, which another graph may use.
     """
     new: nn.Module = module.__class__.__new__(module.__class__)
     for key, value in vars(module).items():
@@ -156,11 +156,11 @@ def _mask(module: nn.Module, name: str) -> Tensor:
 
 
 def _parameter(module: nn.Module, name: str) -> nn.Parameter:
-    found = module._parameters.get(name)
-    if found is None:
-        own = [key for key, value in module._parameters.items() if value is not None]
-        raise KeyError(unknown(f"parameter of {type(module).__name__}", name, own))
-    return found
+    parameter = module._parameters.get(name)
+    if parameter is None:
+        names = [key for key, value in module._parameters.items() if value is not None]
+        raise KeyError(unknown(f"parameter of {type(module).__name__}", name, names))
+    return parameter
 
 
 def _checked_mask(module: nn.Module, name: str, mask: Tensor, parameter: Tensor) -> Tensor:

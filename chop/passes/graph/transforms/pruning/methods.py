@@ -1,4 +1,4 @@
-"""How much each part of a weight matters, and which parts matter least."""
+"""Importance scores of the parts of a weight, and selection of the least important."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.pruning.movement import MOVEMENT, follows_movement
 from chop.registry import Registry
 
-# The score of each row of a matrix; rows are what is pruned as one: elements, channels
+# Returns the score of each row of a matrix; a row is pruned as one: an element, a channel
 Method = Callable[[Tensor, Generator], Tensor]
 METHODS: Registry[Method] = Registry("pruning method")
 
 
 @METHODS.register("random")
 def random_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Each row a random number, drawn on the CPU, so that they are the same on any device."""
+    """A random number per row, drawn on the CPU to be the same on any device."""
     return torch.rand(len(rows), generator=generator).to(rows.device)
 
 
 @METHODS.register("l1-norm")
 def l1_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Mean absolute value, comparable between layers whose rows differ in length."""
+    """Mean absolute value, comparable between layers with rows of different length."""
     return rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.abs().mean(1)
 
 
 @METHODS.register("l2-norm")
 def l2_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Root mean square; of single elements the absolute value, without squares that underflow."""
+    """Root mean square; for single elements the absolute value, as squares may underflow."""
     if rows.shape[1] == 1:
         return l1_scores(rows, generator)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
@@ -42,38 +42,38 @@ def l2_scores(rows: Tensor, generator: Generator) -> Tensor:
 
 @METHODS.register("movement")
 def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
-    """Mean movement during training; `looked_at` gives the rows of it rather than of weights."""
+    """Mean movement during training; `scored_tensor` returns movement instead of weights for it."""
     return rows.mean(1)
 
 
-def looked_at(layer: nn.Module, method: str, target: str) -> Tensor:
-    """What a method judges a layer by: its weight, as masked, or where that has moved."""
+def scored_tensor(layer: nn.Module, method: str, target: str) -> Tensor:
+    """Return the tensor by which a method scores a layer: its masked weight, or its movement."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     _check_finite(weight.detach(), "weights", target)
     if method != "movement":
         return weight.detach()
-    found = layer._buffers.get(MOVEMENT)
-    if found is None:
+    movement = layer._buffers.get(MOVEMENT)
+    if movement is None:
         raise PassArgsError(
             f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
             f"train before pruning with the method 'movement'"
         )
     if not follows_movement(layer):
         raise PassArgsError(
-            f"the movement of layer {target!r} is no longer added up, as the hook that did so is "
-            f"gone; run add_movement_metadata_analysis_pass and train again"
+            f"the movement of layer {target!r} is no longer accumulated, as its hook was removed; "
+            f"run add_movement_metadata_analysis_pass and train again"
         )
-    _check_finite(found, "movements", target)
-    if not found.any():
+    _check_finite(movement, "movements", target)
+    if not movement.any():
         raise PassArgsError(
             f"the weights of layer {target!r} have not moved; train after "
             f"add_movement_metadata_analysis_pass"
         )
-    return found
+    return movement
 
 
 def _check_finite(numbers: Tensor, what: str, target: str) -> None:
-    """What cannot be compared cannot be ranked; a finite sum, which is quick, says that all are."""
+    """Raise an error for NaN or infinity, which cannot be ranked; a finite sum is a quick check."""
     if not bool(numbers.sum().isfinite()) and not bool(numbers.isfinite().all()):
         raise PassArgsError(
             f"layer {target!r} has {what} that are NaN or infinite; load or train finite ones "
@@ -82,12 +82,12 @@ def _check_finite(numbers: Tensor, what: str, target: str) -> None:
 
 
 def generator_for(seed: int, target: str) -> Generator:
-    """Random numbers of one layer, which do not depend on the other layers."""
+    """A generator per layer, independent of the other layers."""
     return Generator().manual_seed(zlib.crc32(f"{seed} {target}".encode()))
 
 
 def share(sparsity: float, size: int) -> int:
-    """How many of `size` things are pruned, to the nearest.
+    """Return how many of `size` things are pruned, rounded to the nearest.
 
     >>> share(0.5, 9), share(0.0, 9), share(1.0, 9)
     (4, 0, 9)
@@ -96,7 +96,7 @@ def share(sparsity: float, size: int) -> int:
 
 
 def smallest(scores: Tensor, count: int) -> Tensor:
-    """Marks exactly `count` of the smallest scores along the last dimension; of equals the first.
+    """Mark exactly `count` of the smallest scores along the last dimension; ties go to the first.
 
     >>> smallest(torch.tensor([3, 1, 1, 1]), 2)
     tensor([False,  True,  True, False])
@@ -104,7 +104,7 @@ def smallest(scores: Tensor, count: int) -> Tensor:
     if count == 0:
         return torch.zeros_like(scores, dtype=torch.bool)
     if scores.dim() == 1:
-        return _smallest_of_one(scores, count)
+        return _smallest_in_row(scores, count)
     if scores.shape[-1] <= FEW:
         return _smallest_of_few(scores, count)
     limit = scores.kthvalue(count, dim=-1, keepdim=True).values
@@ -114,30 +114,30 @@ def smallest(scores: Tensor, count: int) -> Tensor:
 
 
 def smallest_in_size(numbers: Tensor, count: int) -> Tensor:
-    """Marks `count` of the smallest absolute values, as `smallest` does, but without a copy.
+    """Mark `count` of the smallest absolute values, as `smallest` does, but without a copy.
 
     >>> smallest_in_size(torch.tensor([3, -1, 1, 1]), 2)
     tensor([False,  True,  True, False])
     """
     if count and len(numbers) >= MANY and numbers.is_cpu:
-        found = _smallest_by_sample(numbers, count, np.abs)
-        if found is not None:
-            return found
+        marks = _smallest_by_sample(numbers, count, np.abs)
+        if marks is not None:
+            return marks
     return smallest(numbers.abs(), count)
 
 
-FEW = 16  # so many are compared one with one
-MANY = 1 << 15  # of so many a sample tells where to look
+FEW = 16  # up to here, all pairs are compared
+MANY = 1 << 15  # from here on, a sample predicts the threshold
 SAMPLE = 1 << 13
 IN_CACHE = 1 << 18  # so many are compared at a time
 MARGIN = SAMPLE // 64  # about three standard deviations of a rank in the middle
 
 
-def _smallest_of_one(scores: Tensor, count: int) -> Tensor:
-    found = None
+def _smallest_in_row(scores: Tensor, count: int) -> Tensor:
+    marks = None
     if len(scores) >= MANY and scores.is_cpu:
-        found = _smallest_by_sample(scores, count)
-    return _smallest_by_limit(scores, count) if found is None else found
+        marks = _smallest_by_sample(scores, count)
+    return _smallest_by_limit(scores, count) if marks is None else marks
 
 
 def _smallest_by_limit(scores: Tensor, count: int) -> Tensor:
@@ -151,10 +151,10 @@ def _smallest_by_limit(scores: Tensor, count: int) -> Tensor:
 def _smallest_by_sample(
     scores: Tensor, count: int, measure: np.ufunc = np.positive
 ) -> Tensor | None:
-    """Decides at once except near the limit, which a sample tells; None if it tells wrong.
+    """Compare with a threshold estimated from a sample; None if the estimate is wrong.
 
-    By numpy, which compares and counts on a CPU several times as fast as torch; `measure` is
-    taken of a few at a time, as memory that was never used costs more than the arithmetic.
+    Uses numpy, which compares and counts several times faster than torch on a CPU; `measure` is
+    applied in blocks, as touching new memory costs more than the arithmetic.
     """
     wide = scores.float() if scores.dtype.itemsize < 4 else scores
     numbers = wide.numpy()
@@ -164,13 +164,13 @@ def _smallest_by_sample(
     sample.partition(ends)
     low, high = sample[list(ends)]
     removed = np.empty(len(numbers), dtype=bool)
-    found = []
+    positions = []
     for start in range(0, len(numbers), IN_CACHE):
         part, below = measure(numbers[start : start + IN_CACHE]), removed[start : start + IN_CACHE]
-        with np.errstate(invalid="ignore"):  # NaNs, which are neither below nor near
+        with np.errstate(invalid="ignore"):  # NaNs, which are neither below nor near the threshold
             np.less(part, low, out=below)
-            found.append(start + np.flatnonzero((part <= high) ^ below))
-    near = np.concatenate(found)
+            positions.append(start + np.flatnonzero((part <= high) ^ below))
+    near = np.concatenate(positions)
     missing = count - int(np.count_nonzero(removed))
     if not 0 < missing <= len(near):
         return None
@@ -180,13 +180,13 @@ def _smallest_by_sample(
 
 
 def _smallest_of_few(scores: Tensor, count: int) -> Tensor:
-    """A score is removed if fewer than `count` others go before it."""
+    """Mark a score if fewer than `count` others precede it."""
     columns = scores.unbind(-1)
     marks = []
     for i, column in enumerate(columns):
-        before = torch.zeros_like(column, dtype=torch.uint8)
+        rank = torch.zeros_like(column, dtype=torch.uint8)
         for j, other in enumerate(columns):
             if i != j:
-                before += other <= column if j < i else other < column
-        marks.append(before < count)
+                rank += other <= column if j < i else other < column
+        marks.append(rank < count)
     return torch.stack(marks, -1)

@@ -1,4 +1,4 @@
-"""Movement: whether training moves a weight away from zero, or towards it.
+"""Movement: whether training moves a weight away from zero or towards it.
 
 The score of a weight w is the sum, over all backward passes, of -w · gradient: positive if descent
 makes it larger in absolute value. It lives in the buffer `weight_movement`, so checkpoints keep it.
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def movement_name(name: str) -> str:
-    """What the scores of a parameter are called in `state_dict`.
+    """Return the name of a parameter's movement scores in `state_dict`.
 
     >>> movement_name("weight")
     'weight_movement'
@@ -25,7 +25,7 @@ MOVEMENT = movement_name("weight")
 
 
 class Accumulate:
-    """A hook on a parameter that adds up the movement of each backward pass."""
+    """A hook on a parameter that accumulates the movement of each backward pass."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -37,7 +37,7 @@ class Accumulate:
 
 
 def follow_movement(module: nn.Module, args: tuple[Any, ...]) -> None:
-    """The forward pre-hook: copies of a layer, whose parameters are new, are followed as well."""
+    """Forward pre-hook: also track copies of a layer, whose parameters are new."""
     weight = module._parameters["weight"]
     if weight is None or not (torch.is_grad_enabled() and weight.requires_grad):
         return
@@ -47,7 +47,7 @@ def follow_movement(module: nn.Module, args: tuple[Any, ...]) -> None:
 
 
 def attach_movement(module: nn.Module) -> None:
-    """Let a layer add up the movement of its weight from now on, beginning with zero."""
+    """Make a layer accumulate the movement of its weight from now on, starting from zero."""
     weight = module._parameters["weight"]
     assert weight is not None
     resume_movement(module)
@@ -55,18 +55,18 @@ def attach_movement(module: nn.Module) -> None:
 
 
 def resume_movement(module: nn.Module) -> None:
-    """Let a layer go on adding up its movement, as after it was loaded."""
+    """Make a layer continue to accumulate movement, as after loading."""
     if not follows_movement(module):
         module.register_forward_pre_hook(follow_movement)
 
 
 def follows_movement(module: nn.Module) -> bool:
-    """Whether a layer adds up the movement of its weight."""
+    """Return whether a layer accumulates the movement of its weight."""
     return follow_movement in module._forward_pre_hooks.values()
 
 
 def detach_movement(module: nn.Module) -> None:
-    """Forget the movement of a layer, and follow it no longer."""
+    """Delete the movement of a layer and stop accumulating it."""
     module._buffers.pop(MOVEMENT, None)
     for hook_id, hook in list(module._forward_pre_hooks.items()):
         if hook is follow_movement:

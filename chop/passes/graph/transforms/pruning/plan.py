@@ -1,4 +1,4 @@
-"""What a user asks to be pruned, checked: which layers, how much, by what measure."""
+"""Checked requests of the user: which layers to prune, how much, by which method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRUNABLE_OP = ops_with("weighted_sum")
 
 @dataclass(frozen=True)
 class Pattern:
-    """Of `of` neighbouring weights, at most `keep` are not zero."""
+    """At most `keep` of `of` neighbouring weights are not zero."""
 
     keep: int
     of: int
@@ -44,7 +44,7 @@ class PruneRequest:
     """The table `weight` or `activation` of a config.
 
     `sparsity` is one number, or numbers by type, name or regular expression, as `by` says; the
-    number of the key "default" is that of all other layers.
+    key "default" is for all other layers.
     """
 
     table: str
@@ -55,42 +55,42 @@ class PruneRequest:
     by: By = "name"
 
     @classmethod
-    def read(cls, table: str, given: Mapping[str, Any]) -> PruneRequest:
-        """The table `given`, in which nothing is wrong any more."""
-        for problem in cls.problems(table, given):
+    def read(cls, table: str, options: Mapping[str, Any]) -> PruneRequest:
+        """Create the request from a table without problems."""
+        for problem in cls.problems(table, options):
             raise PassArgsError(problem.text)
-        granularity = _granularity(given)
+        granularity = _granularity(options)
         assert granularity is not None
-        sparsity = given.get("sparsity", _own_sparsity(granularity))
+        sparsity = options.get("sparsity", _own_sparsity(granularity))
         number = dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity)
-        return cls(table, **{**given, "granularity": granularity, "sparsity": number})
+        return cls(table, **{**options, "granularity": granularity, "sparsity": number})
 
     @classmethod
-    def problems(cls, table: str, given: Mapping[str, Any]) -> Iterator[Problem]:
-        """All that is wrong with a table, whatever the graph is."""
+    def problems(cls, table: str, options: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield all problems of a table that do not depend on the graph."""
         known = [field.name for field in fields(cls) if field.name != "table"]
         where = f"{table}." if table else ""
-        for key in given:
+        for key in options:
             if key not in known:
                 yield Problem(f"{where}{key}", unknown(f"key of {table!r}", key, known))
         choice = {"scope": get_args(Scope), "by": get_args(By), "method": list(METHODS)}
         for key in choice:
-            if key in given and given[key] not in choice[key]:
-                text = unknown(f"{where}{key}", given[key], choice[key])
+            if key in options and options[key] not in choice[key]:
+                text = unknown(f"{where}{key}", options[key], choice[key])
                 yield Problem(f"{where}{key}", text)
-        granularity = _granularity(given)
+        granularity = _granularity(options)
         if granularity is None:
             yield Problem(
                 f"{where}granularity",
-                f"{where}granularity is {given['granularity']!r}; it is 'elementwise', 'channel', "
-                f"or a pattern such as '2:4', of every 4 neighbours 2 stay",
+                f"{where}granularity is {options['granularity']!r}; give 'elementwise', 'channel', "
+                f"or a pattern such as '2:4', which keeps 2 of every 4 neighbours",
             )
-        for key, number in _numbers(given):
+        for key, number in _numbers(options):
             place = f"{where}sparsity{key and '.' + key}"
             wrong = _wrong_number(number, granularity)
             if wrong:
                 yield Problem(place, f"{place} {wrong}")
-        if isinstance(given.get("sparsity"), Mapping) and given.get("scope") == "global":
+        if isinstance(options.get("sparsity"), Mapping) and options.get("scope") == "global":
             yield Problem(
                 f"{where}scope",
                 f"Layer-wise budgets only possible with a local scope! "
@@ -98,17 +98,17 @@ class PruneRequest:
             )
 
     @classmethod
-    def choices(cls, table: str, given: Mapping[str, Any]) -> Iterator[NodeChoice]:
-        """The layers that a table names."""
+    def choices(cls, table: str, options: Mapping[str, Any]) -> Iterator[NodeChoice]:
+        """Yield the layers that a table names."""
         where = f"{table}." if table else ""
-        by = given.get("by", cls.by)
-        for key, _ in _numbers(given):
+        by = options.get("by", cls.by)
+        for key, _ in _numbers(options):
             if key not in ("", "default"):
                 place = f"{where}sparsity.{key}"
                 yield NodeChoice(place, by, key, ops=PRUNABLE_OP, done="pruned", or_module=True)
 
     def per_node(self, graph: MaseGraph, pass_name: str = "prune") -> dict[fx.Node, float]:
-        """How sparse each layer is to become, in graph order; one node for each module."""
+        """The sparsity of each layer in graph order; one node per module."""
         refuse_adapters(pass_name, self._adapted(graph))
         if isinstance(self.sparsity, Mapping):
             asked = self._chosen(graph, self.sparsity)
@@ -117,7 +117,7 @@ class PruneRequest:
         return _once_per_module(asked)
 
     def _adapted(self, graph: MaseGraph) -> list[fx.Node]:
-        """Layers beside an adapter that are meant, too."""
+        """The chosen layers that have an adapter."""
         nodes = [node for node in graph.nodes if has_adapter(node)]
         if not isinstance(self.sparsity, Mapping):
             return nodes if self.sparsity else []
@@ -147,7 +147,7 @@ class PruneRequest:
 
 
 def is_prunable(node: fx.Node) -> bool:
-    """Whether a node calls a layer with a weight of its own that masks can be put on."""
+    """Whether a node calls a layer with a maskable weight."""
     module = mase(node).module
     return (
         module is not None
@@ -160,32 +160,32 @@ def _why_not(node: fx.Node) -> str:
     op = mase(node).common.mase_op
     if op in PRUNABLE_OP:
         return (
-            f"is {op} without a weight of its own, as one that is computed; prune the layers that "
-            f"have one"
+            f"is {op} without a weight parameter, as when the weight is computed; prune the "
+            f"layers that have one"
         )
     return f"is {op}, which cannot be pruned; these can: {', '.join(PRUNABLE_OP)}"
 
 
-def _granularity(given: Mapping[str, Any]) -> Granularity | None:
-    """What a table says of it; None if that is nothing that can be meant."""
-    written = given.get("granularity", "elementwise")
+def _granularity(options: Mapping[str, Any]) -> Granularity | None:
+    """The granularity in a table; None if it is not a valid one."""
+    written = options.get("granularity", "elementwise")
     if written in ("elementwise", "channel"):
         return written  # type: ignore[no-any-return]
-    found = re.fullmatch(r"(\d+):(\d+)", written) if isinstance(written, str) else None
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    pattern = re.fullmatch(r"(\d+):(\d+)", written) if isinstance(written, str) else None
+    if pattern is None or not 1 <= int(pattern[1]) <= int(pattern[2]):
         return None
-    return Pattern(int(found[1]), int(found[2]))
+    return Pattern(int(pattern[1]), int(pattern[2]))
 
 
 def _own_sparsity(granularity: Granularity) -> float:
     return granularity.sparsity if isinstance(granularity, Pattern) else 0.0
 
 
-def _numbers(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each sparsity by its key; "" is that of all layers."""
-    if "sparsity" not in given:
+def _numbers(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Each sparsity with its key; "" means all layers."""
+    if "sparsity" not in options:
         return []
-    value = given["sparsity"]
+    value = options["sparsity"]
     return list(value.items()) if isinstance(value, Mapping) else [("", value)]
 
 
@@ -203,7 +203,7 @@ def _wrong_number(number: Any, granularity: Granularity | None) -> str | None:
 
 
 def _names_for_targets(graph: MaseGraph, wanted: Mapping[str, float]) -> dict[str, float]:
-    """Modules may be called by their own dotted name as well as by that of their node."""
+    """Replace dotted names of modules by the names of their nodes."""
     nodes = {str(n.target): n.name for n in graph.nodes if n.op == "call_module"}
     names = {node.name for node in graph.nodes}
     return {key if key in names else nodes.get(key, key): v for key, v in wanted.items()}

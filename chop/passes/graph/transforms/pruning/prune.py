@@ -1,4 +1,4 @@
-"""Prune weights and activations, unstructured: shapes stay, numbers become zero."""
+"""Prune weights and activations without changing shapes: numbers become zero."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chop.passes.graph.transforms.pruning.methods import (
     generator_for,
     l1_scores,
     l2_scores,
-    looked_at,
+    scored_tensor,
     share,
     smallest,
     smallest_in_size,
@@ -42,16 +42,16 @@ def prune_transform_pass(
     activation: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Mask the weights, and the inputs, of linear and convolutional layers that matter least.
+    """Mask the least important weights and inputs of linear and convolutional layers.
 
     Each table has `sparsity` (the share that becomes zero, or shares by type, name or regular
     expression, as `by` says), `scope` ("local" ranks each layer by itself, "global" all together),
     `granularity` ("elementwise", "channel", or "2:4" and the like) and `method` ("random",
-    "l1-norm", "l2-norm", "movement"). What is pruned stays pruned. Returned is what was asked for
-    and what was reached.
+    "l1-norm", "l2-norm", "movement"). Pruned weights stay pruned. Returns the requested and
+    the reached sparsity.
     """
     tables = _tables({"weight": weight, "activation": activation})
-    read = {name: PruneRequest.read(name, given) for name, given in tables.items()}
+    read = {name: PruneRequest.read(name, table) for name, table in tables.items()}
     plans = {name: (request, request.per_node(graph)) for name, request in read.items()}
     if "activation" in plans:
         _check_activation(*plans["activation"])
@@ -67,10 +67,10 @@ def prune_transform_pass(
 @prune_transform_pass.law
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     tables = _tables(options)
-    for name, given in tables.items():
-        yield from PruneRequest.problems(name, given)
+    for name, table in tables.items():
+        yield from PruneRequest.problems(name, table)
     if not any(tables.values()):
-        yield Problem("", "there is nothing to prune; add a table 'weight' or 'activation'")
+        yield Problem("", "there is nothing to prune; give a table 'weight' or 'activation'")
     inputs = tables.get("activation", {})
     if inputs.get("method") == "movement":
         text = "activation.method 'movement' is for weights; give another method"
@@ -82,8 +82,8 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 @prune_transform_pass.chooses
 def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
-    for name, given in _tables(options).items():
-        yield from PruneRequest.choices(name, given)
+    for name, table in _tables(options).items():
+        yield from PruneRequest.choices(name, table)
 
 
 def _tables(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -104,7 +104,7 @@ def _prune_weights(
         removed = {n: _removed(layer, n, request, seed, asked[n]) for n, layer in layers.items()}
     for node, layer in layers.items():
         marks = removed.pop(node)
-        if not torch.count_nonzero(marks):  # several times as fast as any()
+        if not torch.count_nonzero(marks):  # several times faster than any()
             continue
         logger.info("Pruning module: %s", node.name)
         new = renewed(layer)
@@ -115,11 +115,11 @@ def _prune_weights(
 
 
 def _scores(layer: nn.Module, request: PruneRequest, target: str, seed: int) -> Tensor:
-    """What each part of the weight is worth, as `_as_weight` expects it; the pruned -infinity.
+    """Scores of the parts of a weight in the shape for `_as_weight`; -infinity if already pruned.
 
-    Elementwise, a vector; by channel, one number for each; by pattern, a matrix of groups.
+    Elementwise, a vector; by channel, one number per channel; by pattern, a matrix of groups.
     """
-    weight = _output_first(layer, looked_at(layer, request.method, target), request)
+    weight = _output_first(layer, scored_tensor(layer, request.method, target), request)
     mask = masks_of(layer).get("weight")
     by_channel = request.granularity == "channel"
     rows = weight.flatten(1) if by_channel else weight.reshape(-1, 1)
@@ -133,14 +133,14 @@ def _scores(layer: nn.Module, request: PruneRequest, target: str, seed: int) -> 
 
 
 def _output_first(layer: nn.Module, tensor: Tensor | None, request: PruneRequest) -> Tensor:
-    """The weight without its history; (out, in, …) where it matters which is which."""
+    """The detached weight; (out, in, …) if the granularity needs that order."""
     assert tensor is not None
     turned = isinstance(layer, TRANSPOSED) and request.granularity != "elementwise"
     return tensor.detach().transpose(0, 1) if turned else tensor.detach()
 
 
 def _grouped(values: Tensor, size: int) -> Tensor:
-    """Groups of `size` neighbours along the input; the last is filled up with what goes first."""
+    """Groups of `size` neighbours along the input; the last is padded with values that go first."""
     lines = values.movedim(1, -1)
     missing = -lines.shape[-1] % size
     padded: Tensor = F.pad(lines, (0, missing), value=-torch.inf)
@@ -150,11 +150,11 @@ def _grouped(values: Tensor, size: int) -> Tensor:
 def _removed(
     layer: nn.Module, node: fx.Node, request: PruneRequest, seed: int, sparsity: float
 ) -> Tensor:
-    """What goes of one layer, which is ranked by itself."""
+    """Mark the parts to remove from one layer, ranked within the layer."""
     target = str(node.target)
     by_size = METHODS[request.method] in (l1_scores, l2_scores)
     if by_size and request.granularity == "elementwise" and not masks_of(layer):
-        weight = looked_at(layer, request.method, target).reshape(-1)
+        weight = scored_tensor(layer, request.method, target).reshape(-1)
         return smallest_in_size(weight, share(sparsity, len(weight)))
     scores = _scores(layer, request, target, seed)
     if isinstance(request.granularity, Pattern):
@@ -177,7 +177,7 @@ def _removed_globally(
 
 
 def _as_weight(kept: Tensor, layer: nn.Module, request: PruneRequest) -> Tensor:
-    """Marks of elements, channels or groups as a mask of the weight; the pruned stay pruned."""
+    """Convert marks of elements, channels or groups to a mask; pruned weights stay pruned."""
     weight = _output_first(layer, layer._parameters["weight"], request)
     if request.granularity == "channel":
         mask = kept.reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
@@ -196,7 +196,7 @@ def _reached(
     requested: Mapping[fx.Node, float],
     request: PruneRequest,
 ) -> dict[str, dict[str, float]]:
-    """Of each layer and of all: asked for, reached, and the numbers behind that."""
+    """Requested and reached sparsity of each layer and of all, with the counts."""
     rows: dict[str, dict[str, float]] = {}
     for node in asked:
         layer = graph.modules[str(node.target)]
@@ -211,13 +211,13 @@ def _reached(
 
 
 def sparsity_row(requested: float | None, pruned: int, total: int) -> dict[str, Any]:
-    """What was asked for and what was reached, with the numbers behind it."""
+    """Return the requested and the reached sparsity with the counts."""
     reached = pruned / total if total else 0.0
     return {"requested": requested, "reached": reached, "pruned": pruned, "total": total}
 
 
 def sparsity_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Requested and reached sparsity as a table, one row a layer."""
+    """Format requested and reached sparsity as a table, one row per layer."""
     from tabulate import tabulate
 
     headers = ("Layer", "Requested", "Reached", "Pruned", "Total")
@@ -226,7 +226,7 @@ def sparsity_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def replace_module(graph: MaseGraph, target: str, module: nn.Module) -> None:
-    """Put a module in the place of the one that nodes call by this target."""
+    """Replace the module that nodes call by this target."""
     parent, name = get_parent_name(target)
     setattr(graph.modules[parent], name, module)
 
@@ -237,7 +237,7 @@ def _check_activation(request: PruneRequest, asked: Mapping[fx.Node, float]) -> 
     for node in asked:
         if "value" not in mase(node).common.args.tensor("data_in_0"):
             raise PassArgsError(
-                f"activation.scope 'global' compares activations, and node {node.name!r} has none "
+                f"activation.scope 'global' compares activations, but node {node.name!r} has none "
                 f"in its metadata; run add_common_metadata with add_value = True first"
             )
 
@@ -261,7 +261,7 @@ def _prune_activations(
 
 
 def _threshold(asked: Mapping[fx.Node, float]) -> float | None:
-    """The largest of the activations, of all layers together, that are to be pruned."""
+    """The largest activation to be pruned over all layers together."""
     values = [mase(n).common.args.tensor("data_in_0").value.detach().flatten() for n in asked]
     together = torch.cat([value.abs().cpu().float() for value in values])
     (sparsity,) = set(asked.values())

@@ -1,4 +1,4 @@
-"""Remove channels and neurons, so that layers really become smaller."""
+"""Remove channels and neurons, so that layers become smaller."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from chop.passes.graph.describe.common import describe_again
 from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle, Split
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.masks import renewed
-from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, looked_at, share
+from chop.passes.graph.transforms.pruning.methods import (
+    METHODS,
+    generator_for,
+    scored_tensor,
+    share,
+)
 from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
-from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of, with_less
+from chop.passes.graph.transforms.pruning.shrink import cut_tensor, shrunk, sides_of
 from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By
 
@@ -36,16 +41,16 @@ def prune_channels_transform_pass(
     by: By = "name",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Remove the share `sparsity` of the output channels that matter least, and what reads them.
+    """Remove the least important share `sparsity` of output channels, and what reads them.
 
-    Layers, their norms and their consumers get new, smaller parameters; what then comes out is what
-    the network computed without these channels. Channels that an addition ties together go
-    together, and count once; every layer keeps at least one. Layers that cannot shrink, as the
-    last one, stay as they are, and are refused if they were asked for by name. The metadata are
-    those of the smaller network.
+    Layers, their norms and their consumers get new, smaller parameters; the
+    result is that of the network without these channels. Channels that an addition ties together
+    are removed together and count once; every layer keeps at least one. Layers that cannot shrink,
+    such as the last one, stay unchanged; naming one is an error. The metadata describe the
+    smaller network.
     """
-    given = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
-    request = PruneRequest.read("", given)
+    table = {"sparsity": sparsity, "method": method, "scope": scope, "by": by}
+    request = PruneRequest.read("", table)
     per_node = request.per_node(graph, "prune_channels")
     asked = {str(node.target): value for node, value in per_node.items()}
     channels = ChannelGraph(graph)
@@ -60,7 +65,7 @@ def prune_channels_transform_pass(
     removed = _shrink(graph, channels, gone) if gone else {}
     rows = _rows(channels, asked, removed)
     logger.info("Removed channels:\n%s", sparsity_table(rows))
-    reasons = _kept(channels, asked)
+    reasons = _reasons_to_stay(channels, asked)
     for target, reason in reasons.items():
         logger.info("Kept all channels of %s, as %s", target, reason)
     return {"channels": rows, "removed": removed, "kept": reasons}
@@ -81,7 +86,7 @@ def _request_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_named(graph: MaseGraph, channels: ChannelGraph, request: PruneRequest) -> None:
-    """Whoever names a layer wants to know that it cannot be done."""
+    """Raise an error for layers named by the user that cannot lose channels."""
     if not isinstance(request.sparsity, Mapping) or request.by != "name":
         return
     nodes = {node.name: node for node in graph.nodes}
@@ -99,16 +104,16 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, request: PruneRequest
 
 
 def obstacle_to(channels: ChannelGraph, target: str) -> Obstacle | None:
-    """Why none of a layer's channels can go, if so."""
+    """Return why none of a layer's channels can be removed, or None."""
     if target not in channels.producers:
         node = next(n for n in channels.graph.nodes if str(n.target) == target)
-        return Obstacle(node, "gives the channels that it takes; name the layer before it")
+        return Obstacle(node, "returns the channels that it takes; name the layer before it")
     obstacles = [channels.atoms.obstacle(atom) for atom in channels.outs[target]]
     return obstacles[0] if all(obstacles) else None
 
 
 def _families(channels: ChannelGraph, asked: Mapping[str, float]) -> list[list[str]]:
-    """Layers that share channels, and of which at least one was asked for; the others follow."""
+    """Layers that share channels, at least one of which was requested."""
     groups = _Groups(channels.producers)
     first: dict[int, str] = {}
     for target in channels.producers:
@@ -141,30 +146,32 @@ def _check_same(channels: ChannelGraph, targets: list[str], asked: Mapping[str, 
         if asked[target] != asked[targets[0]]:
             one, other = (channels.producers[t].name for t in (targets[0], target))
             raise PassArgsError(
-                f"nodes {one!r} and {other!r} give channels that are added to each other, and so "
-                f"lose the same ones; give them the same sparsity"
+                f"nodes {one!r} and {other!r} give channels that are added to each other, so they "
+                f"must lose the same ones; give them the same sparsity"
             )
 
 
 def channel_scores(
     graph: MaseGraph, channels: ChannelGraph, method: str, seed: int
 ) -> dict[int, float]:
-    """What a channel is worth: in all layers that give it, together."""
+    """Importance of each channel, summed over all layers that give it."""
     scores: dict[int, float] = defaultdict(float)
     for target in channels.producers:
         layer = graph.modules[target]
         rows = (
-            looked_at(layer, method, target).movedim(sides_of(layer).outs["weight"], 0).flatten(1)
+            scored_tensor(layer, method, target)
+            .movedim(sides_of(layer).outs["weight"], 0)
+            .flatten(1)
         )
         values = METHODS[method](rows, generator_for(seed, target)).tolist()
-        # rows of a transposed convolution in groups are those of all groups
+        # rows of a grouped transposed convolution span all groups
         for atom, value in zip(channels.outs[target], values, strict=False):
             scores[channels.atoms.root(atom)] += value
     return scores
 
 
 def _classes(channels: ChannelGraph, family: Iterable[str]) -> list[int]:
-    """The different channels of a family, in the order in which its layers give them."""
+    """The distinct channels of a family, in the order in which its layers give them."""
     roots = (channels.atoms.root(atom) for target in family for atom in channels.outs[target])
     return list(dict.fromkeys(roots))
 
@@ -179,12 +186,12 @@ def _weakest(
     family: list[str],
     count: int,
     scores: Mapping[int, float],
-    before: set[int],
+    removed: set[int],
 ) -> set[int]:
-    """Up to `count` of the channels that may go; no layer, and no part, loses its last one."""
+    """Up to `count` removable channels; no layer and no part loses its last channel."""
     groups = {target: channels.outs[target] for target in family} | _parts(channels)
     left = {
-        name: Counter(root for a in atoms if (root := channels.atoms.root(a)) not in before)
+        name: Counter(root for a in atoms if (root := channels.atoms.root(a)) not in removed)
         for name, atoms in groups.items()
     }
     sizes = {target: sum(members.values()) for target, members in left.items()}
@@ -215,7 +222,7 @@ def _parts(channels: ChannelGraph) -> dict[str, list[int]]:
 
 
 def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[str, list[int]]:
-    """Give every module the size that it now has; what each has lost of its outputs."""
+    """Resize every module; return the removed output channels of each."""
 
     def kept(atoms: list[int] | None) -> list[int] | None:
         if atoms is None:
@@ -223,7 +230,7 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
         stay = [i for i, atom in enumerate(atoms) if channels.atoms.root(atom) not in gone]
         return stay if len(stay) < len(atoms) else None
 
-    resize(graph, channels, kept, lambda target, *given: shrunk(*given))
+    resize(graph, channels, kept, lambda target, *arguments: shrunk(*arguments))
     describe_again(graph)
     stays = {target: (atoms, kept(atoms)) for target, atoms in channels.outs.items()}
     return {
@@ -233,7 +240,7 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
     }
 
 
-Places = list[int] | None  # the old place that each new place along a dimension is of; None: all
+Places = list[int] | None  # the old position of each new position along a dimension; None: all
 
 
 def resize(
@@ -242,7 +249,7 @@ def resize(
     places: Callable[[list[int] | None], Places],
     make: Callable[[str, nn.Module, Places, Places], nn.Module],
 ) -> list[str]:
-    """Let `make` give every module its new size, and write it into the code; who has changed."""
+    """Resize every module by `make`, and the sizes in the code; return what changed."""
     changed: list[str] = []
     for target in dict.fromkeys((*channels.outs, *channels.ins)):
         outs, ins = places(channels.outs.get(target)), places(channels.ins.get(target))
@@ -268,7 +275,7 @@ def resize(
 
 
 def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
-    """A size that stands in the code, as in view(-1, 512)."""
+    """Update a size in the code, as in view(-1, 512)."""
     listed = len(node.args) == 2 and isinstance(node.args[1], list | tuple)
     sizes: list[Any] = list(node.args[1] if listed else node.args[1:])  # type: ignore[arg-type]
     assert sizes[dim] == old, f"{node} has the size {sizes[dim]} where {old} was found"
@@ -277,7 +284,7 @@ def _write_size(node: fx.Node, dim: int, old: int, new: int) -> None:
 
 
 def _write_parts(node: fx.Node, split: Split, stays: list[list[int] | None]) -> None:
-    """The sizes of the parts, in numbers: they may differ now."""
+    """Write the sizes of a split's parts, which may differ now."""
     pairs = zip(split.parts, stays, strict=True)
     sizes = [len(part.atoms if stay is None else stay) for part, stay in pairs]
     node.target = "split" if node.op == "call_method" else torch.split
@@ -285,10 +292,10 @@ def _write_parts(node: fx.Node, split: Split, stays: list[list[int] | None]) -> 
 
 
 def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
-    """A tensor that a function reads; its owner, which another model may hold, is another then."""
+    """Cut a tensor that a function reads; its owner is copied, as another model may share it."""
     parent, _, last = name.rpartition(".")
     owner = graph.model if not parent else renewed(graph.modules[parent])
-    with_less(owner, last, kept)
+    cut_tensor(owner, last, kept)
     if parent:
         replace_module(graph, parent, owner)
 
@@ -296,7 +303,7 @@ def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
 def _rows(
     channels: ChannelGraph, asked: Mapping[str, float], removed: Mapping[str, list[int]]
 ) -> dict[str, dict[str, Any]]:
-    """Of each layer: the channels asked for, those that went, and how many there were."""
+    """For each layer: requested sparsity, removed channels, and their number before."""
     rows: dict[str, dict[str, Any]] = {}
     for target, node in channels.producers.items():
         lost, total = len(removed.get(target, ())), len(channels.outs[target])
@@ -304,8 +311,8 @@ def _rows(
     return rows
 
 
-def _kept(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
-    """Why layers that were asked for keep all their channels."""
+def _reasons_to_stay(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
+    """Why requested layers keep all their channels."""
     reasons = {}
     for target, value in asked.items():
         obstacle = obstacle_to(channels, target) if value else None

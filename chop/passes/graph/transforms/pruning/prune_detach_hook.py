@@ -15,8 +15,7 @@ from chop.passes.graph.transforms.pruning.prune import replace_module
 
 @graph_pass("prune_detach_hook", "transform")
 def prune_detach_hook_transform_pass(graph: MaseGraph) -> dict[str, list[str]]:
-    """Zeros stay in the weights without their masks; inputs are no longer pruned, and movement
-    is no longer followed."""
+    """Replace masks by zeros in the weights, and stop pruning inputs and tracking movement."""
     info: dict[str, list[str]] = {"weight": [], "activation": []}
     for target in dict.fromkeys(str(n.target) for n in graph.nodes if n.op == "call_module"):
         module = graph.modules[target]

@@ -17,7 +17,7 @@ from chop.passes.graph.transforms.pruning.movement import movement_name
 
 @dataclass(frozen=True)
 class Sides:
-    """Along which dimension each tensor of a layer counts its channels, and who knows how many."""
+    """The channel dimension of each tensor of a layer, and the attribute that counts channels."""
 
     outs: Mapping[str, int]
     ins: Mapping[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ PRELU = Sides({"weight": 0}, out_counts=("num_parameters",))
 
 
 def sides_of(layer: nn.Module) -> Sides:
-    """How a layer counts its channels."""
+    """The input and output sides of a layer."""
     if isinstance(layer, _ConvNd) and layer.groups == layer.in_channels > 1:
         return DEPTHWISE_TRANSPOSED if layer.transposed else DEPTHWISE
     kinds: tuple[tuple[Any, Sides], ...] = (
@@ -57,12 +57,12 @@ def sides_of(layer: nn.Module) -> Sides:
 def shrunk(
     layer: nn.Module, outs: Sequence[int] | None = None, ins: Sequence[int] | None = None
 ) -> nn.Module:
-    """The layer with only these output and input channels; None keeps all.
+    """Return the layer with only these output and input channels; None keeps all.
 
-    Parameters are new tensors, masks are cut with them, and the layer given stays as it is.
+    Parameters are new tensors, masks are cut with them, and the given layer stays unchanged.
     """
     new, sides = renewed(layer), sides_of(layer)
-    if isinstance(layer, nn.GroupNorm) and outs is not None:  # which loses whole groups
+    if isinstance(layer, nn.GroupNorm) and outs is not None:  # it loses whole groups
         size = layer.num_channels // layer.num_groups
         vars(new)["num_groups"] = len(outs) // size
     for kept, places, counts in (
@@ -90,13 +90,13 @@ def _cut(layer: nn.Module, name: str, dim: int, kept: Sequence[int]) -> None:
         layer._buffers[name] = _selected(buffer, dim, kept)
 
 
-def with_less(owner: nn.Module, name: str, kept: Sequence[int]) -> None:
+def cut_tensor(owner: nn.Module, name: str, kept: Sequence[int]) -> None:
     """Cut a tensor of a module that functions read, along its only dimension."""
     _cut(owner, name, 0, kept)
 
 
 def _selected(tensor: Tensor, dim: int, kept: Sequence[int]) -> Tensor:
-    # the weight of a convolution in groups has the channels of one group, and all groups are alike
+    # a grouped convolution's weight has the input channels of one group; all groups are alike
     places = [place for place in kept if place < tensor.shape[dim]]
     index = torch.tensor(places, dtype=torch.long, device=tensor.device)
     return tensor.detach().index_select(dim, index)

@@ -1,4 +1,4 @@
-"""Put a graph into number formats."""
+"""Quantise a graph: round operands of its nodes to number formats."""
 
 from chop.passes.graph.transforms.quantize.quantize import QUANTIZEABLE_OP, quantize_transform_pass
 from chop.passes.graph.transforms.quantize.quantized_funcs import quantized_func_map

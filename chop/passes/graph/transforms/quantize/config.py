@@ -1,4 +1,4 @@
-"""Quantisation configs: what a user wrote for one layer or function, checked."""
+"""Quantisation configs of one layer or function, checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chop.numerics import FORMATS, NumberFormat, check_keys, config_keys, from_config
 
-# Keys beside those of formats that older configs carry
+# keys besides those of formats that older configs contain
 OTHER_KEYS = (
     "data_in_skip_first_dim",
     "additional_layers_inputs",
@@ -32,22 +32,22 @@ def without_na(config: Any) -> Any:
 
 @functools.cache
 def known_keys(name: str) -> frozenset[str]:
-    """What a config of that format may say."""
+    """The keys that a config of that format may have."""
     return frozenset([*config_keys(name, OPERANDS), *OTHER_KEYS])
 
 
 def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[str, NumberFormat]:
-    """The format of each operand that is there; none at all when bypassed.
+    """The format of each operand; empty if the layer is bypassed.
 
     `data_out` is optional: with any key of it, results are rounded too.
     """
     config = dict(without_na(config))
     cls = FORMATS[config["name"]]
     if "data_in_skip_first_dim" in config and "batched" in cls.refinement_keys():
-        config["data_in_batched"] = config.pop("data_in_skip_first_dim")  # its older name
+        config["data_in_batched"] = config.pop("data_in_skip_first_dim")  # the older name
     check_keys(config, OPERANDS, OTHER_KEYS)
     if config.get("bypass", False) not in (True, False, None):
-        raise ValueError(f"bypass is true or false, not {config['bypass']!r}")
+        raise ValueError(f"bypass is {config['bypass']!r}; give true or false")
     if config.get("bypass"):
         return {}
     wanted = list(operands)
@@ -56,11 +56,11 @@ def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[st
     return {operand: from_config(config, operand) for operand in wanted}
 
 
-def as_in_place(given: Any, rounded: Any, result: Any, final: Any) -> Any:
-    """What a call returns; an in-place op, whose result is its operand, also writes it there.
+def as_in_place(operand: Any, rounded: Any, result: Any, final: Any) -> Any:
+    """The result of a call; an in-place op, which returns its operand, also writes to it.
 
-    The operand is `rounded` and no longer the caller's tensor, which others may read afterwards.
+    The operand is `rounded` rather than the caller's tensor, which other nodes may read later.
     """
-    if isinstance(given, Tensor) and result is rounded is not given:
-        return given.copy_(final)
+    if isinstance(operand, Tensor) and result is rounded is not operand:
+        return operand.copy_(final)
     return final

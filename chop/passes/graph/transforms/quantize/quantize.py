@@ -42,7 +42,7 @@ QUANTIZEABLE_OP = tuple(
     for op in OPS.values()
     if has_function(op) or (op.quantized and any(cls in LAYERS for cls in op.modules))
 )
-# what configs may have beside the keys of nodes, and layers alone do not care for
+# keys of a config that are not keys of nodes, and that only layers ignore
 NO_BASELINE = (None, "", "NA")
 IGNORED = ("report", "baseline_weight_path", "load_type")
 
@@ -59,12 +59,12 @@ def quantize_transform_pass(
     load_type: str = "mz",
     **per_key: Any,
 ) -> dict[str, Any]:
-    """Put nodes into number formats, chosen by op, by name or by regular expression on names.
+    """Quantise nodes to number formats, chosen by op, by name or by regular expression on names.
 
     Each key has a table `{"config": {"name": format, "data_in_…": …, "weight_…": …}}`; `default` is
     for all other nodes that can be quantized. The name None (in TOML "NA") leaves a node as it is.
     All configs are checked before anything is changed. LogicNets layers that are not chosen by name
-    find the layers that follow them, here or in the saved graph at `baseline_weight_path`.
+    look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
     plan = _plan(graph, by, default, per_key)
     if by != "name":
@@ -103,13 +103,13 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 
 def per_key(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options of `quantize`, the tables by op, name or expression."""
+    """The tables by op, name or expression among the options of `quantize`."""
     others = ("by", "default", *IGNORED)
     return {key: table for key, table in options.items() if key not in others}
 
 
 def wrong_configs(options: Mapping[str, Any]) -> Iterator[Problem]:
-    """The tables that hold no config of a format."""
+    """Yield the tables that are not a config of a format."""
     tables = per_key(options)
     if options["default"] is not None:
         tables["default"] = options["default"]
@@ -123,7 +123,7 @@ def wrong_configs(options: Mapping[str, Any]) -> Iterator[Problem]:
 def chosen_nodes(
     options: Mapping[str, Any], ops: Collection[str], must_match: bool
 ) -> Iterator[NodeChoice]:
-    """The nodes that the tables are for."""
+    """Yield the nodes that the tables are for."""
     for key in per_key(options) if "by" in options else ():
         yield NodeChoice(key, options["by"], key, ops=ops, done="quantized", must_match=must_match)
 
@@ -131,7 +131,7 @@ def chosen_nodes(
 def _plan(
     graph: MaseGraph, by: Any, default: Mapping[str, Any] | None, per_key: Mapping[str, Any]
 ) -> Plan:
-    """Which nodes get which config; refuses what cannot be meant."""
+    """Map nodes to configs; raises an error for keys that match nothing or cannot be quantized."""
     configs = {key: node_config(key, table) for key, table in per_key.items() if key not in IGNORED}
     rest = node_config("default", default) if default is not None else None
     try:
@@ -160,7 +160,7 @@ def _plan(
 
 
 def _with_neighbours(graph: MaseGraph, plan: Plan, baseline_path: str | Path | None) -> Plan:
-    """Configs of those nodes whose kind of layer has to know its neighbours, with their names."""
+    """Add the names of neighbours to configs of layer variants that need them."""
     parts: dict[Any, Plan] = {}
     for node, config in plan.items():
         cls = LAYER_VARIANTS.get(f"{mase(node).common.mase_op}_{config['name']}")
@@ -170,14 +170,14 @@ def _with_neighbours(graph: MaseGraph, plan: Plan, baseline_path: str | Path | N
         return {}
     baseline = _baseline(graph, baseline_path)
     try:
-        found = [cls.with_neighbours(part, graph, baseline) for cls, part in parts.items()]
+        completed = [cls.with_neighbours(part, graph, baseline) for cls, part in parts.items()]
     except ValueError as error:
         raise PassArgsError(f"pass 'quantize': {error}") from None
-    return {node: config for part in found for node, config in part.items()}
+    return {node: config for part in completed for node, config in part.items()}
 
 
 def _baseline(graph: MaseGraph, path: str | Path | None) -> MaseGraph:
-    """The graph that says which layers are neighbours: the saved one, or that of the pass."""
+    """The graph that defines which layers are neighbours: the saved one, or the pass's graph."""
     if path in NO_BASELINE:
         return graph
     try:
@@ -187,7 +187,7 @@ def _baseline(graph: MaseGraph, path: str | Path | None) -> MaseGraph:
 
 
 def why_not_quantized(node: fx.Node) -> str | None:
-    """Why a node cannot be quantized, if it cannot."""
+    """Return why a node cannot be quantized, or None if it can."""
     common = mase(node).common
     if common.mase_op not in QUANTIZEABLE_OP:
         these = ", ".join(QUANTIZEABLE_OP)
@@ -198,7 +198,7 @@ def why_not_quantized(node: fx.Node) -> str | None:
 
 
 def node_config(key: str, table: Any) -> dict[str, Any]:
-    """The `config` of a key; a plain dict with a name counts as one."""
+    """Return the `config` of a key; a plain dict with a name counts as one."""
     config = table.get("config", table) if isinstance(table, Mapping) else None
     if not isinstance(config, Mapping) or "name" not in config:
         raise PassArgsError(
@@ -212,15 +212,15 @@ def node_config(key: str, table: Any) -> dict[str, Any]:
         if is_variant(checked["name"]):
             check_variant(checked)
             return checked
-        given = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
-        layer_formats(checked, given)
+        operands = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
+        layer_formats(checked, operands)
     except (ValueError, TypeError, KeyError) as error:
         raise PassArgsError(f"pass 'quantize': {key!r}: {error}") from error
     return checked
 
 
 def _check_shared(graph: MaseGraph, plan: Plan) -> None:
-    """One module cannot be in two formats."""
+    """Check that no module is called by nodes with different configs."""
     first: dict[Any, fx.Node] = {}
     for node in graph.nodes:
         if node.op != "call_module":
@@ -234,8 +234,8 @@ def _check_shared(graph: MaseGraph, plan: Plan) -> None:
 
 
 def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
-    """The config with what it leaves to profiled statistics, as far as they are single numbers."""
-    found: dict[str, Any] = {}
+    """The config completed from profiled statistics, where these are single numbers."""
+    profiled: dict[str, Any] = {}
     if is_variant(config["name"]):
         return config
     for name, operand in operands_of(node).items():
@@ -243,20 +243,20 @@ def _with_statistics(node: fx.Node, config: dict[str, Any]) -> dict[str, Any]:
         for key, (stat, entry) in FORMATS[config["name"]].profiled.items():
             value, place = stats.get(stat, {}).get(entry), f"{operand}_{key}"
             if place in config and config[place] is None and isinstance(value, int | float):
-                found.setdefault(place, float(value))
-    return config | found
+                profiled.setdefault(place, float(value))
+    return config | profiled
 
 
 def quantized_form(
     graph: MaseGraph, node: fx.Node, config: dict[str, Any]
 ) -> nn.Module | QuantizedFunction:
-    """What takes the node's place; nothing is changed yet."""
+    """Return what replaces the node; nothing is changed yet."""
     op = mase(node).common.mase_op
     try:
         if node.op == "call_module":
             return quantized_layer(graph.modules[str(node.target)], config)
         if is_variant(config["name"]):
-            raise TypeError(f"{config['name']} is for layers, and this is a function; leave it")
+            raise TypeError(f"{config['name']} is for layers, but this is a function; leave it out")
         new = quantized_function(float_target(node), OPS[op], FORMATS[config["name"]])
         new.formats(config)
         return new
@@ -265,24 +265,24 @@ def quantized_form(
 
 
 def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
-    """The quantized form of a layer, quantized already or not."""
+    """Return the quantized form of a layer, which may be quantized already."""
     now = getattr(layer, "variant_name", None)
     if now not in (None, config["name"]):
-        raise TypeError(f"the layer is {now} already; start from the layer that it was made from")
+        raise TypeError(f"the layer is {now} already; start from the original layer")
     if is_variant(config["name"]):
         cls: Any = type(layer)
         op = module_op(cls)
         special = variant_of(op.name if op else cls.__name__, config["name"])
         new: Quantized = special.from_float(layer, config)
         return new
-    found = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
-    if found is None:
+    generic = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
+    if generic is None:
         raise TypeError(f"{type(layer).__name__} has no quantized form")
-    return variant(found, FORMATS[config["name"]]).from_float(layer, config)
+    return variant(generic, FORMATS[config["name"]]).from_float(layer, config)
 
 
 def float_target(node: fx.Node) -> Any:
-    """The float function of a node; for a method, torch.Tensor's function of that name."""
+    """The float function of a node; for a method, the function of torch.Tensor."""
     if isinstance(node.target, QuantizedFunction):
         return node.target.target
     if node.op == "call_method":
@@ -291,7 +291,7 @@ def float_target(node: fx.Node) -> Any:
 
 
 def call_instead(node: fx.Node, function: QuantizedFunction, config: dict[str, Any]) -> None:
-    """Have a node call the quantized function."""
+    """Make a node call the quantized function."""
     # the node stays the same, and so do its name, its users and its metadata
     node.op = "call_function"
     node.target = function
@@ -299,7 +299,7 @@ def call_instead(node: fx.Node, function: QuantizedFunction, config: dict[str, A
 
 
 def note_quantized(graph: MaseGraph, node: fx.Node, parameters: bool = False) -> None:
-    """Bring the metadata of a changed node up to date; a variant may have other `parameters`."""
+    """Update the metadata of a changed node; a variant may have other `parameters`."""
     if parameters:
         note_module(graph, node)
     else:

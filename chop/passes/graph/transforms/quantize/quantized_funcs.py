@@ -16,15 +16,15 @@ from chop.numerics import FORMATS, NumberFormat
 from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
-KEPT = 1000  # configs of one function whose formats are remembered
-UNSIGNED = frozenset({"relu"})  # negative inputs become 0 anyway, so the sign bit buys range
+MAX_CACHED = 1000  # configs of one function whose formats are remembered
+UNSIGNED = frozenset({"relu"})  # negative inputs become 0, so the sign bit can extend the range
 
 
 class QuantizedFunction(FormattedFunction):
-    """A function whose operands are rounded first; `config` says into what.
+    """A function that rounds its operands first, to the formats in `config`.
 
     Floating-point tensors are rounded, and so are Python floats, as in `x * 0.3`; integers and
-    arguments that are no operands, such as masks, stay as they are.
+    arguments that are not operands, such as masks, stay unchanged.
     """
 
     own_arguments = frozenset({"config"})
@@ -36,7 +36,7 @@ class QuantizedFunction(FormattedFunction):
         self.__module__ = __name__
         self._known: OrderedDict[Any, dict[str, NumberFormat]] = OrderedDict()  # by config
         self.names = argument_names(target, spec)
-        # matmul's second operand is configured as `weight`, though torch calls it `other`
+        # matmul's second operand is configured as `weight`, although torch calls it `other`
         others = iter([operand for operand in spec.quantized if operand not in self.names])
         self.operands = {
             name: name if name in spec.quantized else next(others, None) for name in self.names
@@ -44,7 +44,7 @@ class QuantizedFunction(FormattedFunction):
 
     def __call__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
         proxy = next((a for a in (*args, *kwargs.values()) if isinstance(a, fx.Proxy)), None)
-        if proxy is not None:  # a model that is traced keeps this function whole
+        if proxy is not None:  # tracing keeps this function as one node
             kwargs["config"] = dict(config)
             return proxy.tracer.create_proxy("call_function", self, args, kwargs)
         formats = self.formats(config)
@@ -64,15 +64,15 @@ class QuantizedFunction(FormattedFunction):
         return as_in_place(args[0], new[0], result, final) if args else final
 
     def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
-        """The format of each operand, as the op needs it."""
+        """Return the format of each operand, as the op needs it."""
         key = _frozen(config)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
-        found = self._known[key] = self._formats(config)
-        if len(self._known) > KEPT:
+        formats = self._known[key] = self._formats(config)
+        if len(self._known) > MAX_CACHED:
             self._known.popitem(last=False)
-        return found
+        return formats
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         op, operands = self.spec.name, dict.fromkeys(self.spec.quantized)
@@ -103,7 +103,7 @@ def _from_parts(target: Callable[..., Any], op: str, fmt: str) -> QuantizedFunct
 def quantized_function(
     target: Callable[..., Any], spec: OpSpec, fmt: type[NumberFormat]
 ) -> QuantizedFunction:
-    """The quantized form of `target`; a method is given as torch.Tensor's function."""
+    """Return the quantized form of `target`; a method comes as torch.Tensor's function."""
     return QuantizedFunction(target, spec, fmt)
 
 
@@ -112,7 +112,7 @@ def has_function(spec: OpSpec) -> bool:
 
 
 def _plain(spec: OpSpec) -> Callable[..., Any]:
-    """Torch's own function of an op, rather than Python's operator."""
+    """Return torch's function of an op, rather than Python's operator."""
     preferred = getattr(torch, spec.name, None)
     return next((fn for fn in spec.functions if fn is preferred), spec.functions[0])
 
@@ -125,14 +125,14 @@ _SPACES = {space.__name__.rpartition(".")[2]: space for space in NAMESPACES}
 
 
 def _path(target: Callable[..., Any], spec: OpSpec, fmt: str) -> str:
-    """The name that this module knows a function by, which pickled graphs import it with.
+    """The name of a function in this module, by which pickled graphs import it.
 
     `add_integer` is torch.add's; that of `x += y` is `add_integer__operator__iadd`.
     """
     name = f"{spec.name}_{fmt}"
-    own = getattr(target, "__name__", "")
+    target_name = getattr(target, "__name__", "")
     space = next((key for key, s in _SPACES.items() if _is_in(s, target)), None)
-    return name if space is None or target is _plain(spec) else f"{name}__{space}__{own}"
+    return name if space is None or target is _plain(spec) else f"{name}__{space}__{target_name}"
 
 
 class _FunctionMap(Mapping[str, QuantizedFunction]):
@@ -159,13 +159,13 @@ quantized_func_map = _FunctionMap()
 def __getattr__(name: str) -> QuantizedFunction:
     """`from …quantized_funcs import add_integer`; see `_path` for the rest of a longer name."""
     key, _, target = name.partition("__")
-    space, _, own = target.partition("__")
+    space, _, target_name = target.partition("__")
     try:
-        found = quantized_func_map[key]
+        function = quantized_func_map[key]
         if not target:
-            return found
+            return function
         home = _SPACES[space]
-        spelt = {fn.__name__: fn for fn in found.spec.functions if _is_in(home, fn)}
-        return _from_parts(spelt[own], found.spec.name, found.format_name)
+        spelt = {fn.__name__: fn for fn in function.spec.functions if _is_in(home, fn)}
+        return _from_parts(spelt[target_name], function.spec.name, function.format_name)
     except KeyError:
         raise AttributeError(f"no quantized function {name!r}") from None

@@ -33,7 +33,7 @@ Sizes = int | Sequence[int]
 def integer_quantizer(
     x: Any, width: int, frac_width: int | None = None, is_signed: bool = True
 ) -> Any:
-    """Fixed point, to nearest; `frac_width` None is half of the width."""
+    """Fixed point, rounded to nearest; `frac_width` defaults to half of the width."""
     return Integer(width, _or_default(frac_width), signed=is_signed)(x)
 
 
@@ -45,7 +45,7 @@ def integer_floor_quantizer(
 
 
 def integer_quantizer_for_hw(x: Tensor, width: int, frac_width: int) -> Tensor:
-    """The codes of fixed point as hardware stores them: two's complement, from 0 to 2^width - 1."""
+    """Integer codes of fixed-point values as hardware stores them: from 0 to 2^width - 1."""
     rounded: Tensor = Integer(width, frac_width)(x.double())
     codes: Tensor = (rounded * 2.0**frac_width).long() & (2**width - 1)
     return codes
@@ -86,7 +86,7 @@ def block_fp_quantizer(
     block_size: Sizes = (16,),
     skip_first_dim: bool = True,
 ) -> Any:
-    """Mantissas that share an exponent."""
+    """Mantissas with a shared exponent."""
     sizes, bias = _sizes(block_size), _or_default(exponent_bias)
     return BlockFP(width, exponent_width, bias, sizes, batched=skip_first_dim)(x)
 
@@ -99,7 +99,7 @@ def block_minifloat_quantizer(
     block_size: Sizes = (16,),
     skip_first_dim: bool = False,
 ) -> Any:
-    """Small floats that share an exponent bias."""
+    """Small floats with a shared exponent bias."""
     sizes = _sizes(block_size)
     fmt = BlockMinifloat(width, exponent_width, exponent_bias_width, sizes, batched=skip_first_dim)
     return fmt(x)
@@ -112,7 +112,7 @@ def block_log_quantizer(
     block_size: Sizes = (16,),
     skip_first_dim: bool = False,
 ) -> Any:
-    """Signed powers of two that share an exponent bias."""
+    """Signed powers of two with a shared exponent bias."""
     sizes = _sizes(block_size)
     return BlockLog(width, _or_default(exponent_bias_width), sizes, batched=skip_first_dim)(x)
 
@@ -128,15 +128,15 @@ def residual_sign_quantizer(
     means: Iterable[float | Tensor],
     x: Tensor,
 ) -> Tensor:
-    """What each level of signs adds, stacked; with one level, the sum itself.
+    """The contribution of each level of signs, stacked; with one level, the sum itself.
 
-    `x_quantizer` binarises, by default to signs whose gradient passes from -1 to 1.
+    `x_quantizer` binarises, by default to signs with a gradient from -1 to 1.
     """
     chosen = list(means)[:levels]
     if len(chosen) < levels:
-        raise ValueError(f"residual signs of {levels} levels need as many means, not {chosen}")
-    found = residual_signs(x, chosen, x_quantizer or _clipped_sign)
-    return found[0] if levels == 1 else torch.stack(found)
+        raise ValueError(f"residual signs of {levels} levels need {levels} means, not {chosen}")
+    signs = residual_signs(x, chosen, x_quantizer or _clipped_sign)
+    return signs[0] if levels == 1 else torch.stack(signs)
 
 
 def _clipped_sign(x: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def ternary_quantizer(
     mean: float | None = None,
     scaling_factor: bool = False,
 ) -> Any:
-    """Minus, zero, plus: one, or with `scaling_factor` the mean of what is not zero."""
+    """-1, 0 or 1; with `scaling_factor`, times the mean of the nonzero magnitudes."""
     return Ternary(2, scaling_factor, mean, median, maximum, threshold=threshold)(x)
 
 
@@ -163,7 +163,7 @@ def mxint_quantizer(
     scale_bits: int = SCALE_BITS,
     quantile_search: bool = False,
 ) -> Any:
-    """Integers that share a power of two."""
+    """Integers with a shared power-of-two scale."""
     _refuse("mxint_quantizer", quantile_search=quantile_search)
     _need_scale_bits(scale_bits)
     return MXInt(element_bits, _sizes(block_size), block_dim=block_dim)(x)
@@ -178,14 +178,14 @@ def mxfp_quantizer(
     scale_exp_bits: int = SCALE_BITS,
     quantile_search: bool = False,
 ) -> Any:
-    """Small floats that share a power of two."""
+    """Small floats with a shared power-of-two scale."""
     _refuse("mxfp_quantizer", quantile_search=quantile_search)
     _need_scale_bits(scale_exp_bits)
     return MXFP(element_exp_bits, element_frac_bits, _sizes(block_size), block_dim=block_dim)(x)
 
 
 def _or_default(value: int | None) -> Any:
-    """The same to a type checker that does not know that formats fill in what None stands for."""
+    """`value` for a type checker that does not know that formats replace None by a default."""
     return value
 
 
@@ -196,7 +196,7 @@ def _sizes(block_size: Sizes) -> tuple[int, ...]:
 def _refuse(function: str, **options: Any) -> None:
     for key, value in options.items():
         if value:
-            raise ValueError(f"{function} does not know {key}; leave it out (given: {value!r})")
+            raise ValueError(f"{function} does not support {key} = {value!r}; leave it out")
 
 
 def _need_scale_bits(bits: int) -> None:
@@ -227,7 +227,7 @@ quantizer_map: dict[str, Callable[..., Any]] = {
 def integer_fraction(
     width: int, frac_choices: Iterable[int], min_value: float, max_value: float
 ) -> int:
-    """The most fraction bits, of the choices, that leave room for values from min to max."""
+    """The largest number of fraction bits, of the choices, that covers values from min to max."""
     magnitude = max(abs(min_value), abs(max_value))
     integer_bits = int(math.log2(max(0.5, magnitude))) + 2
     room = max(0, width - integer_bits)
@@ -236,21 +236,21 @@ def integer_fraction(
 
 
 def my_clamp(x: Tensor, min: float, max: float) -> Tensor:
-    """`x` within limits; its gradient passes everywhere."""
+    """Clamp `x`; its gradient passes everywhere."""
     return straight_through(x, lambda x: x.clamp(min, max))
 
 
 def my_round(x: Tensor) -> Tensor:
-    """`x` rounded, ties to even; its gradient passes."""
+    """Round `x`, ties to even; its gradient passes."""
     return straight_through(x, torch.round)
 
 
 def block(
     x: Tensor, block_shape: Sizes, skip_first_dim: bool = False
 ) -> tuple[Tensor, Tensor, list[int], list[int]]:
-    """Blocks as rows, the largest magnitude of each, the padded shape, the shape of a block.
+    """Return blocks as rows, the largest magnitude of each, the padded shape, the block's shape.
 
-    Blocks of zeros get the smallest maximum there is, or 1, so that one can divide by it.
+    Blocks of zeros get the smallest nonzero maximum, or 1, so that dividing by it is safe.
     """
     batch_dims = batch_rank(x.ndim) if skip_first_dim else 0
     shape = shape_of_block(x.shape, _sizes(block_shape), batch_dims)
@@ -270,7 +270,7 @@ def unblock(
     block_shape: Sequence[int],
     skipped_first_dim_when_blocking: bool = True,
 ) -> Tensor:
-    """The tensor whose blocks are the rows of `x`."""
+    """Reassemble the tensor from blocks, the rows of `x`."""
     rank = len(block_shape)
     counts = [dim // size for dim, size in zip(padded_x_shape, block_shape, strict=True)]
     tiles = x.reshape(*counts, *block_shape)

@@ -1,4 +1,4 @@
-"""What a quantisation changed: a table of nodes, and a histogram of ops."""
+"""What quantisation changed: a table of nodes, and a histogram of ops."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def _type_of(node: fx.Node) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _changed(before: fx.Node, after: fx.Node) -> bool:
-    ours, theirs = get_node_actual_target(after), get_node_actual_target(before)
-    if before.op == after.op == "call_module":
+def _changed(original: fx.Node, quantized: fx.Node) -> bool:
+    ours, theirs = get_node_actual_target(quantized), get_node_actual_target(original)
+    if original.op == quantized.op == "call_module":
         ours, theirs = type(ours), type(theirs)
-    return bool(ours != theirs) or _config(before) != _config(after)
+    return bool(ours != theirs) or _config(original) != _config(quantized)
 
 
 def _config(node: fx.Node) -> Any:
-    """What a quantized node was quantized with."""
+    """The config of a quantized node."""
     if node.op == "call_module":
         return getattr(get_node_actual_target(node), "config", None)
     return node.kwargs.get("config")
@@ -48,11 +48,11 @@ def _config(node: fx.Node) -> Any:
 
 def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
     """One row per node, in order."""
-    before, after = list(ori_graph.nodes), list(graph.nodes)
-    if len(before) != len(after):
+    originals, nodes = list(ori_graph.nodes), list(graph.nodes)
+    if len(originals) != len(nodes):
         raise ValueError(
-            f"the graphs have {len(before)} and {len(after)} nodes; compare a graph with the one "
-            f"that it was quantized from"
+            f"the graphs have {len(originals)} and {len(nodes)} nodes; compare a graph with the "
+            f"one that it was quantized from"
         )
     return [
         {
@@ -64,7 +64,7 @@ def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
             "Quantized type": _type_of(new),
             "Changed": _changed(ori, new),
         }
-        for ori, new in zip(before, after, strict=True)
+        for ori, new in zip(originals, nodes, strict=True)
     ]
 
 
@@ -90,7 +90,7 @@ def _table(rows: Rows) -> str:
 
 
 def _save(rows: Rows, path: Path) -> None:
-    """As a data frame would be saved: with an index before the columns."""
+    """Save rows in the CSV layout of a data frame, with an index column."""
     with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["", *rows[0]])
@@ -98,7 +98,7 @@ def _save(rows: Rows, path: Path) -> None:
 
 
 def _frame(rows: Rows) -> Any:
-    """A data frame where pandas is installed, else the rows."""
+    """Return a data frame if pandas is installed, else the rows."""
     try:
         import pandas
     except ImportError:
@@ -112,7 +112,7 @@ def graph_iterator_compare_nodes(
     save_path: str | Path | None = None,
     silent: bool = False,
 ) -> Any:
-    """What each node was and is, as a data frame; at DEBUG level also as a table."""
+    """Compare each node with the original, as a data frame; at DEBUG level also as a table."""
     rows = compare_nodes(ori_graph, graph)
     if not silent:
         logger.debug("Compare nodes:")
@@ -136,7 +136,7 @@ def graph_iterator_node_histogram(
 
 
 class _Summarize(GraphPass):
-    """Takes `(original, quantized, save_dir)` as well as a graph and its options."""
+    """A pass that also takes `(original, quantized, save_dir)`."""
 
     def __call__(
         self, graph: MaseGraph, pass_args: Any = None, *save_dir: Any, **options: Any

@@ -1,4 +1,4 @@
-"""Layers that are more than operands in formats: with state or neighbours of their own."""
+"""Layer variants: layers with state, or that depend on their neighbours, beyond formats."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LAYER_VARIANTS: Registry[Any] = Registry("layer variant")  # "linear_logicnets" 
 
 
 def layer_variant(op: str, name: str) -> Callable[[Cls], Cls]:
-    """Register a class as what the config name `name` makes of layers of an op.
+    """Register the class that quantises layers of an op under the config name `name`.
 
-    The class has `check_config(config)`, which refuses what it cannot take, and
-    `from_float(layer, config)`, and is `Quantized`. It may have `with_neighbours(configs, graph,
-    baseline)`, which adds to configs by node what a layer has to know of the nodes around it.
+    The class is `Quantized` and has `check_config(config)`, which raises an error for a bad config,
+    and `from_float(layer, config)`. It may have `with_neighbours(configs, graph, baseline)`, which
+    adds what a layer needs to know about neighbouring nodes to the configs by node.
     """
 
     def wrap(cls: Cls) -> Cls:
@@ -29,21 +29,21 @@ def layer_variant(op: str, name: str) -> Callable[[Cls], Cls]:
 
 
 def is_variant(name: Any) -> bool:
-    """Whether a config name means a layer variant and not a number format."""
+    """Return whether a config name means a layer variant rather than a number format."""
     return any(cls.variant_name == name for cls in LAYER_VARIANTS.values())
 
 
 def variant_of(op: str, name: str) -> Any:
-    """The class for an op; an op that has none is refused with those that have."""
-    found = LAYER_VARIANTS.get(f"{op}_{name}")
-    if found is None:
+    """Return the class for an op; raises an error that lists the supported ops."""
+    cls = LAYER_VARIANTS.get(f"{op}_{name}")
+    if cls is None:
         ops = [o for o in OPS if f"{o}_{name}" in LAYER_VARIANTS]
         raise ValueError(f"{name} is for {', '.join(ops)}, not for {op}; choose nodes of these ops")
-    return found
+    return cls
 
 
 def check_variant(config: Mapping[str, Any]) -> None:
-    """Refuse a config that no variant of its name takes."""
+    """Raise an error for a config that no variant of its name accepts."""
     for cls in LAYER_VARIANTS.values():
         if cls.variant_name == config["name"]:
             cls.check_config(config)

@@ -1,4 +1,4 @@
-"""Networks with other widths and depths."""
+"""Change the widths and depths of a network."""
 
 from chop.passes.graph.transforms.redefine.batch_norm import reestimate_batch_norm
 from chop.passes.graph.transforms.redefine.redefine import (

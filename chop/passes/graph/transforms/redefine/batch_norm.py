@@ -1,4 +1,4 @@
-"""Batch norms that know what goes through them now."""
+"""Re-estimate the statistics of batch norms."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from chop.passes.graph.describe.interpreter import evaluation_mode
 
 
 def reestimate_batch_norm(model: MaseGraph | nn.Module, batches: Iterable[Any]) -> int:
-    """Count the statistics of all batch norms anew, as means over `batches`; how many these were.
+    """Re-estimate the statistics of all batch norms over `batches`; return the number of batches.
 
     A batch is a tensor, a dict of inputs by name, or a list whose first item is one of these.
-    Nothing else of the model changes: no weight, no mode, no momentum.
+    Nothing else in the model changes: weights, mode and momentum stay.
     """
     net: nn.Module = model.model if isinstance(model, MaseGraph) else model
     norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return 0
-    before = [{key: value.clone() for key, value in norm.named_buffers()} for norm in norms]
+    saved = [{key: value.clone() for key, value in norm.named_buffers()} for norm in norms]
     count = 0
     try:
         count = _estimate(net, norms, batches)
     finally:
-        if count == 0:  # nothing came, or something failed
-            for norm, buffers in zip(norms, before, strict=True):
+        if count == 0:  # no batch came, or one failed
+            for norm, buffers in zip(norms, saved, strict=True):
                 for key, value in buffers.items():
                     getattr(norm, key).copy_(value)
     if count == 0:
-        raise ValueError("there was no batch to count statistics of; give at least one")
+        raise ValueError("batches is empty; give at least one batch")
     return count
 
 

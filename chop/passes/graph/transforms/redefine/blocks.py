@@ -1,4 +1,4 @@
-"""Depth: a block of layers that gives what it takes can be there several times, or not at all."""
+"""Depth: a block that keeps its shape can be repeated or skipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Weights = Literal["fresh", "inherit"]
 
 @dataclass(frozen=True)
 class RepeatableBlock:
-    """Nodes in a row, of which one takes what comes in and one gives what goes out."""
+    """Consecutive nodes with a single entry and a single exit."""
 
     name: str
     nodes: list[fx.Node]
@@ -37,18 +37,18 @@ class RepeatableBlock:
 
 
 def containers(graph: MaseGraph) -> dict[str, str]:
-    """Modules that layers lie in, by dotted name and as nodes are named -> dotted name."""
+    """Containers of layers: dotted name, and its node-style spelling, -> dotted name."""
     targets = [str(node.target) for node in graph.nodes if node.op == "call_module"]
-    found = dict.fromkeys(outer for target in targets for outer in outer_names(target))
-    return {vf(name): name for name in found} | {name: name for name in found}
+    names = dict.fromkeys(outer for target in targets for outer in outer_names(target))
+    return {vf(name): name for name in names} | {name: name for name in names}
 
 
 def find_block(graph: MaseGraph, name: str) -> RepeatableBlock:
-    """The nodes of a layer or of a module with several, and the addition around them if any."""
+    """The nodes of a layer or module with several, including the residual addition if any."""
     nodes = list(graph.nodes)
     inside = [i for i, node in enumerate(nodes) if _lies_in(node, name)]
     if not inside:
-        raise PassArgsError(f"block {name!r} lies in one that is skipped; leave one of them out")
+        raise PassArgsError(f"block {name!r} is inside one that is skipped; leave one of them out")
     members = nodes[inside[0] : inside[-1] + 1]
     entries, exits = _ends(members)
     while len(entries) == len(exits) == 1 and _closes(members, entries[0]):
@@ -77,7 +77,7 @@ def _ends(members: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
 
 
 def _closes(members: list[fx.Node], entry: fx.Node) -> bool:
-    """Whether the next node adds what went into the block to what came out of it."""
+    """Whether the next node adds the block's input to its output."""
     last = members[-1]
     following: fx.Node = last.next
     return (
@@ -88,19 +88,19 @@ def _closes(members: list[fx.Node], entry: fx.Node) -> bool:
 
 
 def _check_shapes(block: RepeatableBlock) -> None:
-    before, after = (
+    shape_in, shape_out = (
         mase(node).common.results["data_out_0"]["shape"] for node in (block.entry, block.exit)
     )
-    if before != after:
+    if shape_in != shape_out:
         raise PassArgsError(
-            f"block {block.name!r} takes {before} and gives {after}; only one that keeps its shape "
-            f"can be repeated or skipped"
+            f"block {block.name!r} takes {shape_in} and gives {shape_out}; only one that keeps its "
+            f"shape can be repeated or skipped"
         )
 
 
 @dataclass(frozen=True)
 class Depth:
-    """What to remember of depths that changed, nodes without training, and blocks that stay."""
+    """Result of changing depths: what to remember, untrained nodes, and unchanged blocks."""
 
     original: Original
     untrained: list[str] = field(default_factory=list)
@@ -110,9 +110,9 @@ class Depth:
 def change_depth(
     graph: MaseGraph, plan: RedefinePlan, original: Original, weights: Weights, seed: int
 ) -> Depth:
-    """Let every block be there as often as asked; who names one wants to know why it cannot."""
+    """Repeat every block as often as requested; raises an error for a named one that cannot be."""
     untrained: list[str] = []
-    kept: dict[str, str] = {}
+    unchanged: dict[str, str] = {}
     for name, wanted in plan.repeats.items():
         count = original.repeats.get(name, 1)
         try:
@@ -126,16 +126,16 @@ def change_depth(
         except PassArgsError as error:
             if plan.by_name:
                 raise
-            kept[vf(name)] = str(error)
+            unchanged[vf(name)] = str(error)
         else:
             original = original.with_repeat(name, wanted)
     if plan.repeats:
         finish(graph)
-    return Depth(original, untrained, kept)
+    return Depth(original, untrained, unchanged)
 
 
 def _called(name: str, index: int) -> str:
-    """The dotted name of a copy; 0 is the block itself.
+    """Return the dotted name of a copy; 0 is the block itself.
 
     >>> _called("layer1.1", 0), _called("layer1.1", 2)
     ('layer1.1', 'layer1.1_repeat2')
@@ -153,7 +153,7 @@ def _skip(graph: MaseGraph, block: RepeatableBlock) -> None:
 
 
 def _check_overwriting(block: RepeatableBlock) -> None:
-    """What others read too must not be what an in-place node after the block works on."""
+    """Check that skipping does not let an in-place node overwrite what other nodes read."""
     inside = set(block.nodes)
     readers = [node for node in block.entry.users if node not in inside]
     for user in block.exit.users:
@@ -167,7 +167,7 @@ def _check_overwriting(block: RepeatableBlock) -> None:
 def _repeated(
     graph: MaseGraph, block: RepeatableBlock, name: str, index: int
 ) -> tuple[RepeatableBlock, dict[str, str]]:
-    """A copy of a block behind it; and which module of it is a copy of which."""
+    """Insert a copy of a block after it; return it and copied module -> original module."""
     users = [user for user in block.exit.users if user not in set(block.nodes)]
     env: dict[fx.Node, fx.Node] = {block.entry: block.exit}
     renamed: dict[str, str] = {}
@@ -213,9 +213,9 @@ def _copied_module(
 
 
 def _initialise(block: RepeatableBlock, weights: Weights, seed: int) -> list[str]:
-    """Weights for a copy of a block: new, or such that the network computes what it did.
+    """Initialise a copy: fresh weights, or such that the network's function stays the same.
 
-    Returned are the nodes whose weights nothing was trained for.
+    Returns the nodes with untrained weights.
     """
     learnt = [n for n in block.nodes if (m := mase(n).module) is not None and [*m.parameters()]]
     if weights == "inherit" and (_silent_branch(block) or _chain(block)):
@@ -232,7 +232,7 @@ def _module(node: fx.Node) -> nn.Module:
 
 
 def _silent_branch(block: RepeatableBlock) -> bool:
-    """Let what a residual block adds be 0, if it is one."""
+    """Zero the residual branch of a block if it has one; return whether it does."""
     for position, node in enumerate(block.nodes):
         if mase(node).common.mase_op != "add" or block.entry not in node.all_input_nodes:
             continue
@@ -250,7 +250,7 @@ def _silent_branch(block: RepeatableBlock) -> bool:
 
 
 def _chain(block: RepeatableBlock) -> bool:
-    """Let a layer, its norm and its activation give what they take, if they can."""
+    """Make a layer, its norm and its activation the identity if possible; return whether it is."""
     first, *rest = block.nodes
     norms = [n for n in rest[:1] if isinstance(mase(n).module, _BatchNorm)]
     layer = mase(first).module

@@ -1,4 +1,4 @@
-"""Layers with other numbers of channels: newly initialised, or with what they had learnt."""
+"""Layers with other numbers of channels: newly initialised, or inheriting their weights."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Places = Sequence[int] | None
 
 
 def inherited(layer: nn.Module, outs: Places, ins: Places, seed: int, target: str) -> nn.Module:
-    """The layer with copies of its channels; what reads copies adds them up to the same sum.
+    """Return the layer with copied channels; consumers split weights so that sums stay the same.
 
-    The copies of a channel share its weights unevenly, so that they learn different things.
+    The copies of a channel share its weights unevenly, so that training can separate them.
     """
-    new = _own(shrunk(layer, outs, ins), layer)
+    new = _unshared(shrunk(layer, outs, ins), layer)
     dim = sides_of(layer).ins.get("weight")
     weight, old = new._parameters.get("weight"), layer._parameters.get("weight")
     if ins is None or dim is None or weight is None or old is None:
         return new
-    # the weight of a convolution in groups has the channels of one group, and all groups are alike
+    # a grouped convolution's weight has the input channels of one group; all groups are alike
     read = [place for place in ins if place < old.shape[dim]]
     shape = [-1 if d == dim else 1 for d in range(weight.dim())]
     scale = _shares(read, generator_for(seed, target)).reshape(shape)
@@ -36,7 +36,7 @@ def inherited(layer: nn.Module, outs: Places, ins: Places, seed: int, target: st
 
 
 def _shares(ins: Sequence[int], generator: torch.Generator) -> Tensor:
-    """A positive share for each copy; those of one channel sum up to 1."""
+    """A positive share for each copy; the shares of one channel sum to 1."""
     index = torch.tensor(ins)
     raw = 0.5 + torch.rand(len(ins), dtype=torch.double, generator=generator)
     totals = torch.zeros(int(index.max()) + 1, dtype=torch.double).index_add_(0, index, raw)
@@ -44,16 +44,16 @@ def _shares(ins: Sequence[int], generator: torch.Generator) -> Tensor:
 
 
 def fresh(layer: nn.Module, outs: Places, ins: Places, seed: int, target: str) -> nn.Module:
-    """The layer with other shapes and new weights, the same on any device."""
-    new = _own(shrunk(layer, outs, ins), layer)
+    """Return the layer with other shapes and new weights, the same on any device."""
+    new = _unshared(shrunk(layer, outs, ins), layer)
     reset(new, seed, target)
     return new
 
 
 def reset(layer: nn.Module, seed: int, target: str) -> None:
-    """Initialise a layer as its class does; masks stay, and so does the random state.
+    """Initialise a layer as its class does; masks and the global random state stay.
 
-    A norm without parameters has statistics to forget, which takes no random numbers.
+    A norm without parameters only resets its statistics, without random numbers.
     """
     if not [*layer.parameters()]:
         layer.reset_parameters()  # type: ignore[operator]
@@ -71,7 +71,7 @@ def reset(layer: nn.Module, seed: int, target: str) -> None:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Random numbers of the CPU from a seed; those of users go on as if nothing was drawn."""
+    """Seed the CPU's generator inside, and restore the user's random state on exit."""
     state = torch.get_rng_state()
     try:
         torch.default_generator.manual_seed(seed)
@@ -80,8 +80,8 @@ def _seeded(seed: int) -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def _own(new: nn.Module, old: nn.Module) -> nn.Module:
-    """With copies of the tensors that it still shares with the layer that it was made from."""
+def _unshared(new: nn.Module, old: nn.Module) -> nn.Module:
+    """Copy the tensors that `new` still shares with the layer it was made from."""
     for name, parameter in new._parameters.items():
         if parameter is not None and parameter is old._parameters.get(name):
             copy = parameter.detach().clone()
@@ -93,7 +93,7 @@ def _own(new: nn.Module, old: nn.Module) -> nn.Module:
 
 
 def silence(layer: Any) -> None:
-    """Let a layer or a norm give 0."""
+    """Make a layer or a norm return 0."""
     with torch.no_grad():
         for parameter in (layer.weight, layer.bias):
             if parameter is not None:
@@ -101,7 +101,7 @@ def silence(layer: Any) -> None:
 
 
 def can_pass_on(layer: Any) -> bool:
-    """Whether weights exist with which a layer gives what it takes."""
+    """Return whether a layer can be the identity for some weights."""
     if isinstance(layer, nn.Linear):
         return layer.in_features == layer.out_features
     if not isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) or layer.groups != 1:
@@ -115,7 +115,7 @@ def can_pass_on(layer: Any) -> bool:
 
 
 def pass_on(layer: Any) -> None:
-    """Let a layer, or a norm in eval mode, give what it takes."""
+    """Make a layer, or a norm in eval mode, the identity."""
     with torch.no_grad():
         if isinstance(layer, nn.Linear):
             nn.init.eye_(layer.weight)

@@ -13,21 +13,21 @@ ATTRIBUTE = "original_architecture"
 
 @dataclass(frozen=True)
 class Original:
-    """Outputs and inputs of layers, and how often blocks are there now, by dotted name.
+    """Outputs and inputs of layers, and current repeats of blocks, by dotted name.
 
-    It lies on the model as a plain dict, so that copies and files of the graph have it.
+    It is stored on the model as a plain dict, so copies and files of the graph have it.
     """
 
     outs: Mapping[str, int] = field(default_factory=dict)
     ins: Mapping[str, int] = field(default_factory=dict)
     repeats: Mapping[str, int] = field(default_factory=dict)
-    copies: Mapping[str, str] = field(default_factory=dict)  # new layer -> that of the original
+    copies: Mapping[str, str] = field(default_factory=dict)  # new layer -> original layer
 
     @classmethod
     def of(cls, graph: MaseGraph) -> Original:
-        """What `graph` remembers; nothing before it is redefined for the first time."""
+        """The widths stored in `graph`; empty before it is first redefined."""
         known = getattr(graph.model, ATTRIBUTE, {})
-        if not known.keys() <= {f.name for f in fields(cls)}:  # of a file that was edited
+        if not known.keys() <= {f.name for f in fields(cls)}:  # from an edited file
             raise ValueError(
                 f"{ATTRIBUTE} of the graph has keys that it may not have: {known!r:.60}"
             )
@@ -37,13 +37,13 @@ class Original:
         set_model_attributes(graph.model, {ATTRIBUTE: asdict(self)})
 
     def with_widths(self, channels: ChannelGraph) -> Original:
-        """Also the widths of layers that it does not know yet."""
+        """Return a copy that includes the widths of layers not yet known."""
         outs = {target: len(channels.outs[target]) for target in channels.producers}
         ins = {t: len(atoms) for t in outs if (atoms := channels.ins.get(t)) is not None}
         return replace(self, outs={**outs, **self.outs}, ins={**ins, **self.ins})
 
     def with_copies(self, renamed: Mapping[str, str]) -> Original:
-        """Also layers that are copies, new name -> old: their widths are those of the old."""
+        """Return a copy that includes copied layers, new name -> old, with the old's widths."""
         outs, ins = (
             {new: known[old] for new, old in renamed.items() if old in known}
             for known in (self.outs, self.ins)

@@ -1,4 +1,4 @@
-"""Redefine a network: other widths and depths, from which any choice gives one that runs."""
+"""Redefine a network: other widths and depths, such that every choice runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _redefining(name: str, kinds: tuple[str, ...], doc: str) -> GraphPass:
 
 
 def _tables(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options, the tables by op, name or expression; those inside `config` as well."""
+    """The tables by op, name or expression among the options, also those inside `config`."""
     given = {**options, **(options.get("config") or {})}
     others = ("by", "config", "weights", "seed", *IGNORED)
     return {k: v for k, v in given.items() if k not in others and v is not None}
@@ -100,25 +100,26 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 redefine_transform_pass = _redefining(
     "redefine",
     KINDS,
-    """Give linear and convolutional layers other widths, and blocks other depths.
+    """Change the widths of linear and convolutional layers and the depths of blocks.
 
     Each key has a table `{"config": {"name": …, "channel_multiplier": 2}}`. "output_only" and
     "both" set how many outputs a layer has, as a multiple of the original network's, or as
-    `width`; "input_only" keeps them. Norms, additions and all consumers follow. `repeat` says how
-    often a layer, or a named module with several, is there. `weights` are "fresh" (layers whose
-    shape changed are initialised from `seed`) or "inherit" (channels are copied so that the
-    function stays, or the least important ones go). `config` may hold all of it, as in the labs.
+    `width`; "input_only" keeps them. Norms, additions and all consumers follow. `repeat` is
+    the number of copies of a layer, or of a named module with several. `weights` are "fresh"
+    (layers with a new shape are initialised from `seed`) or "inherit" (channels are copied so that
+    the function stays the same, or the least important ones are removed). `config` may hold all of
+    these tables, as in the labs.
     """,
 )
 redefine_linear_transform_pass = _redefining(
     "redefine_linear",
     LINEAR,
-    "Give linear layers other widths, as `redefine` does; all others follow.",
+    "Change the widths of linear layers, as `redefine` does; all other layers follow.",
 )
 redefine_conv_transform_pass = _redefining(
     "redefine_conv",
     CONV,
-    "Give convolutional layers other widths, as `redefine` does; norms and all others follow.",
+    "Change the widths of convolutional layers, as `redefine` does; all other layers follow.",
 )
 
 
@@ -130,7 +131,7 @@ def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -
     channels = ChannelGraph(graph)
     depth = Depth(Original.of(graph).with_widths(channels))
     if plan.repeats:
-        trial = _shallow_copy(graph)  # what cannot be done is refused before anything is changed
+        trial = _shallow_copy(graph)  # errors are found before anything is changed
         tried = change_depth(trial, plan, depth.original, weights, seed)
         _settled(ChannelGraph(trial), plan, tried.original)
         depth = change_depth(graph, plan, depth.original, weights, seed)
@@ -151,7 +152,7 @@ def _check_choice(option: str, value: Any, known: Collection[str]) -> None:
 
 
 def _shallow_copy(graph: MaseGraph) -> MaseGraph:
-    """A graph of its own on the same layers, on which changes can be tried out."""
+    """A separate graph on the same layers, on which changes can be tried."""
     new = copy.copy(graph)
     new.model = fx.GraphModule(graph.model, copy.deepcopy(graph.fx_graph))
     new.meta = {"mase": graph.meta["mase"].clone_for(new)}
@@ -162,7 +163,7 @@ def _shallow_copy(graph: MaseGraph) -> MaseGraph:
 
 @dataclass(frozen=True)
 class Change:
-    """How often each channel of a network is to be there, and which layers stay as they are."""
+    """The copies of each channel in the new network, and the layers that stay as they are."""
 
     channels: ChannelGraph
     parts: list[Segment]
@@ -179,7 +180,7 @@ def _settled(channels: ChannelGraph, plan: RedefinePlan, original: Original) -> 
 def _requests(
     channels: ChannelGraph, plan: RedefinePlan, original: Original
 ) -> tuple[list[SizeRequest], dict[str, str]]:
-    """The widths that choices mean in this graph, and why some layers cannot have one."""
+    """The requested widths in this graph, and why some layers cannot have one."""
     requests: list[SizeRequest] = []
     kept: dict[str, str] = {}
     calls = {str(n.target): n for n in channels.graph.nodes if n.op == "call_module"}
@@ -194,8 +195,7 @@ def _requests(
             kept[node.name] = f"node {obstacle.node.name!r} {obstacle.why}"
             if named:
                 raise PassArgsError(
-                    f"node {node.name!r} has no width of its own, as {kept[node.name]}; "
-                    f"leave it out"
+                    f"node {node.name!r} has no width to choose, as {kept[node.name]}; leave it out"
                 )
         elif target in channels.producers:
             requests += _requests_of(node, choice, original, firm is not None, named)
@@ -218,7 +218,7 @@ def _requests_of(
 
 
 def _resize(graph: MaseGraph, change: Change, weights: Weights, seed: int) -> list[str]:
-    """Give every module the size that it now has; the dotted names of those that changed."""
+    """Resize every module; return the dotted names of those that changed."""
     channels = change.channels
     if all(part.size == len(part.roots) for part in change.parts):
         return []
@@ -236,7 +236,7 @@ def _resize(graph: MaseGraph, change: Change, weights: Weights, seed: int) -> li
 
 
 def _forget_statistics(graph: MaseGraph) -> None:
-    """What was measured on the network before is void; what it would be as hardware follows."""
+    """Delete statistics of the previous network, and update the hardware metadata."""
     for node in graph.nodes:
         if has_metadata(node, "software"):
             for part in ("args", "results"):
@@ -249,7 +249,7 @@ def _forget_statistics(graph: MaseGraph) -> None:
 def _info(
     graph: MaseGraph, change: Change, depth: Depth, modules: Collection[str]
 ) -> dict[str, Any]:
-    """What became of the network; `fresh` are the nodes whose weights nothing was trained for."""
+    """Summarise the change; `fresh` are the nodes with untrained weights."""
     new = [
         node.name
         for node in graph.nodes

@@ -1,7 +1,7 @@
-"""From the widths that were asked for to how often each channel of the network is there.
+"""From requested widths to the number of copies of each channel.
 
-Channels that additions tie to each other are one (`pruning.channels`). Those that stand in the same
-layers form a segment, which has one size; the width of a layer is the sum of its segments.
+Channels that additions tie together count as one (`pruning.channels`). Channels that occur in the
+same layers form a segment, which has one size; the width of a layer is the sum of its segments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Side = tuple[Literal["out", "in"], str]
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """A width for the outputs, or for the inputs, of a layer; `firm` ones are kept or refused."""
+    """A width for the outputs or inputs of a layer; `firm` ones are met or refused."""
 
     node: fx.Node
     side: Side
@@ -37,12 +37,12 @@ class SizeRequest:
 
 @dataclass(eq=False)
 class Segment:
-    """Channels that come and go together; `times` says how often each stands in a list."""
+    """Channels that change together; `times` counts how often each occurs in a list."""
 
     roots: list[int]
     times: Mapping[Side, int]
     obstacle: Obstacle | None
-    request: SizeRequest | None = None  # that gave it its size
+    request: SizeRequest | None = None  # the request that determined its size
     size: int = field(default=0)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Segment:
 
 
 def segments(channels: ChannelGraph, sides: Iterable[Side]) -> list[Segment]:
-    """The channels of a network, parted by the layers that give them and by these sides."""
+    """Partition the channels of a network by the layers that give them and by these sides."""
     _freeze_ambiguous(channels)
     root = channels.atoms.root
     times: dict[int, Counter[Side]] = defaultdict(Counter)
@@ -77,7 +77,7 @@ def atoms_of(channels: ChannelGraph, side: Side) -> list[int]:
 
 
 def _freeze_ambiguous(channels: ChannelGraph) -> None:
-    """Copies of a channel stand side by side, unless a concatenation has put another there."""
+    """Freeze channels that a concatenation puts next to themselves, where copies should go."""
     for node in channels.graph.nodes:
         if mase(node).common.mase_op not in ("cat", "concat") or channels.axes[node] is None:
             continue
@@ -91,16 +91,16 @@ def _freeze_ambiguous(channels: ChannelGraph) -> None:
 
 
 def settle(parts: Sequence[Segment], requests: Sequence[SizeRequest]) -> dict[str, str]:
-    """Give every segment its size; why layers that were not named stay as they are.
+    """Size every segment; return why layers that were not named stay unchanged.
 
-    Firm requests go first, and among them those with the fewest segments, so that what is left of
-    a sum falls to the layers that nobody named.
+    Firm requests go first, and among them those with the fewest segments, so that the rest of
+    a sum falls to the layers that were not named.
     """
     by_side: dict[Side, list[Segment]] = defaultdict(list)
     for part in parts:
         for side in part.times:
             by_side[side].append(part)
-    kept: dict[str, str] = {}
+    unchanged: dict[str, str] = {}
 
     def rank(request: SizeRequest) -> tuple[bool, bool, int]:
         return not request.firm, request.side[0] == "in", len(by_side[request.side])
@@ -113,36 +113,36 @@ def settle(parts: Sequence[Segment], requests: Sequence[SizeRequest]) -> dict[st
             raise PassArgsError(problem)
         if request.firm and not any(part.obstacle for part in by_side[request.side]):
             raise PassArgsError(problem)
-        kept[request.node.name] = problem
-    return kept
+        unchanged[request.node.name] = problem
+    return unchanged
 
 
-def _settle_one(request: SizeRequest, own: list[Segment]) -> str | None:
-    """Sizes for the segments that are still free; what stands against it."""
-    free = [part for part in own if part.free]
+def _settle_one(request: SizeRequest, parts: list[Segment]) -> str | None:
+    """Size the segments that are still free; return the conflict, if any."""
+    free = [part for part in parts if part.free]
     side = request.side
-    rest = request.width - sum(part.size * part.times[side] for part in own if not part.free)
-    before = [(len(part.roots), part.times[side]) for part in free]
-    sizes = _distributed(rest, before)
-    if sizes is None and request.multiplier is not None and own and free == own:
-        sizes = _nearest(rest, before)
+    rest = request.width - sum(part.size * part.times[side] for part in parts if not part.free)
+    sizes_before = [(len(part.roots), part.times[side]) for part in free]
+    sizes = _distributed(rest, sizes_before)
+    if sizes is None and request.multiplier is not None and parts and free == parts:
+        sizes = _nearest(rest, sizes_before)
     if sizes is None:
-        return _problem(request, own)
+        return _problem(request, parts)
     for part, size in zip(free, sizes, strict=True):
         part.size, part.request = size, request
     return None
 
 
 def _distributed(total: int, parts: list[tuple[int, int]]) -> list[int] | None:
-    """Sizes in proportion to what they were, which sum up to `total`; each counts `times` over.
+    """Sizes in the old proportions that sum to `total`, each counted `times`; None if impossible.
 
     >>> _distributed(12, [(4, 1), (4, 2)])
     [4, 4]
     """
     if not parts:
         return [] if total == 0 else None
-    before = sum(size * times for size, times in parts)
-    wanted = [total * size / before for size, _ in parts]
+    total_before = sum(size * times for size, times in parts)
+    wanted = [total * size / total_before for size, _ in parts]
     sizes = [max(1, math.floor(size)) for size in wanted]
     missing = total - sum(n * times for n, (_, times) in zip(sizes, parts, strict=True))
     while missing:
@@ -157,22 +157,22 @@ def _distributed(total: int, parts: list[tuple[int, int]]) -> list[int] | None:
 
 
 def _nearest(total: int, parts: list[tuple[int, int]]) -> list[int]:
-    """Sizes in proportion to what they were, whose sum is not quite `total`.
+    """Sizes in the old proportions with a sum near `total`.
 
     >>> _nearest(14, [(3, 4)])
     [4]
     """
-    before = sum(size * times for size, times in parts)
-    return [max(1, round(total * size / before)) for size, _ in parts]
+    total_before = sum(size * times for size, times in parts)
+    return [max(1, round(total * size / total_before)) for size, _ in parts]
 
 
-def _problem(request: SizeRequest, own: list[Segment]) -> str | None:
-    decided = [part.request for part in own if part.request is not None]
+def _problem(request: SizeRequest, parts: list[Segment]) -> str | None:
+    decided = [part.request for part in parts if part.request is not None]
     factors = {request.multiplier, *(other.multiplier for other in decided)}
-    if len(decided) == len(own) > 0 and len(factors) == 1 and None not in factors:
-        return None  # all agree on the factor, and differ in how their own widths were rounded
+    if len(decided) == len(parts) > 0 and len(factors) == 1 and None not in factors:
+        return None  # all agree on the factor and differ only in rounding their widths
     other = decided[0] if decided else None
-    frozen = next((part.obstacle for part in own if part.obstacle is not None), None)
+    frozen = next((part.obstacle for part in parts if part.obstacle is not None), None)
     what = "inputs" if request.side[0] == "in" else "channels"
     name = repr(request.node.name)
     if other is not None:
@@ -187,12 +187,12 @@ def _problem(request: SizeRequest, own: list[Segment]) -> str | None:
             f"the {what} of node {name} cannot become {request.width}, as node "
             f"{frozen.node.name!r} {frozen.why}; leave {name} out, or say 'input_only'"
         )
-    if not own:
+    if not parts:
         return (
             f"the inputs of node {name} come from no layer that can change; "
             f"leave its channel_multiplier out"
         )
-    unit = max(part.times[request.side] for part in own)
+    unit = max(part.times[request.side] for part in parts)
     return (
         f"node {name} cannot have {request.width} {what}, as always {unit} of them go together; "
         f"give a multiple of {unit}"
@@ -200,7 +200,7 @@ def _problem(request: SizeRequest, own: list[Segment]) -> str | None:
 
 
 def copies(parts: Iterable[Segment], scores: Mapping[int, float]) -> dict[int, int]:
-    """How often each channel is there in the new network; the important ones stay, or double."""
+    """The number of copies of each channel; the important ones stay or double."""
     counts: dict[int, int] = {}
     for part in parts:
         if part.size == len(part.roots):
@@ -214,16 +214,16 @@ def copies(parts: Iterable[Segment], scores: Mapping[int, float]) -> dict[int, i
 def places(
     channels: ChannelGraph, atoms: list[int] | None, counts: Mapping[int, int]
 ) -> list[int] | None:
-    """Which old place each new place along a dimension is a copy of; None if all stay.
+    """The old position of each new position along a dimension; None if all stay.
 
-    A channel that was flattened is several places, which are copied as a whole.
+    A flattened channel has several positions, which are copied as a whole.
     """
     if atoms is None:
         return None
     roots = [channels.atoms.root(atom) for atom in atoms]
     if not any(counts.get(root, 1) != 1 for root in roots):
         return None
-    found: list[int] = []
+    positions: list[int] = []
     for root, run in groupby(range(len(roots)), key=roots.__getitem__):
-        found += [*run] * counts.get(root, 1)
-    return found
+        positions += [*run] * counts.get(root, 1)
+    return positions

@@ -1,4 +1,4 @@
-"""What of a network can be chosen freely, for whoever searches over it."""
+"""The widths and blocks of a network that a search can choose freely."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chop.passes.graph.transforms.redefine.width_requests import is_layer
 
 
 def width_groups(graph: MaseGraph, kinds: Collection[str] = KINDS) -> list[list[str]]:
-    """Nodes of these ops that can have another width; those of a group have the same.
+    """Groups of nodes of these ops that can have another width; a group has one width.
 
-    One width for each group, whichever, is never a contradiction. Layers whose width is the sum of
-    others' are in no group, as they follow, and neither are those whose width cannot change.
+    Any one width per group is free of contradictions. Layers with a width that is the sum of others
+    are in no group, as they follow, and neither are layers with a fixed width.
     """
     channels = ChannelGraph(graph)
     groups: dict[int, list[str]] = {}
@@ -35,11 +35,11 @@ def width_groups(graph: MaseGraph, kinds: Collection[str] = KINDS) -> list[list[
 
 def repeatable_blocks(graph: MaseGraph) -> list[str]:
     """Dotted names of modules with several layers that can be repeated and skipped."""
-    found = []
+    names = []
     for name in dict.fromkeys(containers(graph).values()):
         try:
             find_block(graph, name)
         except PassArgsError:
             continue
-        found.append(name)
-    return found
+        names.append(name)
+    return names

@@ -20,9 +20,9 @@ from chop.registry import unknown
 
 WIDENINGS = ("output_only", "both", "input_only")
 WIDTHS = ("width", "out_features", "out_channels")
-LARGEST = 1_000_000  # times as wide, or channels: more than any layer has
+LARGEST = 1_000_000  # factor or channels: more than any layer has
 KEYS = ("name", "channel_multiplier", *WIDTHS, "repeat")
-# what a sampled config of a search has beside the keys of nodes
+# keys of a sampled search config besides the keys of nodes
 IGNORED = ("accelerator",)
 
 
@@ -37,7 +37,7 @@ class WidthRequest:
 
     @classmethod
     def read(cls, key: str, table: Any) -> WidthRequest:
-        """The choice in a table `{"config": {…}}`; a plain dict of these keys counts as one."""
+        """Read a table `{"config": {…}}`; a plain dict of these keys counts as one."""
         config = table.get("config", table) if isinstance(table, Mapping) else None
         if not isinstance(config, Mapping):
             raise PassArgsError(
@@ -45,12 +45,12 @@ class WidthRequest:
                 f"not {table!r:.80}"
             )
         if config is not table and len(table) > 1:
-            other = next(given for given in table if given != "config")
-            raise PassArgsError(f"{key!r}: {other!r} stands beside 'config'; put it inside")
+            other = next(name for name in table if name != "config")
+            raise PassArgsError(f"{key!r}: {other!r} is next to 'config'; put it inside")
         config = without_na(config)
-        for given in config:
-            if given not in KEYS:
-                raise PassArgsError(f"{key!r}: {unknown('key', given, KEYS)}")
+        for name in config:
+            if name not in KEYS:
+                raise PassArgsError(f"{key!r}: {unknown('key', name, KEYS)}")
         return cls(
             _name(key, config),
             _number(key, config, "channel_multiplier"),
@@ -80,7 +80,7 @@ class WidthRequest:
         return self.name is None and not self.changes_outputs and self.repeat is None
 
     def of(self, original: int) -> int:
-        """The width that a layer of so many outputs becomes; never none."""
+        """The new width of a layer with that many outputs; at least 1."""
         if self.width is not None:
             return self.width
         return max(1, round(original * (1 if self.multiplier is None else self.multiplier)))
@@ -97,7 +97,7 @@ def _name(key: str, config: Mapping[str, Any]) -> str | None:
 
 def _number(key: str, config: Mapping[str, Any], which: str) -> float | None:
     value = config.get(which)
-    if value is None or config.get("name", "both") is None:  # the labs' "not this layer"
+    if value is None or config.get("name", "both") is None:  # how the labs leave a layer out
         return None
     if isinstance(value, list | tuple):
         raise PassArgsError(
@@ -112,12 +112,12 @@ def _number(key: str, config: Mapping[str, Any], which: str) -> float | None:
 
 
 def _width(key: str, config: Mapping[str, Any]) -> int | None:
-    given = [which for which in WIDTHS if config.get(which) is not None]
-    if len(given) > 1:
-        raise PassArgsError(f"{key!r} has {given[0]} and {given[1]}; give one of them")
-    value = _number(key, config, given[0]) if given else None
+    keys = [which for which in WIDTHS if config.get(which) is not None]
+    if len(keys) > 1:
+        raise PassArgsError(f"{key!r} has {keys[0]} and {keys[1]}; give one of them")
+    value = _number(key, config, keys[0]) if keys else None
     if value is not None and not isinstance(value, int):
-        raise PassArgsError(f"{key!r}: {given[0]} is {value!r}; give a whole number")
+        raise PassArgsError(f"{key!r}: {keys[0]} is {value!r}; give a whole number")
     return value
 
 
@@ -132,7 +132,7 @@ def _repeat(key: str, config: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True)
 class RedefinePlan:
-    """The choices of a call by dotted name: of layers that were meant, of all others, of blocks."""
+    """The requests of a call by dotted name: of named layers, of all others, of blocks."""
 
     chosen: dict[str, WidthRequest]
     others: dict[str, WidthRequest]
@@ -143,7 +143,7 @@ class RedefinePlan:
 def read_plan(
     graph: MaseGraph, by: By, default: Any, tables: Mapping[str, Any], kinds: Collection[str]
 ) -> RedefinePlan:
-    """All choices, checked against the graph; nothing is changed yet."""
+    """Read all requests and check them against the graph; nothing is changed yet."""
     choices = {key: WidthRequest.read(key, t) for key, t in tables.items() if key not in IGNORED}
     rest = WidthRequest.read("default", default) if default is not None else WidthRequest()
     blocks: dict[str, int] = {}
@@ -154,19 +154,19 @@ def read_plan(
             raise PassArgsError(
                 f"op {key!r} cannot be redefined here; these can: {', '.join(kinds)}"
             )
-    found = {node: choices[key] for node, key in select(graph, by, choices).items()}
+    selected = {node: choices[key] for node, key in select(graph, by, choices).items()}
     if by == "name":
-        _check_kinds(found, kinds)
+        _check_kinds(selected, kinds)
     layers = [node for node in graph.nodes if is_layer(node, kinds)]
-    chosen = _by_module({node: found[node] for node in layers if node in found})
+    chosen = _by_module({node: selected[node] for node in layers if node in selected})
     others = {str(n.target): rest for n in layers if str(n.target) not in chosen}
     repeats = {t: c.repeat for t, c in {**others, **chosen}.items() if c.repeat is not None}
     return RedefinePlan(chosen, others, {**repeats, **blocks}, by == "name")
 
 
-def _check_kinds(found: Mapping[fx.Node, WidthRequest], kinds: Collection[str]) -> None:
-    """Whoever names a node wants to know that it cannot be done."""
-    for node, choice in found.items():
+def _check_kinds(selected: Mapping[fx.Node, WidthRequest], kinds: Collection[str]) -> None:
+    """Raise an error for nodes named by the user that cannot be redefined."""
+    for node, choice in selected.items():
         if not choice.idle and not is_layer(node, kinds):
             raise PassArgsError(
                 f"node {node.name!r} {_why_not(node)}; these can be redefined here: "
@@ -187,7 +187,7 @@ def _by_module(chosen: Mapping[fx.Node, WidthRequest]) -> dict[str, WidthRequest
 
 
 def is_layer(node: fx.Node, kinds: Collection[str]) -> bool:
-    """Whether a node calls a layer of these ops that has a weight of its own."""
+    """Return whether a node calls a layer of these ops with a weight parameter."""
     module = mase(node).module
     named = module is not None and module._parameters.get("weight") is not None
     return named and mase(node).common.mase_op in kinds
@@ -201,7 +201,7 @@ def _why_not(node: fx.Node) -> str:
 def _without_blocks(
     graph: MaseGraph, choices: Mapping[str, WidthRequest], repeats: dict[str, int]
 ) -> dict[str, WidthRequest]:
-    """Choices by the names of nodes; those of modules with several layers go to `repeats`."""
+    """Requests by node name; those of modules with several layers go to `repeats`."""
     names = dict.fromkeys(node.name for node in graph.nodes)
     targets = {str(node.target): node.name for node in graph.nodes if node.op == "call_module"}
     blocks = containers(graph)

@@ -347,7 +347,7 @@ class TestInputs:
             (
                 NARROW,
                 {"input": ONES},
-                r"cannot be multiplied .*; check the shapes, dtypes and values you g",
+                r"cannot be multiplied .*; check the shapes, dtypes and values of",
             ),
             (NARROW, {"input": ONES[:, :2].long()}, r"on input_1 = int64\[2, 2\]: .*; check the s"),
             (Optional(), {"x": np.ones(3)}, r"the input 'x' is a numpy array; give torch.from_num"),

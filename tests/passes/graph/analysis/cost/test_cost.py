@@ -249,7 +249,7 @@ def test_zeros_of_weights_that_are_not_there_cannot_be_counted(make):
         model = mlp()
     graph = make.graph(model, torch.randn(2, 10), force_device_meta=True)
     assert cost_of(graph)["total"]["macs"] == 2 * 78
-    with pytest.raises(PassArgsError, match="pass 'cost': sparse = true looks at the weights"):
+    with pytest.raises(PassArgsError, match="pass 'cost': sparse = true reads the weights"):
         run_pass("cost", graph, {"sparse": True})
 
 

@@ -163,13 +163,13 @@ def test_the_report_is_a_table_and_a_picture(caplog, tmp_path):
     assert [cell.strip() for cell in rows[2].split("|")][1] == info["ranking"][0]["node"]
     root = ET.fromstring((tmp_path / "s.svg").read_text())
     shown = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert "int6: fall of the accuracy, %" in shown
+    assert "int6: decrease of the accuracy, %" in shown
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"formats": {}}, "formats names no format"),
+        ({"formats": {}}, "formats is empty; give"),
         ({"num_batches": 0}, "option 'num_batches' is 0"),
         ({"input_generator": []}, "yields no batch"),
         ({"input_generator": 3}, "a int does not"),
@@ -178,7 +178,7 @@ def test_the_report_is_a_table_and_a_picture(caplog, tmp_path):
         ({"input_generator": [X], "rank_by": "loss"}, "rank_by = 'loss' needs targets"),
         ({"input_generator": [(X, X)], "rank_by": "accuracy"}, "needs classes as targets"),
         ({"input_generator": [X, (X, Y)], "num_batches": 2}, "targets with some batches only"),
-        ({"nodes": ["conv2d"]}, "has no node of conv2d; name others"),
+        ({"nodes": ["conv2d"]}, "no node of the graph matches conv2d; name others"),
         ({"formats": {"int8": {"name": "integr"}}}, "did you mean 'integer'"),
     ],
 )

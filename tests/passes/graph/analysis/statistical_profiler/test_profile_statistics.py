@@ -147,7 +147,7 @@ def test_a_generator_that_ends_early_is_worth_a_warning(caplog: pytest.LogCaptur
         input_generator=Batches(noise(8, 6), ends_after=3),
         num_samples=37,
     )
-    assert caplog.messages == ["input_generator ended after 24 of the 37 samples asked for"]
+    assert caplog.messages == ["input_generator ended after 24 of the 37 requested samples"]
     assert counts(graph, "range_min_max") == {"act1.data_in_0": 24 * 4}
 
 
@@ -680,7 +680,7 @@ def test_a_weight_with_as_many_rows_as_a_batch_has_samples_is_seen_once():
 
 @pytest.mark.parametrize(
     ("batches", "message"),
-    [([], "yields no batch at all"), ([{"x": torch.ones(0, 16)}], "yields an empty batch")],
+    [([], "yields no batches; it must"), ([{"x": torch.ones(0, 16)}], "yields an empty batch")],
 )
 def test_a_generator_without_samples_is_refused(batches, message):
     graph = MaseGraph(Functional())

@@ -392,7 +392,7 @@ def test_recorded_samples_may_differ_in_the_joined_dim_alone() -> None:
 
 @pytest.mark.parametrize("dims", [2, [0, 2], [-3]], ids=str)
 def test_dims_must_be_dims_of_the_sample(dims: Any) -> None:
-    with pytest.raises(ValueError, match=r"dims of the samples, which have the shape \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"dims of the samples, which have shape \[2, 3\]"):
         fed("range_min_max", torch.ones(2, 3), dims=dims)
 
 

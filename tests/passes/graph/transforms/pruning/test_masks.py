@@ -229,7 +229,7 @@ def test_detaching_what_is_not_attached_is_refused():
 def test_a_name_that_is_taken_is_refused():
     layer = nn.Linear(2, 2)
     layer.weight_mask = "mine"
-    with pytest.raises(ValueError, match="has an attribute 'weight_mask' of its own"):
+    with pytest.raises(ValueError, match="already has an attribute 'weight_mask'; rename"):
         attach_mask(layer, "weight", torch.ones(2, 2))
 
 

@@ -176,7 +176,9 @@ def test_hooks_of_others_are_said_not_to_be_saved(graph, tmp_path, caplog):
 def test_scores_that_are_no_longer_added_up_are_refused(graph):
     backward(graph.model)
     graph.modules["0"]._forward_pre_hooks.clear()
-    with pytest.raises(ValueError, match=r"movement of layer '0' is no longer added up.*train aga"):
+    with pytest.raises(
+        ValueError, match=r"movement of layer '0' is no longer accumulated.*train aga"
+    ):
         prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
 
 
@@ -185,5 +187,5 @@ def test_a_file_with_a_follower_and_no_scores_is_refused(graph, tmp_path):
     file = tmp_path / "saved" / "graph.json"
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace('"weight_movement": {', '"weight_moved": {'), encoding="utf-8")
-    with pytest.raises(ValueError, match="followed without a 'weight_movement' like its weight"):
+    with pytest.raises(ValueError, match="has no 'weight_movement' of its weight's shape"):
         MaseGraph.from_checkpoint(tmp_path / "saved")

@@ -365,7 +365,7 @@ def test_masks_survive_our_training_loop(tmp_path):
         ({"weight": {"method": "l1"}}, r"unknown weight.method 'l1'.*l1-norm"),
         ({"weight": {"scope": "layer"}}, "unknown weight.scope 'layer'"),
         ({"weight": {"by": "names"}}, "did you mean 'name'"),
-        ({"weight": {"granularity": "4:2"}}, "granularity is '4:2'; it is 'elementwise'"),
+        ({"weight": {"granularity": "4:2"}}, "granularity is '4:2'; give 'elementwise'"),
         ({"weight": {"granularity": "2:4", "sparsity": 0.3}}, "2:4 means 0.5"),
         ({"activation": {"granularity": "channel"}}, "activation.granularity is 'elementwise'"),
         (
@@ -398,7 +398,7 @@ def test_a_layer_whose_weight_is_computed_is_refused_by_name_and_left_out_otherw
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     nn.utils.parametrizations.weight_norm(model[0])
     mg = ready(model, "input", torch.ones(1, 4))
-    with pytest.raises(ValueError, match="node '_0' is linear without a weight of its own"):
+    with pytest.raises(ValueError, match="node '_0' is linear without a weight parameter"):
         prune_transform_pass(mg, weight={"sparsity": {"0": 0.5}})
     _, info = prune_transform_pass(mg, weight={"sparsity": 0.5})
     assert list(info["weight"]) == ["_1", "total"]

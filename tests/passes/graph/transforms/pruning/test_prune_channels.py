@@ -515,14 +515,16 @@ def test_the_last_layer_and_a_depthwise_one_are_refused_by_name():
     mg = ready(net("mobile"))
     with pytest.raises(ValueError, match="'head' cannot be removed, as node 'output' gives them"):
         prune_channels_transform_pass(mg, sparsity={"head": 0.5})
-    with pytest.raises(ValueError, match="'b' gives the channels that it takes; name the layer"):
+    with pytest.raises(ValueError, match="'b' returns the channels that it takes; name the layer"):
         prune_channels_transform_pass(mg, sparsity={"b": 0.5})
 
 
 @pytest.mark.parametrize("layer", [conv(3, 3, groups=3), nn.ConvTranspose2d(3, 6, 1, groups=3)])
 def test_single_channels_of_the_input_stay(layer):
     model = Calls(lambda self, x: self.head(self.a(x)), a=layer, head=conv(layer.out_channels, 2))
-    with pytest.raises(ValueError, match="node 'a' convolves in 3 groups of one channel; leave"):
+    with pytest.raises(
+        ValueError, match="node 'a' convolves in 3 groups of one channel each; leave"
+    ):
         prune_channels_transform_pass(ready(model), sparsity={"a": 0.5})
 
 

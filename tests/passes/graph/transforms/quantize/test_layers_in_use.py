@@ -116,7 +116,7 @@ def test_samples_may_be_blocked_together_if_the_user_says_so():
 
 
 def test_a_bypass_that_is_no_flag_is_refused():
-    with pytest.raises(ValueError, match="bypass is true or false, not 'yes'"):
+    with pytest.raises(ValueError, match="bypass is 'yes'; give true or false"):
         LinearInteger(4, 3, config=INTEGER | {"bypass": "yes"})
 
 

@@ -479,15 +479,15 @@ REFUSED = {
     ),
     "width out of range": (
         {"linear": {"config": {**GOOD, "weight_width": 0}}},
-        r"'linear': integer: width is a whole number from 1 to 64 \(given: .*width = 0",
+        r"'linear': integer: width must be a whole number from 1 to 64 \(got .*width = 0",
     ),
     "width of the wrong type": (
         {"linear": {"config": {**GOOD, "weight_width": "8"}}},
-        r"'linear': integer: width is a whole number",
+        r"'linear': integer: width must be a whole number",
     ),
     "bad config of an op that the graph does not have": (
         {"conv1d": {"config": {**GOOD, "weight_width": 0}}},
-        r"'conv1d': integer: width is a whole number",
+        r"'conv1d': integer: width must be a whole number",
     ),
     "bad default though it is not needed": (
         {"default": {"config": {**GOOD, "wieght_width": 0}}, "linear": integer()},
@@ -557,7 +557,7 @@ class TestRefusals:
         graph, _ = init_metadata_analysis_pass(MaseGraph(model, custom_ops=custom(Scaled)), None)
         args = {"dummy_in": {"input": torch.randn(2, 4)}, "add_value": False}
         add_common_metadata_analysis_pass(graph, args)
-        with pytest.raises(TypeError, match="Scaled has a forward of its own"):
+        with pytest.raises(TypeError, match="Scaled has a custom forward"):
             quantize_transform_pass(graph, {"by": "type", "linear": integer()})
 
     def test_older_keys_that_change_nothing_here_are_let_pass(self, graph):

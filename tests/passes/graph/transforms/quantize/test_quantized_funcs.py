@@ -272,7 +272,7 @@ def test_a_config_is_checked_when_it_is_used(x):
 
 
 def test_formats_of_many_configs_are_not_kept_without_end(x, monkeypatch):
-    monkeypatch.setattr(quantized_funcs, "KEPT", 5)
+    monkeypatch.setattr(quantized_funcs, "MAX_CACHED", 5)
     relu = QuantizedFunction(F.relu, OPS["relu"], FORMATS["integer"])
     first = relu.formats(CONFIG)
     for width in range(2, 30):

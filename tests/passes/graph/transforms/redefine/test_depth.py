@@ -204,7 +204,7 @@ def test_a_block_inside_a_skipped_one_is_refused(parents):
     mg, _ = depth(graph.clone(), **config)
     assert "feature_layers.3" not in mg.modules
     resnet = parents("resnet").graph.clone()
-    with pytest.raises(PassArgsError, match=r"'layer1.1' lies in one that is skipped"):
+    with pytest.raises(PassArgsError, match=r"'layer1.1' is inside one that is skipped"):
         depth(resnet, **{"layer1": 0, "layer1.1": 2})
     assert "layer1.1" in resnet.modules
 

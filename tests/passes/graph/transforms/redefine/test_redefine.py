@@ -223,7 +223,7 @@ class TestRefused:
         self.refused(jets(parents), {"seq_blocks_6": both(channel_multiplier=2)}, message)
 
     def test_a_depthwise_layer_has_no_width_of_its_own(self, parents):
-        message = "'deep' has no width of its own, .*name the layer before it"
+        message = "'deep' has no width to choose, .*name the layer before it"
         self.refused(parents("plain").graph.clone(), {"deep": both(width=7)}, message)
         _, info = redefine_transform_pass(
             parents("plain").graph.clone(), {"by": "type", "conv2d": both(channel_multiplier=2)}
@@ -261,7 +261,7 @@ class TestRefused:
             (3, "needs a table"),
             (
                 {"config": {"width": 3}, "repeat": 2},
-                "'repeat' stands beside 'config'; put it inside",
+                "'repeat' is next to 'config'; put it inside",
             ),
         ],
     )

@@ -1,4 +1,4 @@
-"""One generic quantized layer per op; a class for each format is made when it is asked for."""
+"""One generic quantized layer per op; the class of each format is created on demand."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class _ModuleMap(Mapping[str, type[Quantized]]):
 
     def __getitem__(self, key: str) -> type[Quantized]:
         if key in LAYER_VARIANTS:
-            found: type[Quantized] = LAYER_VARIANTS[key]
-            return found
+            layer: type[Quantized] = LAYER_VARIANTS[key]
+            return layer
         for op in OPS.values():
             if not key.startswith(f"{op.name}_") or key[len(op.name) + 1 :] not in FORMATS:
                 continue

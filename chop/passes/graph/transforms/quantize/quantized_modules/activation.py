@@ -15,12 +15,12 @@ class _QuantActivation(Quantized):
 
 class QuantReLU(_QuantActivation, nn.ReLU):
     def refine(self, operand: str, fmt: NumberFormat) -> NumberFormat:
-        """Negative inputs become 0 anyway, so the sign bit buys range."""
+        """Unsigned: negative inputs become 0 anyway, so the sign bit can extend the range."""
         return fmt.for_operand(operand, non_negative=operand == "data_in")
 
 
 def _quantized(cls: type[nn.Module]) -> type[Quantized]:
-    """QuantGELU for nn.GELU: nothing is special about it."""
+    """QuantGELU for nn.GELU, without special behaviour."""
     return type(f"Quant{cls.__name__}", (_QuantActivation, cls), {"__module__": __name__})
 
 

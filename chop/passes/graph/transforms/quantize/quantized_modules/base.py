@@ -1,4 +1,4 @@
-"""Quantized layers: operands go through number formats, then the float op runs."""
+"""Quantized layers: operands are rounded to number formats, then the float op runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
 class Quantized(Leaf, FormattedLayer):
-    """Mixed in before a float layer; knows that operands have formats, never which.
+    """Mixin before a float layer; it knows that operands have formats, but not which.
 
     Parameters stay in float and are rounded on the fly, so that training goes through the
-    straight-through gradient. In eval mode and without gradients they are rounded once and kept
-    until they change.
+    straight-through gradient. In eval mode and without gradients the rounded values are
+    cached until the parameters change.
     """
 
     operands: ClassVar[tuple[str, ...]] = ("data_in", "weight", "bias")
@@ -35,7 +35,7 @@ class Quantized(Leaf, FormattedLayer):
     layer: ClassVar[type[Quantized]]  # QuantLinear, for LinearInteger and all its siblings
     format_name: ClassVar[str | None] = None
     derived_attributes: ClassVar[tuple[str, ...]] = ("formats", "_kept")  # not saved with a graph
-    _own_ways: ClassVar[bool]  # whether a class rounds otherwise than all do
+    _overrides_rounding: ClassVar[bool]  # whether a class overrides the common rounding
 
     config: Mapping[str, Any]
     pruning_masks: Any
@@ -46,7 +46,9 @@ class Quantized(Leaf, FormattedLayer):
             bases = [base for base in cls.__mro__ if base.__module__.startswith("torch.nn.")]
             if bases and bases[0] is not nn.Module:
                 cls.float_class, cls.layer = bases[0], cls
-        cls._own_ways = cls.q is not Quantized.q or cls.q_parameter is not Quantized.q_parameter
+        cls._overrides_rounding = (
+            cls.q is not Quantized.q or cls.q_parameter is not Quantized.q_parameter
+        )
 
     def __init__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,7 +56,7 @@ class Quantized(Leaf, FormattedLayer):
         self.configure(config)
 
     def configure(self, config: Mapping[str, Any]) -> Self:
-        """Take on another config, even of another format; nothing is rebuilt."""
+        """Switch to another config, even of another format; nothing is rebuilt."""
         name = config.get("name", self.format_name)
         formats = self._formats({**config, "name": name})
         self.config, self.formats = {**config, "name": name}, formats
@@ -64,17 +66,17 @@ class Quantized(Leaf, FormattedLayer):
         return self
 
     def derive(self) -> None:
-        """Make what follows from the config, after a graph was loaded; all else stays as it is."""
+        """Rebuild what follows from the config after a graph was loaded."""
         loaded = {k: v.copy() if isinstance(v, dict | set) else v for k, v in vars(self).items()}
         self.configure(self.config)
-        made = {key: vars(self)[key] for key in self.derived_attributes}
-        vars(self).update(loaded | made)
+        derived = {key: vars(self)[key] for key in self.derived_attributes}
+        vars(self).update(loaded | derived)
 
-    def _become(self, cls: type[Any], before: type) -> None:
-        """Be of class `cls`; masked and parametrized tensors are still served as by `before`."""
-        cls = masked_class(cls, masked_names(before))
+    def _become(self, cls: type[Any], float_class: type) -> None:
+        """Change the class to `cls`; masked and parametrized tensors keep their properties."""
+        cls = masked_class(cls, masked_names(float_class))
         names = list(self.parametrizations) if parametrize.is_parametrized(self) else []  # type: ignore[arg-type]
-        self.__class__ = _parametrized(cls, before, names) if names else cls
+        self.__class__ = _parametrized(cls, float_class, names) if names else cls
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         present = [o for o in self.operands if o == "data_in" or getattr(self, o, None) is not None]
@@ -86,12 +88,12 @@ class Quantized(Leaf, FormattedLayer):
         }
 
     def refine(self, operand: str, fmt: NumberFormat) -> NumberFormat:
-        """The place for what an op knows and a format cannot: batch dimensions, signs."""
+        """Adjust a format by what only the op knows: batch dimensions, signs."""
         return fmt.for_operand(operand)
 
     @property
     def bypass(self) -> bool:
-        """Whether the layer computes in float; setting it configures the layer anew."""
+        """Whether the layer computes in float; setting it reconfigures the layer."""
         return bool(self.config.get("bypass", False))
 
     @bypass.setter
@@ -100,11 +102,11 @@ class Quantized(Leaf, FormattedLayer):
 
     @classmethod
     def from_float(cls, layer: nn.Module, config: Mapping[str, Any]) -> Self:
-        """The same layer, quantized: parameters, buffers, hooks and settings are the original's."""
+        """Return the same layer, quantized: it shares parameters, buffers, hooks and settings."""
         theirs = type(layer).forward not in (cls.float_class.forward, getattr(cls, "forward", None))
         if theirs and not isinstance(layer, Quantized):
             raise TypeError(
-                f"{type(layer).__name__} has a forward of its own, which {cls.__name__} would "
+                f"{type(layer).__name__} has a custom forward, which {cls.__name__} would "
                 f"replace by that of {cls.float_class.__name__}; quantize the layers inside it"
             )
         new = cls.__new__(cls)
@@ -114,43 +116,43 @@ class Quantized(Leaf, FormattedLayer):
         return new.configure(config)
 
     def q(self, operand: str, x: Any) -> Any:
-        """`x` in the format of that operand."""
+        """Return `x` in the format of that operand."""
         fmt = self.formats.get(operand)
         return x if fmt is None or x is None else fmt(x)
 
     def q_parameter(self, name: str) -> Any:
-        """A parameter in its format: rounded once and kept, if nobody can be training it."""
+        """Return a parameter in its format; the rounded one is cached unless it may be training."""
         fmt, store = self.formats.get(name), self._kept
         idle = fmt is not None and not (self.training or torch.is_grad_enabled())
-        # a replica on another device has its original's
-        own = isinstance(store, TrackedWeights) and store.layer is self
-        vouched = idle and own and store.vouches(name)  # type: ignore[attr-defined]
-        if vouched and (kept := store.unchanged(name)) is not None and kept.fmt == fmt:  # type: ignore[attr-defined]
-            return kept.rounded
+        # a replica on another device uses its original's
+        is_ours = isinstance(store, TrackedWeights) and store.layer is self
+        tracked = idle and is_ours and store.tracks(name)  # type: ignore[attr-defined]
+        if tracked and (cached := store.unchanged(name)) is not None and cached.fmt == fmt:  # type: ignore[attr-defined]
+            return cached.rounded
         tensor = getattr(self, name)
         if tensor is None or fmt is None:
             return tensor
-        # reading a GPU's verdict would stall it, and rounding costs it no more than comparing
+        # reading the comparison's result would stall a GPU, where rounding costs no more
         if (
             not idle
-            or not (vouched or tensor.is_cpu)
+            or not (tracked or tensor.is_cpu)
             or not (is_plain(tensor) and fmt.deterministic)
         ):
             return fmt(tensor)
-        kept = store[name] = round_or_reuse(tensor, fmt, store.get(name))
-        return kept.rounded
+        cached = store[name] = round_or_reuse(tensor, fmt, store.get(name))
+        return cached.rounded
 
     def q_operands(self, input: Tensor) -> tuple[Any, Any, Any]:
-        """Input, weight and bias in their formats; with gradients, by one node of the graph."""
-        if self._own_ways or not torch.is_grad_enabled():
+        """Input, weight and bias in their formats; with gradients, as one autograd node."""
+        if self._overrides_rounding or not torch.is_grad_enabled():
             return self.q("data_in", input), self.q_parameter("weight"), self.q_parameter("bias")
         formats = self.formats
-        given = (("data_in", input), ("weight", self.weight), ("bias", self.bias))
-        x, weight, bias = quantize_all([(formats.get(name), value) for name, value in given])
+        operands = (("data_in", input), ("weight", self.weight), ("bias", self.bias))
+        x, weight, bias = quantize_all([(formats.get(name), value) for name, value in operands])
         return x, weight, bias
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The float layer's own forward, on quantized operands."""
+        """Run the float layer's forward on quantized operands."""
         if not self.formats:
             return self.float_class.forward(self, input, *args, **kwargs)
         x = self.q("data_in", input)
@@ -158,7 +160,7 @@ class Quantized(Leaf, FormattedLayer):
         return as_in_place(input, x, y, self.q("data_out", y))
 
     def _stand_in(self) -> nn.Module:
-        """The float layer with quantized parameters; buffers are shared, so statistics are ours."""
+        """The float layer with quantized parameters; buffers, and so statistics, are shared."""
         stand_in = object.__new__(self.float_class)
         vars(stand_in).update(vars(self))
         for name in ("weight", "bias"):
@@ -179,16 +181,16 @@ class Quantized(Leaf, FormattedLayer):
         return functools.partial(self.q, "bias")
 
     def get_quantized_weight(self) -> Tensor:
-        """The weight as the layer computes with it."""
+        """The weight that the layer computes with."""
         weight: Tensor = self.q("weight", self.weight)
         return weight
 
     def get_quantized_weights_with_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The weight and the input as the layer computes with them."""
+        """The weight and the input that the layer computes with."""
         return self.get_quantized_weight(), self.q("data_in", x)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles do without the kept parameters."""
+        """Leave cached parameters out of copies and pickles."""
         return {**vars(self), "_kept": {}}
 
 
@@ -196,13 +198,13 @@ _VARIANTS: dict[tuple[type, type], type[Quantized]] = {}
 
 
 def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
-    """QuantLinear, Integer -> LinearInteger, a class of the same module."""
+    """Return the class for a format: QuantLinear, Integer -> LinearInteger, in the same module."""
     if (layer, fmt) not in _VARIANTS:
         name = layer.__name__.removeprefix("Quant") + fmt.suffix
         body = {
             "__module__": layer.__module__,
             "__qualname__": name,
-            "__doc__": f"{layer.float_class.__name__} whose operands are {fmt.name}.",
+            "__doc__": f"{layer.float_class.__name__} with {fmt.name} operands.",
             "format_name": fmt.name,
         }
         _VARIANTS[layer, fmt] = type(name, (layer,), body)
@@ -210,7 +212,7 @@ def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
 
 
 def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
-    """A module `__getattr__` that knows `<Layer><Format>` for every registered format."""
+    """Return a module `__getattr__` that resolves `<Layer><Format>` for every registered format."""
     by_prefix = {layer.__name__.removeprefix("Quant"): layer for layer in layers}
 
     def __getattr__(name: str) -> type[Quantized]:
@@ -222,8 +224,8 @@ def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
                     return variant(layer, fmt)
         for cls in LAYER_VARIANTS.values():
             if name == cls.__name__ and issubclass(cls, layers):
-                found: type[Quantized] = cls
-                return found
+                layer_class: type[Quantized] = cls
+                return layer_class
         raise AttributeError(
             f"no quantized layer {name!r}: it is one of {', '.join(by_prefix)} "
             f"followed by a format's suffix such as Integer"
@@ -233,6 +235,6 @@ def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
 
 
 def _parametrized(cls: type[Any], float_cls: type, names: list[str]) -> type[Any]:
-    """`cls` with the properties through which a parametrized layer serves its tensors."""
+    """Return `cls` with the properties through which a parametrized layer reads its tensors."""
     properties = {name: getattr(float_cls, name) for name in names}
     return type(f"Parametrized{cls.__name__}", (cls,), {"__module__": cls.__module__, **properties})

@@ -1,4 +1,4 @@
-"""Embeddings: the table is rounded; indices are not numbers to round."""
+"""Embeddings: the table is rounded, indices are not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _QuantTable(Quantized):
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.max_norm is not None and self.formats:
-            with torch.no_grad():  # as torch does: rows that are looked up shrink for good
+            with torch.no_grad():  # like torch, this renormalises rows in place
                 indices = input.contiguous()
                 torch.embedding_renorm_(self.weight, indices, self.max_norm, self.norm_type)
         return super().forward(input, *args, **kwargs)

@@ -11,7 +11,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 
 
 class QuantLinear(Quantized, nn.Linear):
-    """y = x W' + b, each of them rounded first."""
+    """y = x W' + b with all three operands rounded."""
 
     def forward(self, input: Tensor) -> Any:
         return self.q("data_out", F.linear(*self.q_operands(input)))
