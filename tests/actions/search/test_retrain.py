@@ -16,6 +16,7 @@ from chop.actions.search.results import retrain as module
 from chop.actions.search.results.page.page import write_report
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.spec.settings import Retrain
+from chop.actions.search.spec.study_spec import check_retrain_splits
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
@@ -222,7 +223,7 @@ def test_a_population_that_was_killed_goes_on_from_its_last_epoch(run, monkeypat
         if epochs == [1, 2]:
             raise Killed
 
-    monkeypatch.setattr(module, "_say", told)
+    monkeypatch.setattr(module, "_log_epoch", told)
     with pytest.raises(Killed):
         run(resume=True, **how)
     [snapshot] = (tmp_path / "search.retrained").glob("population-*.pt")
@@ -250,7 +251,7 @@ def test_nothing_is_tested_before_all_of_a_population_are_trained(run, monkeypat
         with pytest.raises(Killed):
             run()
     assert not list(tmp_path.glob("search.retrained/trial_*/result.json"))
-    monkeypatch.setattr(module, "_say", None)  # no epoch is left
+    monkeypatch.setattr(module, "_log_epoch", None)  # no epoch is left
     _, page = run(resume=True)
     assert numbers(page) == {0, 1, 2}
 
@@ -289,4 +290,4 @@ def test_one_that_was_begun_alone_is_finished_alone(run, monkeypatch, tmp_path):
 def test_a_data_set_without_a_test_split_is_refused_before_the_search():
     info = SimpleNamespace(available_splits=("train", "validation"))
     with pytest.raises(ConfigError, match="needs the test split"):
-        module.check_splits(SimpleNamespace(name="mine", dataset_info=info))
+        check_retrain_splits(SimpleNamespace(name="mine", dataset_info=info))

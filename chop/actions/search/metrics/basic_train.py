@@ -92,7 +92,6 @@ class BasicTrain(Runner):
         super().__init__(context)
         self._data = _data(context, batch_size, num_val_samples)
         self._distill, self._temperature = distill, temperature
-        self.measures_time = max_seconds is not None
         per_step = self._data.batch_size * gradient_accumulation_steps
         per_epoch = math.ceil(len(self._data.train_dataset) / per_step)
         by_samples = math.ceil(_limit(num_samples) / per_step)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from chop.actions.search.metrics.base import RungScore
 from chop.actions.search.metrics.objectives import Front, Objectives
 from chop.actions.search.metrics.outcome import Outcome
-from chop.actions.search.metrics.rungs import KnownTrials, RungScore
+from chop.actions.search.metrics.rungs import KnownTrials
 from chop.actions.search.run.engines.base import Engine, Group, Task, WorkerDied
 from chop.actions.search.run.trial_table import Phase, TrialEntry, TrialTable
 from chop.actions.search.samplers.base import Strategy

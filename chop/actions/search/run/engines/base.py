@@ -91,8 +91,8 @@ def overdue(number: int, timeout: float) -> Outcome:
     return Outcome(number, "FAIL", seconds=timeout, error=said)
 
 
-class Here:
-    """This process itself: one task at a time."""
+class InProcessEngine:
+    """Measures one task at a time in this process."""
 
     slots, in_order = 1, True
 

@@ -43,8 +43,8 @@ class _Child:
     since: float = 0.0
 
 
-class Processes:
-    """`slots` processes that each have the problem in memory."""
+class ProcessEngine:
+    """`slots` processes that each have the study in memory."""
 
     in_order = False
 

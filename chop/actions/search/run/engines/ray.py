@@ -279,10 +279,11 @@ def _actor_class() -> type:
             with contextlib.suppress(OSError):  # of another machine
                 os.chdir(folder)
             try:
-                from chop.actions.search.spec.problem import unpacked
+                from chop.actions.search.run.worker import Worker
+                from chop.actions.search.spec.study_spec import unpacked
 
                 logging.getLogger("chop").setLevel(logging.ERROR)
-                self.worker = unpacked(packed).worker()
+                self.worker = Worker(unpacked(packed))
             except Exception as error:
                 return f"{error}"
             return None
