@@ -30,6 +30,7 @@ from chop.actions.search.spec.parent import make_parent
 from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.spec.study_spec import StudySpec, build_spec
 from chop.actions.search.store.location import StudyLocation
+from chop.actions.transform.source import Source
 from chop.dataset import MaseDataModule
 from chop.dataset.tensors import TensorSplit
 from chop.ir import MaseGraph
@@ -95,7 +96,8 @@ def spec_of(model: str, samples: int, trials: int, sampler: str) -> StudySpec:
     network = get_model(model, task="cls", dataset_info=data.dataset_info, pretrained=False)
     op = "linear" if model.startswith("jsc") else "conv2d"
     table = tables(samples, trials, sampler, op)
-    parent = make_parent(network.eval(), get_model_info(model), "cls", data, "cpu")
+    source = Source(network.eval(), get_model_info(model), "", data, "cls", None, "mz")
+    parent = make_parent(source, "cpu")
     return build_spec(parent, table, settings_of(table), model_name="benchmark")
 
 

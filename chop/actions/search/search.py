@@ -15,6 +15,7 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project, check_study
+from chop.actions.transform.source import Source
 from chop.log import quieter
 from chop.redaction import MARK
 from chop.registry import unknown
@@ -84,17 +85,8 @@ def search(
     check_tables(tables)
     strategy_class = labs.strategy_class_of(tables)
     settings = settings_of(tables) if strategy_class is None else None
-    parent = make_parent(
-        model,
-        model_info,
-        task,
-        data_module,
-        accelerator,
-        load_name,
-        load_type,
-        seed=seed,
-        allow_nonfinite=allow_nonfinite,
-    )
+    source = Source(model, model_info, "", data_module, task, load_name, load_type or "mz")
+    parent = make_parent(source, accelerator, seed, allow_nonfinite=allow_nonfinite)
     location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
     def run(tables: Mapping[str, Any], settings: Settings) -> Results:
@@ -164,17 +156,12 @@ def run_search(config: RunConfig, project: Project) -> None:
     model, info, data_module = model_and_data(config)
 
     def parent_of(model: nn.Module, load_name: str | None, load_type: str) -> Parent:
+        name, task = str(config.model), config.task
         return make_parent(
-            model,
-            info,
-            config.task,
-            data_module,
+            Source(model, info, name, data_module, task, load_name, load_type),
             config.accelerator,
-            load_name,
-            load_type,
-            seed=config.seed,
+            config.seed,
             cf_args=config.cf_args,
-            name=str(config.model),
             trained=load_name is not None or config.is_pretrained,
             allow_nonfinite=config.allow_nonfinite,
         )

@@ -10,6 +10,7 @@ from chop.actions.search.space.base import Candidate
 from chop.actions.search.spec.parent import make_parent
 from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.spec.study_spec import build_spec
+from chop.actions.transform.source import Source
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 
@@ -58,7 +59,7 @@ def parent_of(data, model):
     options = {"hidden": [8], "batch_norm": False} if model == "mlp" else {}
     network = get_model(model, task="cls", dataset_info=data.dataset_info, **options)
     info = get_model_info(model)
-    return make_parent(network, info, "cls", data, "cpu")
+    return make_parent(Source(network, info, "", data, "cls", None, "mz"), "cpu")
 
 
 def spec_of(parent):

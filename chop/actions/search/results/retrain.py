@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.identity import identity
@@ -20,15 +22,14 @@ from chop.actions.search.run.worker import Worker
 from chop.actions.search.space.base import Parent
 from chop.actions.search.spec.settings import Retrain
 from chop.actions.search.spec.study_spec import RETRAIN_SPLITS, StudySpec
+from chop.actions.test import scored
+from chop.actions.train import best_weights, fit, trained_graph
 from chop.files import read_json, write_whole
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from chop.ir.graph.mase_graph import MaseGraph
-    from chop.training.names import Names
-    from chop.training.options import TrainOptions
-    from chop.training.population import Report
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.training.names import Names
+from chop.training.options import TrainOptions
+from chop.training.population import Report, train_population
+from chop.training.saving import read_run
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +76,6 @@ def _baseline(parent: Parent, folder: Path, owner: str) -> Scores:
     mark = hashlib.sha256(owner.encode()).hexdigest()
     if file.exists():
         return _read(file, mark)
-    from chop.training.options import TrainOptions
-
     options = TrainOptions(accelerator=parent.accelerator)
     scores = _scores(parent.graph.clone().model, parent, options)
     write_whole(file, json.dumps({"mark": mark, "scores": scores}) + "\n")
@@ -107,8 +106,6 @@ class _Design:
 
     @property
     def names(self) -> Names:
-        from chop.training.names import Names
-
         return Names(self.folder)
 
     @property
@@ -135,9 +132,6 @@ class _Design:
         return self.worker.untrained(self.number, self.chosen)
 
     def _trained(self) -> Scores:
-        from chop.actions.train import best_weights, fit
-        from chop.training.saving import read_run
-
         graph, names = self.untrained(), self.names
         self.folder.mkdir(parents=True, exist_ok=True)
         begun = read_run(names.last) if names.last.exists() else None
@@ -147,8 +141,6 @@ class _Design:
             return _scores(graph.model, self.parent, options)
 
     def options(self) -> TrainOptions:
-        from chop.training.options import TrainOptions
-
         chosen = {k: v for k, v in dataclasses.asdict(self.how).items() if k != "designs"}
         return TrainOptions(
             **chosen,
@@ -175,8 +167,6 @@ class _Member:
 
     def save(self) -> None:
         """Save the network where one that is trained alone is saved."""
-        from chop.actions.train import trained_graph
-
         self.design.folder.mkdir(parents=True, exist_ok=True)
         self.graph.export(trained_graph(self.design.names))
 
@@ -198,16 +188,14 @@ class _Populations:
         families: StackableGroups[_Member] = StackableGroups(
             "search.retrain", designs[0].options(), data.train_dataset
         )
-        bunches = [members[i : i + self.size] for i in range(0, len(members), self.size)]
         ended: dict[int, str] = {}
-        for bunch in bunches:
-            ended |= families.trained(bunch, lambda _, family: self._trained(family))
+        for i in range(0, len(members), self.size):
+            population = members[i : i + self.size]
+            ended |= families.trained(population, lambda _, family: self._trained(family))
         return [number for number, why in ended.items() if why == "diverged"]
 
     def _trained(self, family: Sequence[_Member]) -> dict[int, str]:
         """Return why the training of each design ended."""
-        from chop.training.population import train_population
-
         numbers = ", ".join(str(member.number) for member in family)
         logger.info("Retraining trials %s as one population...", numbers)
         data, snapshot = self.parent.data_module, self._snapshot(family)
@@ -232,11 +220,7 @@ class _Populations:
         """Save and test all; results are written last, so that none is measured twice."""
         for member in members:
             member.save()
-        options = [member.design.options() for member in members]
-        scores = [
-            _scores(member.model, self.parent, each)
-            for member, each in zip(members, options, strict=True)
-        ]
+        scores = [_scores(m.model, self.parent, m.design.options()) for m in members]
         for member, score in zip(members, scores, strict=True):
             member.design.write(score)
 
@@ -279,8 +263,6 @@ def _is_score(scores: Any, split: str) -> bool:
 
 
 def _scores(model: nn.Module, parent: Parent, options: TrainOptions) -> Scores:
-    from chop.actions.test import scored
-
     scores = {}
     for split in RETRAIN_SPLITS:
         score = scored(model, parent.data_module, split, options)

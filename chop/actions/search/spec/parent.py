@@ -18,6 +18,7 @@ from chop.actions.search.space.pass_spaces import WIDENINGS
 if TYPE_CHECKING:
     from torch import nn
 
+    from chop.actions.transform.source import Source
     from chop.training.names import Names
 
 logger = logging.getLogger(__name__)
@@ -32,25 +33,19 @@ KEEP_WEIGHTS = {"resume", "log_every_n_steps", "checkpoint_every", "compile"}
 
 
 def make_parent(
-    model: nn.Module,
-    model_info: Any,
-    task: str,
-    data_module: Any,
+    source: Source,
     accelerator: str,
-    load_name: str | None = None,
-    load_type: str | None = None,
-    *,
     seed: int = 0,
+    *,
     cf_args: Mapping[str, Any] | None = None,
-    name: str = "",
     trained: bool = True,
     allow_nonfinite: bool = False,
 ) -> Parent:
     """Load the weights of a parent, and trace it."""
-    from chop.actions.transform.source import Source
     from chop.checkpoints import refuse_nonfinite
     from chop.devices import parse_accelerator
 
+    data_module = source.data_module
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
@@ -58,11 +53,10 @@ def make_parent(
         device = parse_accelerator(accelerator)
     except RuntimeError as error:  # this machine has no such device
         raise ValueError(str(error)) from error
-    source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
     graph = source.graph_on(device, dict(cf_args or {}))
     if not allow_nonfinite:
-        refuse_nonfinite(graph.model, load_name)
-    return Parent(graph, model_info, task, data_module, accelerator, seed, trained)
+        refuse_nonfinite(graph.model, source.load_name)
+    return Parent(graph, source.model_info, source.task, data_module, accelerator, seed, trained)
 
 
 def candidates_trained(config: RunConfig) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from logging.handlers import BufferingHandler
 from typing import Protocol
 
 from chop.actions.search.metrics import stackable
@@ -124,42 +125,22 @@ class WarningRelay:
             logger.warning("%s", note.text)
 
 
-class _LogCapture(logging.Handler):
-    """Collects messages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._notes: list[Note] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._notes.append(Note(record.getMessage()))
-
-    def taken(self) -> list[Note]:
-        notes, self._notes = self._notes, []
-        return notes
-
-
-@contextlib.contextmanager
-def _captured_logs(source: logging.Logger) -> Iterator[_LogCapture]:
-    """Collect the warnings of a logger instead of showing them."""
-    capture, level = _LogCapture(), source.level
+def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
+    """Yield outcomes and, before them, why some designs are not trained together."""
+    source, capture = stackable.logger, BufferingHandler(capacity=sys.maxsize)
+    level = source.level
     source.setLevel(logging.WARNING)
     source.propagate = False
     source.addHandler(capture)
     try:
-        yield capture
+        for outcome in measured(worker, work):
+            yield from (Note(record.getMessage()) for record in capture.buffer)
+            capture.flush()
+            yield outcome
     finally:
         source.removeHandler(capture)
         source.setLevel(level)
         source.propagate = True
-
-
-def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
-    """Yield outcomes and, before them, why some designs are not trained together."""
-    with _captured_logs(stackable.logger) as capture:
-        for outcome in measured(worker, work):
-            yield from capture.taken()
-            yield outcome
 
 
 def measured(worker: Worker, work: Work) -> Iterator[Outcome]:
