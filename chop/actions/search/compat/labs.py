@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from chop.actions.config import ConfigError
 from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results
@@ -25,11 +27,8 @@ from chop.actions.search.space.registry import (
 from chop.actions.search.spec.settings import Settings, settings_of
 from chop.actions.search.spec.study_spec import build_spec
 from chop.actions.search.store.location import StudyLocation
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes import Pipeline
 
 __all__ = [
     "DEFAULT_QUANTIZATION_CONFIG",
@@ -107,9 +106,6 @@ def _traced_parent(
     data_module: Any = None,
     accelerator: str = "auto",
 ) -> Parent:
-    from chop.ir.graph.mase_graph import MaseGraph
-    from chop.passes import Pipeline
-
     steps: list[Any] = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy_input})]
     graph, _ = Pipeline(steps)(MaseGraph(model))
     return Parent(graph, model_info, task, data_module, accelerator)

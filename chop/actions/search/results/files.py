@@ -292,7 +292,7 @@ def _rounded(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """JSON's own values: what is no number is null."""
+    """Return a value as JSON has it; numbers that are not finite become null."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return value

@@ -10,7 +10,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +24,8 @@ from chop.actions.search.samplers.base import Chosen
 from chop.actions.search.space.base import Candidate
 from chop.actions.search.spec.settings import EarlyStopping
 from chop.actions.search.spec.study_spec import StudySpec
+from chop.ir.graph.mase_graph import MaseGraph
 from chop.redaction import redacted_text
-
-if TYPE_CHECKING:
-    from chop.ir.graph.mase_graph import MaseGraph
 
 NO_TRIALS = KnownTrials()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,10 +25,11 @@ from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.registry import space_of
 from chop.actions.search.spec.settings import Settings, settings_of
+from chop.checkpoints import load_graph
+from chop.devices import parse_accelerator
+from chop.ir.graph.mase_graph import MaseGraph
 from chop.registry import UnknownName
-
-if TYPE_CHECKING:
-    from chop.ir.graph.mase_graph import MaseGraph
+from chop.user_code import import_user_file
 
 RETRAIN_SPLITS = ("validation", "test")
 
@@ -105,8 +106,6 @@ class StudySpec:
 
 def unpacked(packed: bytes) -> StudySpec:
     """Import the user's files, then build the spec that `packed` describes."""
-    from chop.user_code import import_user_file
-
     files, graph, inner = pickle.loads(packed)
     for file in files:
         import_user_file(Path(file))
@@ -211,9 +210,6 @@ def _graph_bytes(graph: MaseGraph) -> bytes:
 
 def _graph_from(content: bytes, accelerator: str) -> MaseGraph:
     """Return the graph in an archive of `_graph_bytes`."""
-    from chop.checkpoints import load_graph
-    from chop.devices import parse_accelerator
-
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.extractall(folder)
