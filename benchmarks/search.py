@@ -25,10 +25,12 @@ import torch.nn.functional as F
 from tabulate import tabulate
 
 from chop.actions.search.results.page.page import write_report
-from chop.actions.search.run_study import run_study
-from chop.actions.search.search import make_problem
-from chop.actions.search.spec.problem import Problem
+from chop.actions.search.run_study import choose_study, run_study
+from chop.actions.search.spec.parent import make_parent
+from chop.actions.search.spec.settings import settings_of
+from chop.actions.search.spec.study_spec import StudySpec, build_spec
 from chop.actions.search.store.location import StudyLocation
+from chop.actions.transform.source import Source
 from chop.dataset import MaseDataModule
 from chop.dataset.tensors import TensorSplit
 from chop.ir import MaseGraph
@@ -89,36 +91,37 @@ def data_for(model: str, samples: int) -> Any:
     return data
 
 
-def problem_of(model: str, samples: int, trials: int, sampler: str) -> Problem:
+def spec_of(model: str, samples: int, trials: int, sampler: str) -> StudySpec:
     data = data_for(model, samples)
     network = get_model(model, task="cls", dataset_info=data.dataset_info, pretrained=False)
     op = "linear" if model.startswith("jsc") else "conv2d"
     table = tables(samples, trials, sampler, op)
-    info = get_model_info(model)
-    return make_problem(
-        network.eval(), info, "cls", data, table, "cpu", None, None, 0, trained=True
-    )
+    source = Source(network.eval(), get_model_info(model), "", data, "cls", None, "mz")
+    parent = make_parent(source, "cpu")
+    return build_spec(parent, table, settings_of(table), model_name="benchmark")
 
 
-def ours(problem: Problem, folder: Path) -> None:
-    run_study(problem, StudyLocation(folder, progress=False), {"model": "benchmark"})
+def ours(spec: StudySpec, folder: Path) -> None:
+    # a sampler remembers its trials, and each run needs a new one
+    fresh = build_spec(spec.parent, spec.tables, spec.settings, model_name="benchmark")
+    run_study(fresh, choose_study(StudyLocation(folder, progress=False)))
 
 
-def naive(problem: Problem, folder: Path) -> None:
+def naive(spec: StudySpec, folder: Path) -> None:
     """What the labs' notebooks do for each design: copy, trace, describe, quantize, evaluate."""
-    worker = problem.worker()
-    split, settings = problem.data_module.val_dataset, problem.settings()
-    samples = settings.runners[0][1]["num_samples"]
+    parent, space = spec.parent, spec.space
+    split = parent.data_module.val_dataset
+    samples = spec.settings.runners[0][1]["num_samples"]
     x, y = split.x[:samples], split.y[:samples].long()
-    dummy_in = get_dummy_input(problem.model_info, problem.data_module, "cls", "cpu")
+    dummy_in = get_dummy_input(parent.model_info, parent.data_module, "cls", "cpu")
 
     def objective(trial: optuna.Trial) -> list[float]:
-        config = worker.space.config_of(worker.space.choices.suggest(trial))
-        graph = MaseGraph(copy.deepcopy(problem.graph.model))
+        config = space.config_of(space.choices.suggest(trial))
+        graph = MaseGraph(copy.deepcopy(parent.graph.model))
         graph, _ = PASSES["init_metadata"](graph)
         graph, _ = PASSES["add_common_metadata"](graph, {"dummy_in": dummy_in})
         graph, _ = PASSES["add_software_metadata"](graph)
-        for name, options in worker.space.steps(config):
+        for name, options in space.steps(config):
             graph, _ = PASSES[name](graph, options)
         with torch.no_grad():
             logits = graph.model(x)
@@ -127,25 +130,25 @@ def naive(problem: Problem, folder: Path) -> None:
         _, bits = PASSES["calculate_avg_bits"](graph)
         return [accuracy, 0.2 * bits["w_avg_bit"]]
 
-    _optuna(problem, folder, objective)
+    _optuna(spec, folder, objective)
 
 
-def ceiling(problem: Problem, folder: Path) -> None:
+def ceiling(spec: StudySpec, folder: Path) -> None:
     """Optuna with the same sampler, storage and parameters, and nothing to do."""
-    choices = problem.space().choices
+    choices = spec.space.choices
 
     def objective(trial: optuna.Trial) -> list[float]:
         choices.suggest(trial)
         return [0.5, 1.0]
 
-    _optuna(problem, folder, objective)
+    _optuna(spec, folder, objective)
 
 
-def _optuna(problem: Problem, folder: Path, objective: Callable[[optuna.Trial], Any]) -> None:
+def _optuna(spec: StudySpec, folder: Path, objective: Callable[[optuna.Trial], Any]) -> None:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    settings = problem.settings()
+    settings = spec.settings
     sampler = {"random": "RandomSampler", "tpe": "TPESampler", "nsgaii": "NSGAIISampler"}
     study = optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(folder / "optuna.log"))),
@@ -155,12 +158,12 @@ def _optuna(problem: Problem, folder: Path, objective: Callable[[optuna.Trial], 
     study.optimize(objective, n_trials=settings.n_trials)
 
 
-def per_second(run: Callable[[Problem, Path], None], problem: Problem) -> tuple[float, float]:
+def per_second(run: Callable[[StudySpec, Path], None], spec: StudySpec) -> tuple[float, float]:
     """Trials per second of wall time, and CPU milliseconds a trial."""
     with tempfile.TemporaryDirectory() as folder:
         began, cpu = time.perf_counter(), time.process_time()
-        run(problem, Path(folder))
-        trials = problem.settings().n_trials
+        run(spec, Path(folder))
+        trials = spec.settings.n_trials
         seconds = time.perf_counter() - began
         return trials / seconds, 1e3 * (time.process_time() - cpu) / trials
 
@@ -172,9 +175,9 @@ def compare(cases: list[tuple[str, int, int, int]], samplers: list[str]) -> None
             speeds = {}
             for name, run in (("naive", naive), ("ours", ours), ("ceiling", ceiling)):
                 number = few if name == "naive" else trials
-                problem = problem_of(model, samples, number, sampler)
-                per_second(run, problem)  # once to warm up
-                speeds[name] = per_second(run, problem)
+                spec = spec_of(model, samples, number, sampler)
+                per_second(run, spec)  # once to warm up
+                speeds[name] = per_second(run, spec)
             rows.append(
                 {
                     "model": model,
@@ -199,14 +202,14 @@ def scaling(trials: list[int], urls: list[str]) -> None:
     for number in trials:
         for url in urls:
             for workers in (1, 2):
-                problem = problem_of("jsc-s", 1024, number, "random")
+                spec = spec_of("jsc-s", 1024, number, "random")
                 with tempfile.TemporaryDirectory() as folder:
                     storage = None if url == "journal" else url.format(folder=folder)
                     place = StudyLocation(
                         Path(folder), storage, f"s{time.time_ns()}", workers, progress=False
                     )
                     began, cpu = time.perf_counter(), _cpu_seconds()
-                    run_study(problem, place, {"model": "benchmark"})
+                    run_study(spec, place)
                     seconds, cpu = time.perf_counter() - began, _cpu_seconds() - cpu
                 rows.append(
                     {
@@ -236,10 +239,10 @@ class Scales:
 
 def memory(trials: int, sampler: str) -> None:
     """Resident memory at every quarter of a search, and at most, with its files and page."""
-    problem, scales = problem_of("jsc-s", 1024, trials, sampler), Scales(trials)
+    spec, scales = spec_of("jsc-s", 1024, trials, sampler), Scales(trials)
     with tempfile.TemporaryDirectory() as folder:
         place = StudyLocation(Path(folder), progress=False)
-        run_study(problem, place, {"model": "benchmark"}, visualizer=scales)
+        run_study(spec, place, visualizer=scales)
         files = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         write_report(Path(folder) / "search.json")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

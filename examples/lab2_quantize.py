@@ -2,9 +2,9 @@
 
 import torch
 import typer
-from chop.actions.search.runners.labs import get_sw_runner
 from tabulate import tabulate
 
+from chop.actions.search import get_sw_runner
 from chop.dataset import MaseDataModule
 from chop.ir import MaseGraph
 from chop.models import get_model, get_model_info

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 import typer
-from chop.actions.search.runners.labs import get_sw_runner
 from tabulate import tabulate
 
 from chop.actions import search
+from chop.actions.search import get_sw_runner
 from chop.charts import Chart, page
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import chop
 
 MAY_IMPORT = {
@@ -153,9 +155,35 @@ def test_transforms_do_not_import_analyses_and_what_both_need_lies_below():
     assert not wrong, "\n".join(wrong)
 
 
-def test_files_of_numerics_do_not_import_each_other_in_a_circle():
+@pytest.mark.parametrize("folder", ["numerics", "passes/graph", "actions/search"])
+def test_the_files_of_a_folder_do_not_import_each_other_in_a_circle(folder):
     """Raises CycleError, which names the files."""
-    tuple(TopologicalSorter(files_imported("numerics")).static_order())
+    tuple(TopologicalSorter(files_imported(folder)).static_order())
+
+
+# part of chop/actions/search -> the parts that it may import besides itself
+BELOW_IN_SEARCH: dict[str, set[str]] = {"space": set()}
+BELOW_IN_SEARCH["samplers"] = BELOW_IN_SEARCH["metrics"] = {"space"}
+BELOW_IN_SEARCH["store"] = BELOW_IN_SEARCH["spec"] = {"space", "samplers", "metrics"}
+BELOW_IN_SEARCH["run"] = BELOW_IN_SEARCH["spec"] | {"spec", "store"}
+BELOW_IN_SEARCH["results"] = BELOW_IN_SEARCH["run"] | {"run"}
+BELOW_IN_SEARCH["run_study"] = BELOW_IN_SEARCH["results"] | {"results"}
+BELOW_IN_SEARCH["search"] = BELOW_IN_SEARCH["run_study"] | {"run_study", "__init__"}
+BELOW_IN_SEARCH["compat"] = BELOW_IN_SEARCH["run_study"] | {"run_study"}
+# the package's lazy attributes lead anywhere
+BELOW_IN_SEARCH["__init__"] = BELOW_IN_SEARCH.keys() - {"search"}
+
+
+def test_parts_of_the_search_import_downwards():
+    package, wrong = "chop.actions.search", []
+    for module, imports in files_imported("actions/search").items():
+        mine, *theirs = (
+            name.removeprefix(package).strip(".").partition(".")[0] or "__init__"
+            for name in (module, *sorted(imports))
+        )
+        allowed = BELOW_IN_SEARCH[mine] | {mine}
+        wrong += [f"{module}: {part}" for part in theirs if part not in allowed]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_room_has_a_rule():

@@ -18,6 +18,23 @@ PATHS = {
     "chop.ir.graph.mase_graph_metadata": ["MaseGraphMetadata"],
     "chop.numerics": ["FORMATS", "NumberFormat"],
     "chop.actions": ["test", "train", "validate"],
+    "chop.actions.search": [
+        "Runner",
+        "RunnerContext",
+        "SEARCH_STRATEGY_MAP",
+        "SamplerContext",
+        "SearchSpaceBase",
+        "SearchStrategyOptuna",
+        "Strategy",
+        "Trial",
+        "get_hw_runner",
+        "get_sw_runner",
+        "metric",
+        "register_runner",
+        "register_search_space",
+        "register_strategy",
+    ],
+    "chop.actions.search.problem": ["Problem"],
     "chop.actions.search.runners.base": [
         "RUNNERS",
         "Runner",
@@ -219,6 +236,11 @@ def _modules_after(statement: str) -> set[str]:
 def test_importing_passes_and_models_stays_light(after_imports):
     loaded = {name.partition(".")[0] for name in after_imports["modules"]}
     assert not loaded & set(HEAVY)
+
+
+def test_what_users_metrics_and_strategies_need_does_not_import_torch():
+    loaded = _modules_after("from chop.actions.search import Runner, Strategy, metric")
+    assert "torch" not in loaded
 
 
 def test_the_command_line_starts_without_torch():

@@ -1,5 +1,68 @@
-"""`ch search`: spaces, samplers, metrics and engines that do not know each other."""
+"""`ch search`: spaces, samplers, metrics and engines that do not know each other.
+
+Users' own code imports the names in `__all__` from here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.compat import old_paths
 
+if TYPE_CHECKING:
+    from chop.actions.search.compat.lab_runners import get_hw_runner, get_sw_runner
+    from chop.actions.search.compat.labs import (
+        SEARCH_STRATEGY_MAP,
+        SearchStrategyBase,
+        SearchStrategyOptuna,
+    )
+    from chop.actions.search.metrics.base import (
+        Direction,
+        Metrics,
+        Runner,
+        RunnerContext,
+        Trial,
+        metric,
+        register_runner,
+    )
+    from chop.actions.search.samplers.base import SamplerContext, Strategy, register_strategy
+    from chop.actions.search.space.base import Parent, Space
+    from chop.actions.search.space.hooks import SearchSpaceBase
+    from chop.actions.search.space.registry import register_search_space
+
+__all__ = [
+    "SEARCH_STRATEGY_MAP",
+    "Direction",
+    "Metrics",
+    "Parent",
+    "Runner",
+    "RunnerContext",
+    "SamplerContext",
+    "SearchSpaceBase",
+    "SearchStrategyBase",
+    "SearchStrategyOptuna",
+    "Space",
+    "Strategy",
+    "Trial",
+    "get_hw_runner",
+    "get_sw_runner",
+    "metric",
+    "register_runner",
+    "register_search_space",
+    "register_strategy",
+]
+# the modules of these names; those that import torch come last
+HOMES = ("metrics.base", "samplers.base", "space.registry", "compat.labs", "compat.lab_runners")
+
 old_paths.install()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "labs":  # the strategies of the labs, which `ch search` runs as well
+        return importlib.import_module(f"{__name__}.compat.labs")
+    for home in HOMES if name in __all__ else ():
+        module = importlib.import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -14,6 +15,7 @@ from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project, check_study
+from chop.actions.transform.source import Source
 from chop.log import quieter
 from chop.redaction import MARK
 from chop.registry import unknown
@@ -23,7 +25,8 @@ if TYPE_CHECKING:  # torch is imported when there is work to do
     from torch import nn
 
     from chop.actions.search.results.files import Results
-    from chop.actions.search.spec.problem import Problem
+    from chop.actions.search.space.base import Parent
+    from chop.actions.search.spec.settings import Settings
     from chop.actions.search.store.location import StudyLocation
 
 logger = logging.getLogger(__name__)
@@ -32,7 +35,7 @@ SHOWN = 20  # rows of the table of the best
 
 
 def parse_search_config(search_config: Mapping[str, Any] | str | Path) -> tuple[Any, Any]:
-    """The tables `strategy` and `search_space` of a file, or of what was read from one."""
+    """Return the tables `strategy` and `search_space` of a file or of its content."""
     config = _tables(search_config)
     return config["strategy"], config["search_space"]
 
@@ -66,9 +69,11 @@ def search(
     allow_nonfinite: bool = False,
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
-    from chop.actions.search.compat.labs import conduct_by, own_strategy
-    from chop.actions.search.run_study import run_study
+    from chop.actions.search import labs
+    from chop.actions.search.run_study import choose_study, run_study
+    from chop.actions.search.spec.parent import make_parent
     from chop.actions.search.spec.settings import check_tables, settings_of
+    from chop.actions.search.spec.study_spec import build_spec
     from chop.actions.search.store.location import STUDY, StudyLocation
     from chop.log import show_logs_unless_configured
 
@@ -77,31 +82,30 @@ def search(
     check_study(study)
     tables = _tables(search_config)
     check_tables(tables)
-    own = own_strategy(tables)
-    if own is None:
-        settings_of(tables)
-    problem = make_problem(
-        model,
-        model_info,
-        task,
-        data_module,
-        tables,
-        accelerator,
-        load_name,
-        load_type,
-        seed,
-        allow_nonfinite=allow_nonfinite,
-    )
+    strategy_class = labs.strategy_class_of(tables)
+    settings = settings_of(tables) if strategy_class is None else None
+    source = Source(model, model_info, "", data_module, task, load_name, load_type or "mz")
+    parent = make_parent(source, accelerator, seed, allow_nonfinite=allow_nonfinite)
     location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
-    def go(problem: Problem) -> Results:
-        return run_study(problem, location, {"model": type(model).__name__}, visualizer)
+    def run(tables: Mapping[str, Any], settings: Settings) -> Results:
+        chosen = choose_study(location)
+        logger.info("Building search space...")
+        spec = build_spec(
+            parent, tables, settings, model_name=type(model).__name__, folder=chosen.snapshots
+        )
+        return run_study(spec, chosen, visualizer)
 
-    return go(problem) if own is None else conduct_by(own, problem, location.folder, go, visualizer)
+    if settings is not None:
+        return run(tables, settings)
+    results: Results = labs.search_with(
+        strategy_class, parent, tables, location.folder, run, visualizer
+    )
+    return results
 
 
 def _check_engine(engine: str) -> None:
-    """What is not there is said before the parent is trained."""
+    """Refuse an unknown engine, and Ray if it is not installed."""
     engines = OPTIONS["engine"].choices
     if engine not in engines:
         raise ValueError(unknown("engine", engine, engines))
@@ -111,43 +115,8 @@ def _check_engine(engine: str) -> None:
         import_ray()
 
 
-def make_problem(
-    model: nn.Module,
-    model_info: Any,
-    task: str,
-    data_module: Any,
-    tables: Mapping[str, Any],
-    accelerator: str,
-    load_name: str | None,
-    load_type: str | None,
-    seed: int,
-    cf_args: Mapping[str, Any] | None = None,
-    name: str = "",
-    imports: tuple[Path, ...] = (),
-    trained: bool = True,  # a notebook hands over a network that it has trained
-    allow_nonfinite: bool = False,
-) -> Problem:
-    """Load the parent, and trace it."""
-    from chop.actions.search.spec.problem import Problem
-    from chop.actions.transform.source import Source
-    from chop.checkpoints import refuse_nonfinite
-    from chop.devices import parse_accelerator
-
-    if data_module.train_dataset is None:
-        data_module.prepare_data()
-        data_module.setup("fit")
-    device = parse_accelerator(accelerator)
-    source = Source(model, model_info, name, data_module, task, load_name, load_type or "mz")
-    graph = source.graph_on(device, dict(cf_args or {}))
-    if not allow_nonfinite:
-        refuse_nonfinite(graph.model, load_name)
-    return Problem(
-        graph, model_info, task, data_module, tables, accelerator, seed, imports, trained
-    )
-
-
 def check_search(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
-    """Refuse what is wrong whatever runners and spaces the files of --import may register."""
+    """Refuse options that are wrong whatever the files of --import register."""
     from chop.actions.search.store.urls import check_url
     from chop.devices import parse_accelerator
 
@@ -165,63 +134,78 @@ def check_search(config: RunConfig, project: Project, from_file: Collection[str]
 
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
-    from chop.actions.search.compat.labs import conduct_by, own_strategy, searches_itself
-    from chop.actions.search.run_study import check_study_exists, prepared
-    from chop.actions.search.spec.parent import candidates_trained, parent_checkpoint, trains_parent
+    from chop.actions.search import labs
+    from chop.actions.search.spec.parent import (
+        candidates_trained,
+        make_parent,
+        parent_checkpoint,
+        trains_parent,
+    )
     from chop.actions.search.spec.settings import check_tables, settings_of
 
     check_tables(config.search, f"{config.config}: ")
     tables = candidates_trained(config)
-    own = own_strategy(tables)
-    if own is None:
-        settings_of(tables, f"{config.config}: ")
-    elif config.apply is not None and searches_itself(own):
-        raise ConfigError(f"--apply: {own.__name__} runs its own search and stores its own results")
+    strategy_class = labs.strategy_class_of(tables)
+    settings, searches_itself = None, labs.searches_itself(strategy_class)
+    if strategy_class is None:
+        settings = settings_of(tables, f"{config.config}: ")
+    elif config.apply is not None and searches_itself:
+        name = strategy_class.__name__
+        raise ConfigError(f"--apply: {name} runs its own search and stores its own results")
     _check_space(tables)
     model, info, data_module = model_and_data(config)
 
-    def problem_of(model: nn.Module, load_name: str | None, load_type: str) -> Problem:
-        return make_problem(
-            model,
-            info,
-            config.task,
-            data_module,
-            tables,
+    def parent_of(model: nn.Module, load_name: str | None, load_type: str) -> Parent:
+        name, task = str(config.model), config.task
+        return make_parent(
+            Source(model, info, name, data_module, task, load_name, load_type),
             config.accelerator,
-            load_name,
-            load_type,
             config.seed,
-            config.cf_args,
-            str(config.model),
-            config.imports,
+            cf_args=config.cf_args,
             trained=load_name is not None or config.is_pretrained,
             allow_nonfinite=config.allow_nonfinite,
         )
 
     location = _location(config, project)
     is_trained = not trains_parent(config, project)
-    if own is None and not is_trained:  # a file that is wrong costs no training
-        if location.continues or config.apply is not None:
-            check_study_exists(location)
-        with quieter("chop", logging.ERROR):
-            prepared(problem_of(copy.deepcopy(model), None, config.load_type))
+    if settings is not None and not is_trained:
+        untrained = parent_of(copy.deepcopy(model), None, config.load_type)
+        _check_before_training(config, location, untrained, tables, settings)
     project.create()
-    begins = not location.continues and config.apply is None and not (own and searches_itself(own))
-    with nullcontext(True) if is_trained else _noted(location, begins) as alone:
+    begins = not (location.continues or config.apply is not None or searches_itself)
+    with nullcontext(True) if is_trained else _training_note(location, begins) as alone:
         source = parent_checkpoint(config, project, model, data_module, alone=alone)
-    problem = problem_of(model, *source)
-
-    def go(problem: Problem) -> None:
-        _apply_or_search(problem, location, config)
-
-    if own is None:
-        go(problem)
+    parent = parent_of(model, *source)
+    run = functools.partial(_apply_or_search, config, location, parent)
+    if settings is not None:
+        run(tables, settings)
     else:
-        conduct_by(own, problem, location.folder, go)
+        labs.search_with(strategy_class, parent, tables, location.folder, run)
+
+
+def _check_before_training(
+    config: RunConfig,
+    location: StudyLocation,
+    parent: Parent,
+    tables: Mapping[str, Any],
+    settings: Settings,
+) -> None:
+    """Refuse a study that cannot run before its parent is trained.
+
+    Of what is built here only the settings are used again: space and runners hold the weights of
+    the parent, and the sampler holds the space.
+    """
+    from chop.actions.search.run_study import check_study_exists
+    from chop.actions.search.spec.study_spec import build_spec
+
+    if location.continues or config.apply is not None:
+        check_study_exists(location)
+    with quieter("chop", logging.ERROR):
+        _ = build_spec(parent, tables, settings).strategy
 
 
 def _location(config: RunConfig, project: Project) -> StudyLocation:
-    """Where the options have the search run."""
+    """Return where the options have the search run and keep its study."""
     from chop.actions.search.store.location import STUDY, StudyLocation
     from chop.actions.search.store.running import read_note
 
@@ -241,10 +225,10 @@ def _location(config: RunConfig, project: Project) -> StudyLocation:
 
 
 @contextmanager
-def _noted(location: StudyLocation, begins: bool) -> Iterator[bool]:
-    """While a parent is trained: whether no other process does that in the same folder.
+def _training_note(location: StudyLocation, begins: bool) -> Iterator[bool]:
+    """Yield whether no other process works in the folder while the parent is trained.
 
-    By the note of a search that `begins` --resume finds it, although it has no study yet.
+    The note of a search that `begins` lets --resume find it before it has a study.
     """
     from chop.actions.search.store.running import Note, Running
 
@@ -255,11 +239,11 @@ def _noted(location: StudyLocation, begins: bool) -> Iterator[bool]:
 
 
 def _check_storage_given(config: RunConfig, project: Project) -> None:
-    """A search that was kept elsewhere is found again only with its URL and its password."""
+    """Refuse to continue a study in a database without its URL."""
     goes_on = config.resume or config.apply is not None
     if config.storage is not None or not goes_on or any(project.search_ckpts.glob("*.journal")):
         return
-    study, storage = _noted_study(project.search_ckpts)
+    study, storage = _stored_study(project.search_ckpts)
     if storage is None or storage.startswith(str(project.search_ckpts)):
         return
     password = " with its password, or with PGPASSWORD set" if MARK in storage else ""
@@ -269,9 +253,9 @@ def _check_storage_given(config: RunConfig, project: Project) -> None:
     )
 
 
-def _noted_study(folder: Path) -> tuple[str | None, str | None]:
-    """The study of the search in a folder, and its storage without the password."""
-    from chop.actions.search.results.page.record import read_record
+def _stored_study(folder: Path) -> tuple[str | None, str | None]:
+    """Return the study in a folder's search.json, and its storage without the password."""
+    from chop.actions.search.results.page import read_record
 
     try:
         record = read_record(folder / "search.json")
@@ -281,36 +265,46 @@ def _noted_study(folder: Path) -> tuple[str | None, str | None]:
 
 
 def _check_space(tables: Mapping[str, Any]) -> None:
-    """The name of the space can be wrong whatever the network is, which may have to be trained."""
+    """Refuse an unknown name of a space before the network is loaded."""
     from chop.actions.search.space.registry import check_name
-    from chop.actions.search.spec.problem import wrong_usage
+    from chop.actions.search.spec.study_spec import config_errors
 
     name = tables["search_space"].get("name")
     if isinstance(name, str):
-        with wrong_usage():
+        with config_errors():
             check_name(name)
 
 
-def _apply_or_search(problem: Problem, location: StudyLocation, config: RunConfig) -> None:
+def _apply_or_search(
+    config: RunConfig,
+    location: StudyLocation,
+    parent: Parent,
+    tables: Mapping[str, Any],
+    settings: Settings,
+) -> None:
     from chop.actions.search.results.apply import apply
-    from chop.actions.search.run_study import run_study
+    from chop.actions.search.run_study import choose_study, run_study
+    from chop.actions.search.spec.study_spec import build_spec
 
+    build = functools.partial(
+        build_spec, parent, tables, settings, model_name=config.model, imports=config.imports
+    )
     if config.apply is not None:
-        apply(problem, location, config)
+        apply(build(), location, config)
         return
     logger.info("Searching model '%s'...", config.model)
-    run_study(
-        problem,
-        location,
-        {"model": config.model},
-        report=lambda results, location: _report(results, location, config),
-    )
+    location = choose_study(location)
+    logger.info("Building search space...")
+    run_study(build(folder=location.snapshots), location, report=functools.partial(_report, config))
     logger.info("Searching is completed")
 
 
-def _report(results: Results, location: StudyLocation, config: RunConfig) -> None:
-    """What was found, and where it is."""
-    from chop.actions.search.results.page.page import write_report
+def _report(
+    config: RunConfig, results: Results, facts: Mapping[str, Any], location: StudyLocation
+) -> None:
+    """Log the best designs, and write the page of the search."""
+    from chop.actions.search.results.page.page import write_page
+    from chop.actions.search.results.page.record import record_of
 
     if results.best:
         logger.info("Best trial(s):")
@@ -320,15 +314,16 @@ def _report(results: Results, location: StudyLocation, config: RunConfig) -> Non
     if len(results.best) > SHOWN:
         more, file = len(results.best) - SHOWN, location.folder / "best.json"
         logger.info("… and %d more, in %s", more, file)
-    page = write_report(location.folder / "search.json")
+    page = write_page(record_of(results, facts), location.folder / "search.json")
     logger.info("Saved the search to %s", location.folder)
     logger.info("Look at it: %s", page)
     if results.chosen is not None:
-        logger.info("Build the best with: %s --apply best", _again(config, sys.argv[1:]))
+        command_line = _command_with_project(config, sys.argv[1:])
+        logger.info("Build the best with: %s --apply best", command_line)
 
 
-def _again(config: RunConfig, words: list[str]) -> str:
-    """The command that finds this search again: the one that was given, and its project's name."""
+def _command_with_project(config: RunConfig, words: list[str]) -> str:
+    """Return the command that was given, with the name of its project and without --resume."""
     kept = [word for word in words if word != "--resume"]
     if not any(word.split("=")[0] == "--project" for word in kept):
         kept += ["--project", str(config.project)]

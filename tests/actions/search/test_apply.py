@@ -27,12 +27,12 @@ def test_a_complete_trial_is_taken_by_its_number():
     ("wanted", "said"),
     [
         ("1", r"--apply 1: that trial was stopped early; .* \(complete trials: 0, 4\)"),
-        ("2", r"--apply 2: that trial failed; take best, or a complete one"),
+        ("2", r"--apply 2: that trial failed; use best, or a complete trial"),
         (
             "3",
-            r"--apply 3: it is best, or the number of a complete trial \(complete trials: 0, 4\)",
+            r"--apply 3: use best, or the number of a complete trial \(complete trials: 0, 4\)",
         ),
-        ("worst", "--apply worst: it is best, or the number"),
+        ("worst", "--apply worst: use best, or the number"),
         ("best", r"--apply best: no design meets accuracy >= 0.9; nearest is trial 4: accuracy"),
     ],
 )

@@ -8,7 +8,14 @@ import pytest
 from chop.actions.search.metrics import stackable
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results import display
-from chop.actions.search.run.engines.base import Group, Here, Note, Task, WorkerDied, reported
+from chop.actions.search.run.engines.base import (
+    Group,
+    InProcessEngine,
+    Note,
+    Task,
+    WorkerDied,
+    reported,
+)
 from chop.actions.search.run.loop import Progress, SearchLoop
 from chop.actions.search.samplers.base import SamplerContext, strategy_named
 from chop.actions.search.spec.settings import settings_of
@@ -156,7 +163,7 @@ class Fake:
 
 
 def test_what_cannot_be_trained_together_is_run_alone_in_its_turn():
-    engine = Here(Fake())
+    engine = InProcessEngine(Fake())
     engine.submit(Group(tuple(Task(n, {}) for n in range(5)), known=frozenset({3})))
     found = []
     while engine.free() == 0:

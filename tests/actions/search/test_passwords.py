@@ -145,7 +145,7 @@ def test_a_failed_trial_and_a_refusal_say_nothing_of_the_password(tmp_path, role
 
 
 def test_pages_of_older_searches_are_made_without_the_password(tmp_path):
-    from chop.actions.search.results.page.record import read_record
+    from chop.actions.search.results.page import read_record
 
     url = f"postgresql://host/db?password={ENCODED}"
     content = '{"version": 1, "objectives": [{"name": "a", "direction": "maximize"}], "trials": [],'

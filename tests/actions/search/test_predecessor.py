@@ -14,10 +14,12 @@ from chop.actions.search.metrics.base import Runner, register_runner
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.results.apply import apply
 from chop.actions.search.results.display import objectives_text
+from chop.actions.search.run.worker import Worker
 from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.space.base import Parent
 from chop.actions.search.space.choices import Choices, OneOf, Parameter
-from chop.actions.search.spec.problem import Problem
 from chop.actions.search.spec.settings import settings_of
+from chop.actions.search.spec.study_spec import build_spec
 from chop.actions.search.store.location import StudyLocation
 
 from .runners.conftest import make_scene
@@ -55,10 +57,10 @@ def context():
     return make_scene()
 
 
-def problem_of(context, table, number=3):
-    return Problem(
-        context.graph, context.model_info, "cls", context.data_module, table, "cpu", number
-    )
+def spec_of(context, table, number=3):
+    facts = (context.model_info, "cls", context.data_module, "cpu", number)
+    name = type(context.graph.model).__name__
+    return build_spec(Parent(context.graph, *facts), table, settings_of(table), model_name=name)
 
 
 def run(context, folder, table, **options):
@@ -84,9 +86,9 @@ def rows(results):
 
 def test_metrics_are_fresh_for_every_trial(context):
     """A design measured after others scores what it scores alone."""
-    worker = problem_of(context, tables()).worker()
+    worker = Worker(spec_of(context, tables()))
     designs = [worker.space.choices.nth(i) for i in (0, 13, 26)]
-    alone = [problem_of(context, tables()).worker().run(0, d).software for d in designs]
+    alone = [Worker(spec_of(context, tables())).run(0, d).software for d in designs]
     assert [worker.run(0, d).software for d in designs] == alone
     assert [worker.run(0, d).software for d in reversed(designs)] == alone[::-1]
 
@@ -112,9 +114,9 @@ def _spoiler(own_runners):
 @pytest.mark.usefixtures("_spoiler")
 def test_every_trial_starts_from_the_pristine_model(context):
     before = copy.deepcopy(context.graph.model.state_dict())
-    clean = problem_of(context, tables()).worker()
+    clean = Worker(spec_of(context, tables()))
     spoilt = tables(hw_runner={"spoiler": {}, "average_bitwidth": {}})
-    worker = problem_of(context, spoilt).worker()
+    worker = Worker(spec_of(context, spoilt))
     design = worker.space.choices.nth(26)
     bad = worker.run(0, design).software
     model = worker.space.candidate(worker.space.config_of(design)).model
@@ -246,11 +248,11 @@ def test_applying_designs_of_another_file_is_refused(context, tmp_path):
     table["search_space"]["seed"]["seq_blocks_2"]["config"] = seed([3, 5, 7])
     config = SimpleNamespace(apply="0", model=type(context.graph.model).__name__)
     with pytest.raises(ConfigError, match=r"its space.* is .*; apply its designs with the file"):
-        apply(problem_of(context, table, 0), StudyLocation(tmp_path), config)
+        apply(spec_of(context, table, 0), StudyLocation(tmp_path), config)
 
 
 def test_applying_what_was_never_searched_leaves_nothing_behind(context, tmp_path):
     config = SimpleNamespace(apply="best", model="m")
     with pytest.raises(ValueError, match=r"there is no study .search. in .*; correct --storage"):
-        apply(problem_of(context, tables()), StudyLocation(tmp_path), config)
+        apply(spec_of(context, tables()), StudyLocation(tmp_path), config)
     assert not list(tmp_path.iterdir())

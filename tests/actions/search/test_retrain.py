@@ -17,6 +17,7 @@ from chop.actions.search.metrics.base import metric
 from chop.actions.search.results import retrain as module
 from chop.actions.search.results.page.page import write_report
 from chop.actions.search.run.worker import Worker
+from chop.actions.search.spec.study_spec import check_retrain_splits
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
@@ -339,4 +340,4 @@ def test_one_that_was_begun_alone_is_finished_alone(run, tmp_path):
 def test_a_data_set_without_a_test_split_is_refused_before_the_search():
     info = SimpleNamespace(available_splits=("train", "validation"))
     with pytest.raises(ConfigError, match="needs the test split"):
-        module.check_splits(SimpleNamespace(name="mine", dataset_info=info))
+        check_retrain_splits(SimpleNamespace(name="mine", dataset_info=info))

@@ -300,7 +300,7 @@ def test_a_design_that_was_found_can_be_applied(searches):
     assert (searches.results() / "trial_0").is_dir()
     for wrong in ("6", "worst", "-1", "1.0"):
         said = searches.run(config, f"--apply={wrong}", check=2)
-        assert f"--apply {wrong}: it is best, or the number of a complete trial" in said
+        assert f"--apply {wrong}: use best, or the number of a complete trial" in said
         assert "complete trials: 0, 1, 2, 3, 4, 5" in said
 
 

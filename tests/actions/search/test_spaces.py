@@ -481,12 +481,12 @@ WIDTH = {"by": "name", "seed": {"fc1": {"config": {"name": ["both"], "width": [4
 def problem(graph, **table):
     from types import SimpleNamespace
 
-    from chop.actions.search.spec.problem import Problem
+    from chop.actions.search.space.base import Parent
 
     x, y = torch.randn(64, 6), torch.zeros(64, dtype=torch.long)
     batches = list(zip(x.split(16), y.split(16), strict=True))
     data = SimpleNamespace(batch_size=16, train_dataloader=lambda: batches)
-    return space_of({"name": "graph/joint", **table}, Problem(graph, None, "cls", data, {}))
+    return space_of({"name": "graph/joint", **table}, Parent(graph, None, "cls", data))
 
 
 def redefined(graph, **options):

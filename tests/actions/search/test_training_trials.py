@@ -5,8 +5,12 @@ import copy
 import pytest
 import torch
 
-from chop.actions.search.search import make_problem
+from chop.actions.search.run.worker import Worker
 from chop.actions.search.space.base import Candidate
+from chop.actions.search.spec.parent import make_parent
+from chop.actions.search.spec.settings import settings_of
+from chop.actions.search.spec.study_spec import build_spec
+from chop.actions.transform.source import Source
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 
@@ -49,34 +53,37 @@ def data():
     return made
 
 
-def problem(data, model):
+def parent_of(data, model):
     """jsc-tiny has a batch norm, whose statistics show that it was trained; the mlp has nothing."""
     torch.manual_seed(0)
     options = {"hidden": [8], "batch_norm": False} if model == "mlp" else {}
     network = get_model(model, task="cls", dataset_info=data.dataset_info, **options)
     info = get_model_info(model)
-    return make_problem(network, info, "cls", data, TABLES, "cpu", None, None, 0, trained=True)
+    return make_parent(Source(network, info, "", data, "cls", None, "mz"), "cpu")
+
+
+def spec_of(parent):
+    return build_spec(parent, TABLES, settings_of(TABLES))
 
 
 @pytest.mark.parametrize("model", ["jsc-tiny", "mlp"])
 def test_a_trial_does_not_depend_on_those_before_it(data, model):
-    made = problem(data, model)
-    worker = made.worker()
-    strategy = made.settings().strategy(worker.sampler_context)
-    designs = [strategy.ask(number) for number in range(4)]
+    parent = parent_of(data, model)
+    spec = spec_of(parent)
+    worker, designs = Worker(spec), [spec.strategy.ask(number) for number in range(4)]
     one_worker = [worker.run(n, design).software for n, design in enumerate(designs)]
     backwards = [worker.run(n, designs[n]).software for n in reversed(range(4))]
     assert one_worker == backwards[::-1]
-    assert one_worker == [made.worker().run(n, d).software for n, d in enumerate(designs)]
+    assert one_worker == [Worker(spec_of(parent)).run(n, d).software for n, d in enumerate(designs)]
 
 
 def test_what_is_scored_is_what_was_trained(data):
     """Rounded weights that an earlier epoch has left must not be taken for those of this one."""
-    made = problem(data, "mlp")
-    worker = made.worker()
-    design = made.settings().strategy(worker.sampler_context).ask(0)
-    found = worker.run(0, design).software
-    fresh = made.worker()
+    parent = parent_of(data, "mlp")
+    spec = spec_of(parent)
+    design = spec.strategy.ask(0)
+    found = Worker(spec).run(0, design).software
+    fresh = Worker(spec_of(parent))
     graph = fresh.space.build(fresh.space.config_of(design))
     fresh.space.candidate = lambda config: Candidate(graph.model, lambda: graph)
     assert fresh.run(0, design).software == found

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from chop.actions.search.run.worker import Worker
-from chop.actions.search.run_study import _warn_of_idle
-from chop.actions.search.space.base import Candidate
+from chop.actions.search.run_study import warn_of_idle_workers
+from chop.actions.search.space.base import Candidate, Parent
 from chop.actions.search.spec.settings import settings_of
+from chop.actions.search.spec.study_spec import build_spec
 
 from .conftest import CHOICES, tables
 
@@ -39,12 +40,19 @@ class Greedy(Threads):
 def worker():
     """`worker(threads=…)` measures nothing but that."""
 
-    def make(runner=Threads, **setup):
-        settings = dataclasses.replace(settings_of(tables(**setup)), runners=((runner, {}),))
+    def make(*runners, **setup):
+        pairs = tuple((cls, {}) for cls in runners or (Threads,))
+        settings = dataclasses.replace(settings_of(tables(**setup)), runners=pairs)
         candidate = Candidate(torch.nn.Identity(), None)
-        space = SimpleNamespace(choices=CHOICES, config_of=dict, candidate=lambda config: candidate)
-        context = SimpleNamespace(seed=0, graph=SimpleNamespace(model=torch.nn.Identity()))
-        return Worker(space, context, settings)
+        space = SimpleNamespace(
+            choices=CHOICES,
+            config_of=dict,
+            candidate=lambda config: candidate,
+            expect_training=lambda: None,
+        )
+        graph, data = SimpleNamespace(model=torch.nn.Identity()), SimpleNamespace(dataset_info=None)
+        parent = Parent(graph, None, "cls", data)
+        return Worker(build_spec(parent, {}, settings, given_space=space))
 
     return make
 
@@ -77,7 +85,7 @@ def test_a_trial_without_enough_memory_fails_alone(worker):
 )
 def test_workers_that_will_be_idle_are_said(caplog, workers, looks_back, said):
     settings = settings_of(tables(in_flight=3))
-    _warn_of_idle(workers, SimpleNamespace(looks_back=looks_back), settings)
+    warn_of_idle_workers(workers, SimpleNamespace(looks_back=looks_back), settings)
     assert [record.getMessage().partition(",")[0] for record in caplog.records] == said
 
 
@@ -100,8 +108,5 @@ class Looks(Threads):
 
 @pytest.mark.parametrize("order", [(Learns, Looks), (Looks, Learns)])
 def test_a_network_is_looked_at_after_it_was_trained_wherever_the_tables_stand(worker, order):
-    made = worker()
-    runners = tuple((cls, {}) for cls in order)
-    space = SimpleNamespace(**vars(made.space), expect_training=lambda: None)
-    made = Worker(space, made.context, dataclasses.replace(made.settings, runners=runners))
+    made = worker(*order)
     assert made.run(0, {}).software["accuracy"] == 1.0

@@ -48,9 +48,9 @@ HW_RUNNERS = RunnersOf("hardware")
 
 
 class LabRunner:
-    """A runner that is given data and model with each call; the first model counts as the parent.
+    """A runner that is called with data and a model; the first model counts as the parent.
 
-    What a runner keeps, such as its samples, is kept as long as the data module is the same.
+    It keeps its samples as long as the data module is the same.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LabRunner:
         graph = model if isinstance(model, MaseGraph) else MaseGraph(model)
         graph.model.to(self.device)
         if self._runner is None or self._runner.context.data_module is not data_module:
-            self._runner = self._cls(self._scene(data_module, graph), **self._options)
+            self._runner = self._cls(self._context(data_module, graph), **self._options)
         trial = Trial(
             number=self._calls,
             config=sampled_config,
@@ -90,7 +90,7 @@ class LabRunner:
         self._calls += 1
         return dict(self._runner(trial))
 
-    def _scene(self, data_module: Any, graph: MaseGraph) -> RunnerContext:
+    def _context(self, data_module: Any, graph: MaseGraph) -> RunnerContext:
         if data_module.train_dataset is None:
             data_module.prepare_data()
             data_module.setup()
@@ -104,14 +104,14 @@ class LabRunner:
         )
 
     def _described(self, graph: MaseGraph, data_module: Any) -> MaseGraph:
-        """The graph with metadata; those that it has are left as they are."""
+        """Return the graph with metadata, which are added if they are missing."""
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
-        given = get_dummy_input(
+        inputs = get_dummy_input(
             self.model_info, data_module, self.task, self.device, model=graph.model
         )
         init_metadata_analysis_pass(graph)
-        add_common_metadata_analysis_pass(graph, {"dummy_in": given, "add_value": False})
+        add_common_metadata_analysis_pass(graph, {"dummy_in": inputs, "add_value": False})
         return graph
 
 

@@ -1,23 +1,21 @@
-"""The classes of the labs: a space with four hooks, and a strategy that searches it."""
+"""The classes of the labs, a space with four hooks and a strategy that searches it."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from chop.actions.config import ConfigError
 from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results
-from chop.actions.search.run_study import run_study
+from chop.actions.search.run_study import choose_study, run_study
 from chop.actions.search.samplers.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
-from chop.actions.search.samplers.optuna import Given, quiet
-from chop.actions.search.space.choices import (
-    Parameter,
-    flatten_dict,
-    unflatten_dict,
-)
+from chop.actions.search.samplers.optuna import GivenSampler, quiet
+from chop.actions.search.space.base import Parent
+from chop.actions.search.space.choices import Parameter, flatten_dict, unflatten_dict
 from chop.actions.search.space.hooks import HookSpace, SearchSpaceBase
 from chop.actions.search.space.registry import (
     SPACES,
@@ -26,19 +24,18 @@ from chop.actions.search.space.registry import (
     space_of,
     space_with_hooks,
 )
-from chop.actions.search.spec.problem import Problem
+from chop.actions.search.spec.settings import Settings, settings_of
+from chop.actions.search.spec.study_spec import build_spec
 from chop.actions.search.store.location import StudyLocation
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes import Pipeline
 
 __all__ = [
     "DEFAULT_QUANTIZATION_CONFIG",
     "SEARCH_SPACE_MAP",
     "SEARCH_STRATEGY_MAP",
     "GraphSearchSpaceMixedPrecisionPTQ",
+    "Problem",
     "SearchSpaceBase",
     "SearchStrategyBase",
     "SearchStrategyOptuna",
@@ -49,7 +46,23 @@ __all__ = [
 ]
 
 
-LONGEST = 10_000  # values of a key that a list may have
+MOST_VALUES = 10_000  # of a key that is listed
+
+
+class Problem(Parent):
+    """A parent by its former name, with the tables of the file, which have no effect."""
+
+    def __init__(
+        self,
+        graph: MaseGraph,
+        model_info: Any,
+        task: str,
+        data_module: Any,
+        search: Mapping[str, Any],
+        accelerator: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(graph, model_info, task, data_module, accelerator, seed)
 
 
 class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
@@ -57,10 +70,9 @@ class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
 
     def build_search_space(self) -> None:
         table = {"name": "graph/quantize/mixed_precision_ptq", **self.config}
-        self._problem = _bare_problem(self.model, self.model_info, self.dummy_input)
-        self._space = space_of(table, self._problem)
-        every = self._space.choices.parameters
-        self.choices_flattened = {p.key: _listed(p) for p in every}
+        parent = _traced_parent(self.model, self.model_info, self.dummy_input)
+        self._space = space_of(table, parent)
+        self.choices_flattened = {p.key: _listed(p) for p in self._space.choices.parameters}
         self.choice_lengths_flattened = {k: len(v) for k, v in self.choices_flattened.items()}
 
     def flattened_indexes_to_config(self, indexes: Mapping[str, int]) -> dict[str, Any]:
@@ -76,30 +88,31 @@ class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
 
 
 def _listed(parameter: Parameter) -> list[Any]:
-    """All values of a key, as the labs' hooks have them."""
+    """Return all values of a key, as the labs' hooks need them."""
     count = parameter.choice.count
-    if count is None or count > LONGEST:
+    if count is None or count > MOST_VALUES:
         raise ValueError(
-            f"{parameter.key} is a range of more than {LONGEST:,} values, too many for a strategy "
-            f"with the labs' hooks; give a list, or a range with a step"
+            f"{parameter.key} is a range of more than {MOST_VALUES:,} values, too many for a "
+            f"strategy with the labs' hooks; give a list, or a range with a step"
         )
     return [parameter.choice.nth(i) for i in range(count)]
 
 
-def _bare_problem(
-    model: nn.Module, model_info: Any, dummy_input: Mapping[str, Any] | None
-) -> Problem:
-    """What a space needs of a problem: a graph with metadata."""
-    from chop.ir.graph.mase_graph import MaseGraph
-    from chop.passes import Pipeline
-
+def _traced_parent(
+    model: nn.Module,
+    model_info: Any,
+    dummy_input: Mapping[str, Any] | None,
+    task: str = "cls",
+    data_module: Any = None,
+    accelerator: str = "auto",
+) -> Parent:
     steps: list[Any] = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy_input})]
     graph, _ = Pipeline(steps)(MaseGraph(model))
-    return Problem(graph, model_info, "cls", None, {})
+    return Parent(graph, model_info, task, data_module, accelerator)
 
 
 class SearchStrategyBase:
-    """Made with the tables of a file; `search` goes through a space."""
+    """Made with the table `[search.strategy]` of a file; `search` searches a space."""
 
     is_iterative = True
 
@@ -123,7 +136,7 @@ class SearchStrategyBase:
         """A hook for subclasses."""
 
     def search(self, search_space: SearchSpaceBase) -> Any:
-        """Go through the space."""
+        """Search the space."""
         raise NotImplementedError
 
 
@@ -131,44 +144,44 @@ class SearchStrategyOptuna(SearchStrategyBase):
     """The labs' strategy: everything that `[search.strategy]` can say."""
 
     def sampler_map(self, name: str) -> Any:
-        """What samples under the name in `setup.sampler`: a strategy, or a sampler of Optuna's."""
+        """Return the strategy or the Optuna sampler for the name in `setup.sampler`."""
         return strategy_named(name)
 
     @property
     def strategy(self) -> MakeStrategy:
-        """What `sampler_map` has for these tables."""
+        """Return the strategy that `sampler_map` gives for these tables."""
         from optuna.samplers import BaseSampler
 
         name = str((self.config.get("setup") or {}).get("sampler", "tpe"))
         with quiet():
-            found = self.sampler_map(name)
-        if isinstance(found, BaseSampler):
-            return functools.partial(Given, given=found)
-        if isinstance(found, type) and issubclass(found, Strategy):
-            return found
+            sampler = self.sampler_map(name)
+        if isinstance(sampler, BaseSampler):
+            return functools.partial(GivenSampler, given=sampler)
+        if isinstance(sampler, type) and issubclass(sampler, Strategy):
+            return sampler
         raise ConfigError(
             f"sampler_map must return a strategy or an Optuna sampler, but for {name!r} it returns "
-            f"{found!r}; add a case for it"
+            f"{sampler!r}; add a case for it"
         )
 
     def search(self, search_space: SearchSpaceBase) -> Results:
-        """Search; the files go to `save_dir`."""
-        graph = _bare_problem(search_space.model, self.model_info, search_space.dummy_input).graph
+        """Search, and write the files to `save_dir`."""
+        model, device = search_space.model, str(self.accelerator)
+        inputs, data = search_space.dummy_input, self.data_module
+        parent = _traced_parent(model, self.model_info, inputs, self.task, data, device)
         tables = {"search_space": {"name": "own"}, "strategy": {**self.config, "name": "optuna"}}
-        problem = Problem(
-            graph,
-            self.model_info,
-            self.task,
-            self.data_module,
+        settings = settings_of(tables, own=self.strategy)
+        location = choose_study(StudyLocation(self.save_dir))
+        space: Any = HookSpace("own", search_space)
+        spec = build_spec(
+            parent,
             tables,
-            str(self.accelerator),
-            own_space=HookSpace("own", search_space),
-            own_strategy=self.strategy,
+            settings,
+            model_name=type(model).__name__,
+            folder=location.snapshots,
+            given_space=space,
         )
-        location = StudyLocation(self.save_dir, progress=True)
-        return run_study(
-            problem, location, {"model": type(search_space.model).__name__}, self.visualizer
-        )
+        return run_study(spec, location, self.visualizer)
 
 
 SEARCH_SPACE_MAP = SPACES
@@ -176,55 +189,55 @@ SEARCH_STRATEGY_MAP: dict[str, type[SearchStrategyBase]] = {"optuna": SearchStra
 SAMPLERS = STRATEGIES
 
 
-def own_strategy(search: Mapping[str, Any]) -> type[SearchStrategyBase] | None:
-    """The class that somebody has put into the map, under the name of these tables."""
+def strategy_class_of(search: Mapping[str, Any]) -> type[SearchStrategyBase] | None:
+    """Return the user's class for the name in these tables, None for a built-in strategy."""
     table = search.get("strategy")
     name = table.get("name", "optuna") if isinstance(table, Mapping) else ""
-    found = SEARCH_STRATEGY_MAP.get(str(name).lower())
-    return None if found is SearchStrategyOptuna else found
+    cls = SEARCH_STRATEGY_MAP.get(str(name).lower())
+    return None if cls is SearchStrategyOptuna else cls
 
 
-def searches_itself(cls: type[SearchStrategyBase]) -> bool:
-    """Whether a class does more than to choose a sampler."""
-    return cls.search is not SearchStrategyOptuna.search
+def searches_itself(cls: type[SearchStrategyBase] | None) -> bool:
+    """Whether a class does more than choose a sampler."""
+    return cls is not None and cls.search is not SearchStrategyOptuna.search
 
 
-def conduct_by(
+def search_with(
     cls: type[SearchStrategyBase],
-    problem: Problem,
+    parent: Parent,
+    tables: Mapping[str, Any],
     folder: Path,
-    go: Callable[[Problem], Any],
+    run: Callable[[Mapping[str, Any], Settings], Any],
     visualizer: Any = None,
 ) -> Any:
-    """Search by such a class; `go` with it if it is ours with another `sampler_map`."""
-    strategy = problem.search["strategy"]
-    data, device = problem.data_module, problem.accelerator
-    facts = (problem.model_info, data, data.dataset_info, problem.task)
-    made = cls(*facts, strategy, device, folder, visualizer)
-    if isinstance(made, SearchStrategyOptuna) and not searches_itself(cls):
-        tables = {**problem.search, "strategy": {**strategy, "name": "optuna"}}
-        return go(dataclasses.replace(problem, search=tables, own_strategy=made.strategy))
-    table = problem.search["search_space"]
-    space = get_search_space_cls(str(table.get("name")))
-    if not isinstance(space, type):
+    """Search with a class of the user: by its own `search`, or by `run` with its sampler."""
+    data, table = parent.data_module, tables["strategy"]
+    facts = (parent.model_info, data, data.dataset_info, parent.task)
+    strategy = cls(*facts, table, parent.accelerator, folder, visualizer)
+    if isinstance(strategy, SearchStrategyOptuna) and not searches_itself(cls):
+        tables = {**tables, "strategy": {**table, "name": "optuna"}}
+        return run(tables, settings_of(tables, own=strategy.strategy))
+    table = tables["search_space"]
+    space_class = get_search_space_cls(str(table.get("name")))
+    if not isinstance(space_class, type):
         raise ConfigError(
             f"{cls.__name__} needs a search space with the labs' hooks, which "
             f"{table['name']!r} lacks; use graph/quantize/mixed_precision_ptq, or a subclass of "
             f"SearchSpaceBase"
         )
-    prepared = space_with_hooks(space, table, problem)
-    prepared.build_search_space()
-    return made.search(prepared)
+    space = space_with_hooks(space_class, table, parent)
+    space.build_search_space()
+    return strategy.search(space)
 
 
 def get_search_space_cls(name: str) -> SpaceMaker | type[Any]:
-    """What is registered under a name; a class with hooks for the labs' own space."""
-    found = SPACES[name]
-    return GraphSearchSpaceMixedPrecisionPTQ if found is mixed_precision else found
+    """Return what is registered under a name; for the labs' own space, a class with hooks."""
+    maker = SPACES[name]
+    return GraphSearchSpaceMixedPrecisionPTQ if maker is mixed_precision else maker
 
 
 def get_search_strategy_cls(name: str) -> type[SearchStrategyBase]:
-    """The class of a strategy; every one is Optuna's, with one sampler or another."""
+    """Return the class of a strategy, which is Optuna's unless the user has added one."""
     if name.lower() not in SEARCH_STRATEGY_MAP:
         strategy_named(name)
     return SEARCH_STRATEGY_MAP.get(name.lower(), SearchStrategyOptuna)

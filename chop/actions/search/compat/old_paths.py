@@ -19,7 +19,7 @@ MODULES = {
     "labs": "compat.labs",
     "outcome": "metrics.outcome",
     "parent": "spec.parent",
-    "problem": "spec.problem",
+    "problem": "compat.labs",
     "report": "results.page",
     "rungs": "metrics.rungs",
     "runners": "metrics",
@@ -32,7 +32,7 @@ MODULES = {
     "strategies": "samplers",
     "worker": "run.worker",
 }
-CLASSES = {"Quest": "SamplerContext", "Scene": "RunnerContext"}
+CLASSES = {"Quest": "SamplerContext", "Scene": "RunnerContext", "Together": "PopulationRunner"}
 
 
 def present_path(old: str) -> str | None:

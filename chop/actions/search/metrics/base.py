@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from chop.actions.search.metrics.rungs import RungScore
     from chop.ir.graph.mase_graph import MaseGraph
 
 Side = Literal["software", "hardware"]
@@ -41,21 +40,31 @@ class RunnerContext:
 
 
 class Stopped(Exception):
-    """Raised through a runner when its trial cannot get onto the front any more."""
+    """Raised through a runner when its trial can no longer reach the Pareto front."""
 
 
-def _never(step: int, metrics: Metrics) -> None:
-    """The watch of a trial that is never stopped early."""
+@dataclass(frozen=True)
+class RungScore:
+    """The metrics of a trial at a rung."""
+
+    metrics: Metrics
+    costs: tuple[float, ...] | None = None  # its objectives, None if a metric is missing yet
+
+    @property
+    def loss(self) -> float:
+        return self.metrics["loss"]
 
 
-def _unknown(metrics: Metrics) -> None:
-    """The costs of a trial that nobody has objectives for."""
+def _never_stop(step: int, metrics: Metrics) -> None:
+    """Accept a report without stopping the trial."""
 
 
-def _alone(rung: int, metrics: Metrics) -> tuple[RungScore, tuple[RungScore, ...]]:
-    """The mark of a trial that is compared with no other."""
-    from chop.actions.search.metrics.rungs import RungScore
+def _unknown_costs(metrics: Metrics) -> None:
+    """Return no costs, for a trial without objectives."""
 
+
+def _uncompared(rung: int, metrics: Metrics) -> tuple[RungScore, tuple[RungScore, ...]]:
+    """Return the score of a trial that is compared with no other."""
     return RungScore(metrics), ()
 
 
@@ -68,15 +77,15 @@ class Trial:
     seed: int
     make_graph: Callable[[], MaseGraph] = field(repr=False)
     model: nn.Module = field(repr=False)  # the candidate's; metadata need not be up to date
-    fresh: tuple[str, ...] = ()  # layers whose weights nobody has trained
-    # a runner that learns tells its metrics after each epoch; raises `Stopped` where that is all
-    report: Callable[[int, Metrics], None] = field(default=_never, repr=False)
+    fresh: tuple[str, ...] = ()  # layers with untrained weights
+    # a runner that trains reports its metrics after each epoch; raises `Stopped` to end the trial
+    report: Callable[[int, Metrics], None] = field(default=_never_stop, repr=False)
     found: dict[str, float] = field(default_factory=dict)  # metrics of the runners before
-    # what the objectives would make of the trial with these metrics, None if more has to be known
-    costs: Callable[[Metrics], tuple[float, ...] | None] = field(default=_unknown, repr=False)
-    # notes down what it has come to at a rung; that, and what the trials before it had come to
+    # the objectives of the trial with these metrics, None while a metric is missing
+    costs: Callable[[Metrics], tuple[float, ...] | None] = field(default=_unknown_costs, repr=False)
+    # stores the score of the trial at a rung; returns it and the scores of the trials before it
     mark: Callable[[int, Metrics], tuple[RungScore, Sequence[RungScore]]] = field(
-        default=_alone, repr=False
+        default=_uncompared, repr=False
     )
 
     @property
@@ -93,7 +102,6 @@ class Runner:
     # what it gives, and which way is better; options may add to it
     metrics: Mapping[str, Direction]
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
-    measures_time: bool = False  # whether two calls may give two numbers
 
     def __init__(self, context: RunnerContext) -> None:
         self.context = context
@@ -129,14 +137,14 @@ class Runner:
         return options_of_class(cls, Runner)[0]
 
 
-class Together(Runner):
-    """A runner that takes several trials at once; one alone, too."""
+class PopulationRunner(Runner):
+    """A runner that can measure several trials at once."""
 
-    population: int  # trials that belong together
+    population: int  # trials that are measured together
     rungs: tuple[int, ...] = ()  # epochs after which they are compared
 
     def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
-        """What came of each trial, by number; missing are those that have to be run alone."""
+        """Return the result of each trial by number; missing trials have to be run alone."""
         raise NotImplementedError
 
 

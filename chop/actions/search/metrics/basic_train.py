@@ -83,7 +83,6 @@ class BasicTrain(Runner):
         max_epochs, max_steps, max_seconds = (options[f"max_{unit}"] for unit in UNITS)
         self._data = _data(context, batch_size, num_val_samples)
         self._distill, self._temperature = distill, temperature
-        self.measures_time = max_seconds is not None
         per_step = self._data.batch_size * options["accumulate_grad_batches"]
         per_epoch = math.ceil(len(self._data.train_dataset) / per_step)
         by_samples = math.ceil(_limit(num_samples) / per_step)

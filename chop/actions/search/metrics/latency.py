@@ -34,7 +34,6 @@ class Latency(Runner):
     """
 
     metrics: Mapping[str, Direction] = {"latency": "minimize", "latency_spread": "minimize"}
-    measures_time = True
 
     def __init__(
         self,

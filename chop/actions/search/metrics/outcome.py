@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from chop.actions.search.metrics.rungs import RungScore
+from chop.actions.search.metrics.base import RungScore
 
 State = Literal["COMPLETE", "FAIL", "PRUNED"]
 

@@ -13,15 +13,16 @@ from typing import Any
 
 from chop.actions.search.metrics.base import (
     Metrics,
+    PopulationRunner,
+    RungScore,
     RunnerContext,
     Stopped,
-    Together,
     Trial,
     register_runner,
 )
 from chop.actions.search.metrics.basic_train import BasicTrain
 from chop.actions.search.metrics.identity import identity
-from chop.actions.search.metrics.rungs import Rungs, RungScore, left_at
+from chop.actions.search.metrics.rungs import Rungs, left_at
 from chop.actions.search.metrics.stackable import POPULATION, StackableGroups
 from chop.actions.search.metrics.state import aside
 from chop.options import PositiveInt
@@ -30,7 +31,7 @@ from chop.training.population import PopulationOutcome, Report, train_population
 
 
 @register_runner("population_train", "software")
-class PopulationTrain(BasicTrain, Together):
+class PopulationTrain(BasicTrain, PopulationRunner):
     """`basic_train` for `population` candidates at once, each as it would be trained alone.
 
     After each epoch of `rungs` only the share `keep` goes on, by the objectives, then by

@@ -8,23 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chop.actions.search.metrics.base import Metrics, Stopped
+from chop.actions.search.metrics.base import RungScore, Stopped
 from chop.actions.search.metrics.objectives import Costs
 
 HALF = 0.5
 BLOCK = 256  # points that are compared with all others at once
-
-
-@dataclass(frozen=True)
-class RungScore:
-    """The metrics of a trial at a rung."""
-
-    metrics: Metrics
-    costs: Costs | None = None  # its objectives, None if a metric is missing yet
-
-    @property
-    def loss(self) -> float:
-        return self.metrics["loss"]
 
 
 @dataclass(frozen=True)

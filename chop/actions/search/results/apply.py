@@ -1,4 +1,4 @@
-"""`ch search --apply`: a design that was found, as a model that every other command can load."""
+"""`ch search --apply`: save a design as a model that every other command can load."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.invocation import command
-from chop.actions.search.results.description import check_same, described_search
+from chop.actions.search.results.description import check_same, description_of
 from chop.actions.search.results.files import Results
-from chop.actions.search.run_study import whole_groups
-from chop.actions.search.spec.problem import Problem
+from chop.actions.search.run.worker import Worker
+from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.location import StudyLocation, latest
 from chop.actions.search.store.study_store import StudyStore
 
@@ -19,21 +19,20 @@ logger = logging.getLogger(__name__)
 SHOWN = 20  # numbers of trials
 
 
-def apply(problem: Problem, location: StudyLocation, config: RunConfig) -> None:
+def apply(spec: StudySpec, location: StudyLocation, config: RunConfig) -> None:
     """Build the design of a trial from the parent, train it as its trial did, and save it."""
-    worker = problem.worker()
-    location = latest(location)
-    settings = whole_groups(problem.settings(), worker.group)
-    ways, choices = settings.objectives.directions, worker.space.choices
-    about = described_search(problem, settings, worker, {"model": config.model})
-    store = StudyStore(location.url, location.study, ways, choices, write=False)
+    location, objectives = latest(location), spec.settings.objectives
+    store = StudyStore(
+        location.url, location.study, objectives.directions, spec.space.choices, write=False
+    )
     with contextlib.closing(store):
-        check_same(store, about, "apply its designs with the file and the weights that it had")
-        results = Results(store, settings.objectives, worker.space.config_of)
+        advice = "apply its designs with the file and the weights that it had"
+        check_same(store, description_of(spec), advice)
+        results = Results(store, objectives, spec.space.config_of)
     number = _number(str(config.apply), results)
-    out = results.outcomes[number]
-    logger.info("Applying trial %d: %s", number, {**out.software, **out.hardware})
-    graph = worker.rebuilt(number, results.designs[number])
+    outcome = results.outcomes[number]
+    logger.info("Applying trial %d: %s", number, {**outcome.software, **outcome.hardware})
+    graph = Worker(spec).rebuilt(number, results.designs[number])
     folder = graph.export(location.folder / f"trial_{number}")
     logger.info("Saved mase graph to %s", folder)
     words = ("test", config.model, config.dataset, "--load", folder, "--load-type", "mz")
@@ -49,10 +48,10 @@ def _number(wanted: str, results: Results) -> int:
     complete = sorted(n for n, out in results.outcomes.items() if out.state == "COMPLETE")
     if wanted.isdecimal() and int(wanted) in complete:
         return int(wanted)
-    there = results.outcomes.get(int(wanted)) if wanted.isdecimal() else None
-    why = "it is best, or the number of a complete trial"
-    if there is not None:
-        ended = "was stopped early" if there.state == "PRUNED" else "failed"
-        why = f"that trial {ended}; take best, or a complete one"
+    outcome = results.outcomes.get(int(wanted)) if wanted.isdecimal() else None
+    why = "use best, or the number of a complete trial"
+    if outcome is not None:
+        ended = "was stopped early" if outcome.state == "PRUNED" else "failed"
+        why = f"that trial {ended}; use best, or a complete trial"
     shown = ", ".join(map(str, complete[:SHOWN])) + (", …" if len(complete) > SHOWN else "")
     raise ConfigError(f"--apply {wanted}: {why} (complete trials: {shown or 'none'})")

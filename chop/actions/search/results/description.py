@@ -1,99 +1,72 @@
-"""What a search is about: a study can only be resumed by the same search."""
+"""What identifies a search: a study can only be resumed by the same search."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.identity import fingerprints_of, weights_of
 from chop.actions.search.results.files import plain
 from chop.actions.search.space.choices import shown_size
-from chop.actions.search.spec.settings import Settings
+from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.study_store import StudyStore
-
-if TYPE_CHECKING:
-    from chop.actions.search.run.worker import Worker
-    from chop.actions.search.spec.problem import Problem
 
 NEW_NAME = "name a new study with --study"
 LONGEST = 10**300  # a number that every JSON reader accepts
-# what has to be equal in a study that is resumed
-FIXED = (
-    "model",
-    "weights",
-    "dataset",
-    "fingerprints",
-    "batch_size",
-    "space",
-    "runners",
-    "objectives",
-    "constraints",
-    "summed",
-    "honour_directions",
-    "early_stopping",
-    "sampler",
-    "sampler_options",
-    "seed",
-    "in_flight",
-    "population",
-    "threads",
-)
+MAY_DIFFER = ("dataset_title", "simulated")  # in a study that is resumed
 
 
-def described_search(
-    problem: Problem, settings: Settings, worker: Worker, about: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the search is about; a resumed one has to be about the same."""
-    data = problem.data_module
-    info, stopping = data.dataset_info, settings.early_stopping
-    fixed = getattr(worker.space, "fixed", {})
-    found: dict[str, Any] = plain(
+def description_of(spec: StudySpec) -> dict[str, Any]:
+    """Return what identifies a search, as its study and search.json store it."""
+    data, settings, space = spec.parent.data_module, spec.settings, spec.space
+    info, stopping, objectives = data.dataset_info, settings.early_stopping, settings.objectives
+    fixed = getattr(space, "fixed", {})
+    description: dict[str, Any] = plain(
         {
-            "model": about.get("model"),
-            "weights": weights_of(problem.graph.model),
+            "model": spec.model_name,
+            "weights": weights_of(spec.parent.graph.model),
             "dataset": data.name,
             "dataset_title": getattr(info, "title", data.name),
             "simulated": bool(getattr(info, "simulated", False)),
             "fingerprints": fingerprints_of(data),
             "batch_size": data.batch_size,
-            "seed": problem.seed,
+            "seed": spec.parent.seed,
             "sampler": settings.sampler,
             "sampler_options": settings.sampler_options,
             "in_flight": settings.in_flight,
-            "population": worker.group,
+            "population": spec.group_size,
             "threads": settings.threads,
             "space": {
-                "name": worker.space.name,
-                "size": _written_size(worker.space.choices.size),
-                "choices": {p.key: p.choice.plain() for p in worker.space.choices.open},
+                "name": space.name,
+                "size": _written_size(space.choices.size),
+                "choices": {p.key: p.choice.plain() for p in space.choices.open},
                 **({"options": fixed} if fixed else {}),
             },
             "runners": {cls.name: dict(options) for cls, options in settings.runners},
             "early_stopping": stopping and dataclasses.asdict(stopping),
-            "honour_directions": settings.objectives.honour_directions,
-            "objectives": [
-                dataclasses.asdict(objective) for objective in settings.objectives.members
-            ],
-            "summed": settings.objectives.summed,
-            "constraints": [str(c) for c in settings.objectives.constraints],
+            "honour_directions": objectives.honour_directions,
+            "objectives": [dataclasses.asdict(objective) for objective in objectives.members],
+            "summed": objectives.summed,
+            "constraints": [str(constraint) for constraint in objectives.constraints],
         }
     )
-    return found
+    return description
 
 
 def _written_size(size: int | None) -> int | str | None:
-    """A size as a file can hold it."""
+    """Return the size of a space as a number or text that JSON can hold."""
     return size if size is None or size < LONGEST else shown_size(size)
 
 
 def check_same(store: StudyStore, about: Mapping[str, Any], fix: str = NEW_NAME) -> None:
-    """Refuse to mix two searches."""
-    before = store.about
-    differ = [key for key in FIXED if key in before and before[key] != about[key]]
+    """Refuse a study of a different search."""
+    stored = store.about
+    keys = [key for key in about if key in stored and key not in MAY_DIFFER]
+    differ = [key for key in keys if stored[key] != about[key]]
     if differ:
-        key, theirs, ours = _difference(differ[0], before[differ[0]], about[differ[0]])
+        key, theirs, ours = _difference(differ[0], stored[differ[0]], about[differ[0]])
         raise ConfigError(
             f"the study {store.study!r} in {store.shown} belongs to a different search: "
             f"its {key} is {_shown(theirs)}, not {_shown(ours)}; {fix}"
@@ -101,7 +74,7 @@ def check_same(store: StudyStore, about: Mapping[str, Any], fix: str = NEW_NAME)
 
 
 def _difference(path: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:
-    """The first place in which two values differ, and what is there."""
+    """Return the path of the first difference, and both values there."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in [*theirs, *ours]:
             one, other = (table.get(key, "nothing") for table in (theirs, ours))

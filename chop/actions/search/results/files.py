@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.metrics.objectives import Objectives
 from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.results.importance import importance
+from chop.actions.search.results.layers import layers_of
 from chop.actions.search.run.loop import front_of
 from chop.actions.search.samplers.base import Chosen
 from chop.actions.search.store.study_store import StudyStore
@@ -30,6 +32,7 @@ VERSION = 1  # of search.json
 FULL = "the trials are kept: free some space, and --resume writes the results"
 
 Config = Mapping[str, Any]
+Facts = dict[str, Any]
 # the table `default` of every design in the labs' files
 DEFAULT_QUANTIZATION_CONFIG = {
     "config": {
@@ -138,18 +141,13 @@ class Results:
 
     # --- files
 
-    def write(self, folder: Path, about: Mapping[str, Any], extra: Config) -> None:
+    def write(self, folder: Path, facts: Mapping[str, Any], extra: Config) -> None:
         """All files, each replaced as a whole, row by row: together they are large."""
         _write(folder / "best.json", labs_json(self._best_rows(extra)))
         _write(folder / "log.json", labs_json(self._log_rows(extra)))
-        _write(folder / "search.json", self._page_json({**about, "version": VERSION}))
+        _write(folder / "search.json", self._page_json(facts))
         self._pickle(folder / "study.pkl")
         self._configs.clear()
-
-    def content(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """What search.json holds."""
-        content: dict[str, Any] = json.loads("".join(self._page_json(about)))
-        return content
 
     def _best_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
         for out in self.best:
@@ -185,36 +183,39 @@ class Results:
         count = len(self.objectives.directions)
         return ["value"] if count == 1 else [f"values_{i}" for i in range(count)]
 
-    def _page_json(self, about: Mapping[str, Any]) -> Iterator[str]:
-        """One object: what the search is about, its trials, and what they come to."""
-        chosen = self.chosen
-        shown = {out.number for out in self.best}
+    def _page_json(self, facts: Mapping[str, Any]) -> Iterator[str]:
+        """Return search.json as one object, trial by trial."""
+        before, trials, after = self.content(facts)
+        yield json.dumps(before).removesuffix("}") + ', "trials": ['
+        for i, trial in enumerate(trials):
+            yield (", " if i else "") + json.dumps(trial)
+        yield "], " + json.dumps(after).removeprefix("{") + "\n"
+
+    def content(self, facts: Mapping[str, Any]) -> tuple[Facts, Iterator[Facts], Facts]:
+        """Return what search.json holds: facts of the search, its trials, and what they come to."""
+        best, chosen, objectives = self.best, self.chosen, self.objectives
+        front, shown = [out.number for out in best], {out.number for out in best}
         before = {
-            **about,
+            **facts,
+            "version": VERSION,
             "objectives": [
                 {"name": g.name, "direction": g.direction, "scale": g.scale}
-                for g in self.objectives.members
+                for g in objectives.members
             ],
-            "summed": self.objectives.summed,
-            "constraints": [str(c) for c in self.objectives.constraints],
+            "summed": objectives.summed,
+            "constraints": [str(constraint) for constraint in objectives.constraints],
         }
         after = {
-            "front": [out.number for out in self.best],
+            "front": front,
             "chosen": chosen.number if chosen else None,
             "importance": self._importance(),
         }
-        yield json.dumps(plain(before)).removesuffix("}") + ', "trials": ['
-        for i, (_, out) in enumerate(sorted(self.outcomes.items())):
-            yield (", " if i else "") + json.dumps(plain(self._page_row(out, shown)))
-        yield "], " + json.dumps(plain(after)).removeprefix("{") + "\n"
+        outcomes = (out for _, out in sorted(self.outcomes.items()))
+        trials = (plain(self._page_row(out, out.number in shown)) for out in outcomes)
+        return plain(before), trials, plain(after)
 
-    def _layers(self, out: Outcome) -> dict[str, Any]:
-        """Formats and bits of a design, node by node."""
-        from chop.actions.search.results.layers import layers_of
-
-        return layers_of(self.config(out.number))
-
-    def _page_row(self, out: Outcome, shown: set[int]) -> dict[str, Any]:
+    def _page_row(self, out: Outcome, with_layers: bool) -> dict[str, Any]:
+        config = self.config(out.number)
         began = datetime.datetime.fromtimestamp(out.started).isoformat(timespec="milliseconds")
         return {
             "number": out.number,
@@ -222,11 +223,11 @@ class Results:
             "values": out.values,
             "feasible": out.feasible,
             "params": self._open(self.designs[out.number]),
-            "config": self.config(out.number),
+            "config": config,
             "software_metrics": out.software,
             "hardware_metrics": out.hardware,
             "scaled_metrics": out.scaled,
-            "layers": self._layers(out) if out.number in shown else {},
+            "layers": layers_of(config) if with_layers else {},
             "seconds": out.seconds,
             "started": began,
             "worker": out.worker,
@@ -239,8 +240,6 @@ class Results:
 
     def _importance(self) -> dict[str, dict[str, float]]:
         """How much each key explains of each objective."""
-        from chop.actions.search.results.importance import importance
-
         names = [g.name for g in self.objectives.members] if not self.objectives.summed else ["sum"]
         # in the order of numbers, as sums of floats depend on the order in which workers finish
         complete = [o for _, o in sorted(self.outcomes.items()) if o.values is not None]
@@ -293,7 +292,7 @@ def _rounded(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """JSON's own values: what is no number is null."""
+    """Return a value as JSON has it; numbers that are not finite become null."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return value

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from chop.actions.search.metrics.base import RungScore
 from chop.actions.search.metrics.objectives import Front, Objectives
 from chop.actions.search.metrics.outcome import Outcome
-from chop.actions.search.metrics.rungs import KnownTrials, RungScore
+from chop.actions.search.metrics.rungs import KnownTrials
 from chop.actions.search.run.engines.base import Engine, Group, Task, WorkerDied
 from chop.actions.search.run.trial_table import Phase, TrialEntry, TrialTable
 from chop.actions.search.samplers.base import Strategy
@@ -94,7 +95,7 @@ class SearchLoop:
         self.progress = Progress(settings.n_trials, group_size=group_size)
         self.first_failure: Outcome | None = None
         self._trials = TrialTable(group_size)
-        self._next = self._told = 0  # the numbers of the trials to ask for and to tell
+        self._to_ask = self._to_tell = 0  # the numbers of the next trials to ask for and to tell
         self._written = 0  # the trials before this number are in the storage, finished or not
         self._exhausted = False  # whether the sampler has no more designs
         self._earlier: dict[int, StoredTrial] = {}  # of an earlier run, not asked for yet
@@ -134,7 +135,7 @@ class SearchLoop:
 
     def _skip_all(self) -> None:
         """Skip asking and telling when all trials are done: a sampler takes minutes to replay."""
-        self._next = self._told = self.settings.n_trials
+        self._to_ask = self._to_tell = self.settings.n_trials
         for _, trial in sorted(self._earlier.items()):
             assert trial.outcome is not None
             self._log_metrics(trial.outcome)
@@ -145,8 +146,8 @@ class SearchLoop:
             self.visualizer.log_metrics(metrics=dict(outcome.scaled), step=outcome.number)
 
     def _finished(self) -> bool:
-        all_asked = self._exhausted or self._next >= self.settings.n_trials
-        return all_asked and self._told >= self._next
+        all_asked = self._exhausted or self._to_ask >= self.settings.n_trials
+        return all_asked and self._to_tell >= self._to_ask
 
     # --- asking and telling, in the order of numbers
 
@@ -154,18 +155,18 @@ class SearchLoop:
         while True:
             if self._may_ask():
                 self._ask()
-            elif self._told in self._trials and self._trials[self._told].phase is Phase.DONE:
-                self._tell(self._trials.move(self._told, Phase.TOLD))
+            elif self._to_tell in self._trials and self._trials[self._to_tell].phase is Phase.DONE:
+                self._tell(self._trials.move(self._to_tell, Phase.TOLD))
             else:
                 return
 
     def _may_ask(self) -> bool:
-        last = self._trials.numbers_of_group(self._next)[-1]
-        has_room = self._told > last - self.in_flight
-        return has_room and self._next < self.settings.n_trials and not self._exhausted
+        last = self._trials.numbers_of_group(self._to_ask)[-1]
+        has_room = self._to_tell > last - self.in_flight
+        return has_room and self._to_ask < self.settings.n_trials and not self._exhausted
 
     def _ask(self) -> None:
-        number, stored = self._next, self._earlier.pop(self._next, None)
+        number, stored = self._to_ask, self._earlier.pop(self._to_ask, None)
         if stored is not None:
             self._adopt(stored)
         else:
@@ -177,7 +178,7 @@ class SearchLoop:
                 return
             notes = self.strategy.notes(number)
             self._trials.add(TrialEntry(number, chosen, notes, self._known_trials()))
-        self._next += 1
+        self._to_ask += 1
 
     def _adopt(self, stored: StoredTrial) -> None:
         """Continue with a trial of an earlier run, which may not have finished it."""
@@ -201,15 +202,15 @@ class SearchLoop:
         for rung, score in outcome.rungs.items():  # a new table: trials hold on to the old one
             scores = (*self._rung_scores.get(rung, ()), score)
             self._rung_scores = {**self._rung_scores, rung: scores}
-        self._told += 1
-        if self._told % self._trials.group_size == 0:
+        self._to_tell += 1
+        if self._to_tell % self._trials.group_size == 0:
             self._trials.drop_group(entry.number)
         self._log_metrics(outcome)
 
     def _values_for_sampler(
         self, outcome: Outcome
     ) -> tuple[Sequence[float] | None, Sequence[float]]:
-        """Objectives and violations; those of a stopped trial are the last that it reported."""
+        """Return objectives and violations; a stopped trial has those that it reported last."""
         if outcome.state == "COMPLETE":
             return outcome.values, outcome.violations
         metrics, objectives = {**outcome.hardware, **outcome.software}, self.objectives
@@ -259,7 +260,7 @@ class SearchLoop:
             self._store(outcome)
 
     def _retry(self, event: WorkerDied) -> Outcome | None:
-        """Run a trial again after its process died; its failure when it has had its retries."""
+        """Run a trial again after its process died; return its failure after the last retry."""
         entry = self._trials[event.number]
         entry.deaths += 1
         if entry.deaths > self.settings.retries:
@@ -316,7 +317,7 @@ def _task(entry: TrialEntry) -> Task:
 
 
 def front_of(outcomes: Iterable[Outcome], objectives: Objectives) -> list[Outcome]:
-    """The feasible outcomes on the Pareto front, in the order of their numbers."""
+    """Return the feasible outcomes on the Pareto front, in the order of their numbers."""
     front, by_number = Front(), {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.number):
         if outcome.feasible and outcome.values is not None:

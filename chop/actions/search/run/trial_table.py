@@ -1,4 +1,4 @@
-"""Which trials are under way, and what may happen to each of them next."""
+"""The trials under way, and the phases that they go through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chop.actions.search.samplers.base import Chosen
 
 
 class Phase(Enum):
-    """Where a trial is on its way."""
+    """The phase of a trial."""
 
     ASKED = "asked"  # its design is known, and it waits for a worker
     RUNNING = "running"  # a worker measures it
@@ -21,7 +21,7 @@ class Phase(Enum):
     TOLD = "told"  # the sampler knows its outcome
 
 
-# a trial whose worker died waits again; one that an earlier run has finished is never run
+# a trial waits again after its worker died; one that an earlier run has finished is never run
 NEXT: Mapping[Phase, tuple[Phase, ...]] = {
     Phase.ASKED: (Phase.RUNNING, Phase.DONE),
     Phase.RUNNING: (Phase.DONE, Phase.ASKED),

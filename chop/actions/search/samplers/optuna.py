@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import optuna
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
+
+logger = logging.getLogger(__name__)
 
 VIOLATIONS = "violations"
 PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
@@ -173,6 +176,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def hide_messages() -> None:
+    """Hide what Optuna logs about studies in memory, but not its warnings."""
+    import optuna
+
+    if not logger.isEnabledFor(logging.DEBUG):
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
 def encoded(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
     """A design as the numbers that were suggested, and the distributions they come from."""
     numbers = choices.encoded(chosen)
@@ -204,8 +215,8 @@ def _distribution(choice: Choice) -> Any:
     return FloatDistribution(choice.low, choice.high, log=choice.log, step=choice.step)
 
 
-class Given(OptunaStrategy):
-    """A sampler that somebody has made, as it is; with a seed it can be resumed."""
+class GivenSampler(OptunaStrategy):
+    """An Optuna sampler of the user, as it is; one with a seed can be resumed."""
 
     constrains = False
     replays = True

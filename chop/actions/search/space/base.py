@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,19 @@ if TYPE_CHECKING:
 
 
 NOTHING: Mapping[str, Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The network that is searched, with its data and its device."""
+
+    graph: MaseGraph  # with metadata, on its device; never changed
+    model_info: Any
+    task: str
+    data_module: Any  # prepared and set up
+    accelerator: str = "auto"
+    seed: int = 0
+    trained: bool = True  # whether its weights are trained
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ class Space:
         from chop.passes import run_pass
 
         graph, fresh = self.graph.clone(), list[str]()
-        with _silent("chop.passes"):  # whose reports are for those who look at one network
+        with quieter("chop.passes"):  # reports are for one network, not for thousands of designs
             for name, options in self.steps(config):
                 fixed = self.fixed.get(name, {})
                 graph, info = run_pass(name, graph, {**self._extra(name), **fixed, **options})
@@ -112,12 +123,11 @@ class Space:
             prepared = self._in_place
             prepared.apply(config)
             return Candidate(prepared.graph.model, prepared.noted)
-        return self.own(config)
+        return self.separate_candidate(config)
 
-    def own(self, config: Config) -> Candidate:
-        """The design as a network that is lent for ever."""
-        with quieter("chop.passes"):  # of thousands of designs, nobody reads each report
-            graph, fresh = self._built(config)
+    def separate_candidate(self, config: Config) -> Candidate:
+        """Return the design as a network that later designs do not reuse."""
+        graph, fresh = self._built(config)
         return Candidate(graph.model, lambda: graph, fresh)
 
     def expect_training(self) -> None:
@@ -142,18 +152,6 @@ class Space:
     def _quantizes(self) -> bool:
         (part,) = self.parts.values()
         return isinstance(part, NodePart) and part.run.name == "quantize"
-
-
-@contextlib.contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """A logger that has warnings only."""
-    talker = logging.getLogger(name)
-    before = talker.level
-    talker.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        talker.setLevel(before)
 
 
 def _below(label: str, parameter: Parameter) -> Parameter:

@@ -28,29 +28,6 @@ class Suggester(Protocol):
     ) -> float: ...
 
 
-class Choice(Protocol):
-    """The values of one key."""
-
-    @property
-    def count(self) -> int | None:
-        """How many there are; None for a continuum."""
-
-    def suggest(self, trial: Suggester, key: str) -> Any:
-        """Have a value suggested."""
-
-    def nth(self, index: int) -> Any:
-        """A value by its place."""
-
-    def number(self, value: Any) -> float:
-        """The number that is suggested for a value."""
-
-    def value(self, number: Any) -> Any:
-        """The value for which a number is suggested."""
-
-    def plain(self) -> Any:
-        """As a report shows it."""
-
-
 @dataclass(frozen=True)
 class OneOf:
     """A list; what is suggested is the index, so that neighbours in the list are neighbours."""
@@ -59,9 +36,11 @@ class OneOf:
 
     @property
     def count(self) -> int:
+        """The number of values."""
         return len(self.values)
 
     def suggest(self, trial: Suggester, key: str) -> Any:
+        """Have a value suggested."""
         if len(self.values) == 1:
             return self.values[0]
         return self.values[trial.suggest_int(key, 0, len(self.values) - 1)]
@@ -70,12 +49,14 @@ class OneOf:
         return self.values[index]
 
     def number(self, value: Any) -> int:
+        """Return the number that is suggested for a value, which is the inverse of `value`."""
         return next(i for i, mine in enumerate(self.values) if _same(mine, value))
 
     def value(self, number: Any) -> Any:
         return self.values[int(number)]
 
     def plain(self) -> list[Any]:
+        """Return the choice as a report shows it."""
         return list(self.values)
 
 
@@ -94,6 +75,7 @@ class Range:
 
     @property
     def count(self) -> int | None:
+        """The number of values, None for a continuous range."""
         if self.whole:
             return int((self.high - self.low) // (self.step or 1)) + 1
         if self.step is None:
@@ -120,6 +102,9 @@ class Range:
     def plain(self) -> dict[str, Any]:
         shown = {"min": self.low, "max": self.high, "step": self.step, "log": self.log or None}
         return {key: value for key, value in shown.items() if value is not None}
+
+
+Choice = OneOf | Range
 
 
 def choice_of(value: Any, where: str, *, tables: bool = True) -> Choice:

@@ -75,7 +75,7 @@ class HookSpace:
     def expect_training(self) -> None:
         """`rebuild_model` starts from the pristine model each time."""
 
-    def own(self, config: dict[str, Any]) -> Candidate:
+    def separate_candidate(self, config: dict[str, Any]) -> Candidate:
         return self.candidate(config)
 
     def build(self, config: dict[str, Any]) -> Any:

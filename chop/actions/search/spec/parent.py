@@ -1,4 +1,4 @@
-"""The parent of a search: where its weights come from, and who trains its candidates."""
+"""The parent of a search: how it is loaded or trained, and how its candidates are trained."""
 
 from __future__ import annotations
 
@@ -12,30 +12,58 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel, RunConfig
 from chop.actions.project import Project
+from chop.actions.search.space.base import Parent
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from chop.actions.transform.source import Source
     from chop.training.names import Names
 
 logger = logging.getLogger(__name__)
 
-RUNS = ("basic_evaluation", "sqnr")  # what is meaningless for weights that nobody has trained
-# besides the trainer's, the options that make a trained parent what it is, and those of the
-# trainer's that do not
-MATTERS = {
+NEED_TRAINING = ("basic_evaluation", "sqnr")  # metrics that are meaningless for random weights
+# options besides the trainer's that change the weights of a parent, and trainer's that do not
+ALSO_CHANGE_WEIGHTS = {
     *("model", "model_args", "quant_config", "max_token_len", "batch_size", "seed"),
     *("dataset", "dataset_args", "data_path", "legacy_val", "num_devices", "num_nodes"),
 }
-NO_MATTER = {"resume", "log_every_n_steps", "checkpoint_every", "compile"}
+KEEP_WEIGHTS = {"resume", "log_every_n_steps", "checkpoint_every", "compile"}
+
+
+def make_parent(
+    source: Source,
+    accelerator: str,
+    seed: int = 0,
+    *,
+    cf_args: Mapping[str, Any] | None = None,
+    trained: bool = True,
+    allow_nonfinite: bool = False,
+) -> Parent:
+    """Load the weights of a parent, and trace it."""
+    from chop.checkpoints import refuse_nonfinite
+    from chop.devices import parse_accelerator
+
+    data_module = source.data_module
+    if data_module.train_dataset is None:
+        data_module.prepare_data()
+        data_module.setup("fit")
+    try:
+        device = parse_accelerator(accelerator)
+    except RuntimeError as error:  # this machine has no such device
+        raise ValueError(str(error)) from error
+    graph = source.graph_on(device, dict(cf_args or {}))
+    if not allow_nonfinite:
+        refuse_nonfinite(graph.model, source.load_name)
+    return Parent(graph, source.model_info, source.task, data_module, accelerator, seed, trained)
 
 
 def candidates_trained(config: RunConfig) -> dict[str, Any]:
-    """The tables of the search, in which candidates with new weights are trained.
+    """Return the tables of the search, with training of candidates that have new weights.
 
-    Files of the labs score widened networks by basic_evaluation alone; their own options say how
-    to train, and so that is done first.
+    Files of the labs only evaluate widened networks; these are first trained with the options of
+    `ch train` in the same file.
     """
     tables: dict[str, Any] = copy.deepcopy(dict(config.search))
     strategy = tables["strategy"]
@@ -64,7 +92,7 @@ def candidates_trained(config: RunConfig) -> dict[str, Any]:
 
 
 def _widens(tables: dict[str, Any]) -> bool:
-    """Whether the space is one of widths."""
+    """Whether the space has designs of other widths."""
     space = tables["search_space"]
     if "redefine" in str(space.get("name")) or "redefine" in (space.get("passes") or {}):
         return True
@@ -74,7 +102,7 @@ def _widens(tables: dict[str, Any]) -> bool:
 
 
 def _inherits(tables: dict[str, Any]) -> bool:
-    """Whether candidates of other widths have the parent's weights."""
+    """Whether candidates of other widths inherit the parent's weights."""
     space = tables["search_space"]
     options = [space.get("options"), *(space.get("passes") or {}).values()]
     return any(isinstance(o, dict) and o.get("weights") == "inherit" for o in options)
@@ -83,16 +111,16 @@ def _inherits(tables: dict[str, Any]) -> bool:
 def parent_checkpoint(
     config: RunConfig, project: Project, model: nn.Module, data_module: Any, *, alone: bool = True
 ) -> tuple[str | None, str]:
-    """What the parent is loaded from; with `search.train_parent`, what it is trained to first.
+    """Return the checkpoint of the parent and its type; `search.train_parent` trains it first.
 
-    Unless this process is `alone` in the project, it trains a parent of its own.
+    Unless this process is `alone` in the project, it does not resume the training of another.
     """
     if config.load_name is not None or config.is_pretrained:
         return config.load_name, config.load_type
     if config.search.get("train_parent"):
         return _trained(config, project, model, data_module, alone=alone), "pl"
     runners = (config.search.get("strategy") or {}).get("sw_runner") or {}
-    untrained = [name for name in RUNS if name in runners]
+    untrained = [name for name in NEED_TRAINING if name in runners]
     tolerant = any((runners[name] or {}).get("allow_untrained") for name in untrained)
     trains = any(name.endswith("_train") for name in runners) or _widens(dict(config.search))
     if untrained and not tolerant and not trains:
@@ -114,7 +142,7 @@ def trains_parent(config: RunConfig, project: Project) -> bool:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """A training of the parent by an earlier run: its files, its last state, how far it got."""
+    """A training of the parent by an earlier run: its files, its last state, whether it ended."""
 
     names: Names
     saved: dict[str, Any]
@@ -122,7 +150,7 @@ class _Earlier:
 
 
 def _earlier(config: RunConfig, project: Project) -> _Earlier | None:
-    """What an earlier run with the same options has trained; other options are refused."""
+    """Return the training of an earlier run with the same options; other options are refused."""
     from chop.actions.train import latest_run, options_of
     from chop.training.fields import TrainingProgress
 
@@ -136,15 +164,15 @@ def _earlier(config: RunConfig, project: Project) -> _Earlier | None:
     return _Earlier(names, saved, done)
 
 
-def _check_trained_alike(config: RunConfig, best: Path, before: Mapping[str, Any]) -> None:
-    """Refuse a parent that has other weights than these options would give it."""
+def _check_trained_alike(config: RunConfig, best: Path, trained_with: Mapping[str, Any]) -> None:
+    """Refuse a parent that was trained with other options."""
     from chop.actions.train import plain
 
     for name, now in plain(config).items():
-        is_training = OPTIONS[name].opt.group == HelpPanel.TRAINER and name not in NO_MATTER
-        if (is_training or name in MATTERS) and before.get(name, now) != now:
+        is_training = OPTIONS[name].opt.group == HelpPanel.TRAINER and name not in KEEP_WEIGHTS
+        if (is_training or name in ALSO_CHANGE_WEIGHTS) and trained_with.get(name, now) != now:
             raise ConfigError(
-                f"the parent {best} was trained with {name} = {before[name]}, not {now}; "
+                f"the parent {best} was trained with {name} = {trained_with[name]}, not {now}; "
                 f"change it back, use another --project, or use this parent with --load {best} "
                 f"--load-type pl"
             )
@@ -153,7 +181,7 @@ def _check_trained_alike(config: RunConfig, best: Path, before: Mapping[str, Any
 def _trained(
     config: RunConfig, project: Project, model: nn.Module, data_module: Any, *, alone: bool
 ) -> str:
-    """Train the parent as `ch train` would; what an earlier run has trained of it is taken."""
+    """Train the parent as `ch train` does, or continue the training of an earlier run."""
     from chop.actions.train import fit, options_of, plain, say_resumed
     from chop.training.names import Names
 

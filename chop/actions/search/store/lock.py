@@ -11,15 +11,23 @@ except ImportError:  # Windows, where nothing keeps two processes apart
     fcntl = None  # type: ignore[assignment]
 
 
-def lock_descriptor(descriptor: int) -> bool:
-    """Whether this process now has the only lock on an open file."""
+def lock_descriptor(descriptor: int, *, shared: bool = False) -> bool:
+    """Whether this process now has a lock on an open file, the only one unless it is `shared`."""
     if fcntl is None:
         return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether a path still names the file that is open."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 class LockFile:
@@ -36,17 +44,10 @@ class LockFile:
             if not lock_descriptor(descriptor):
                 os.close(descriptor)
                 return False
-            if self._names(descriptor):
+            if is_at(self._path, descriptor):
                 self._descriptor = descriptor
                 return True
             os.close(descriptor)  # the previous owner removed it in the meantime
-
-    def _names(self, descriptor: int) -> bool:
-        """Whether the path still names the file that is open."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
-        except FileNotFoundError:
-            return False
 
     def release(self) -> None:
         """Remove the file and give the lock back."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, Strict, ValidationError
 
+from chop.actions.search.metrics.base import RungScore
 from chop.actions.search.metrics.outcome import Outcome
-from chop.actions.search.metrics.rungs import RungScore
 from chop.actions.search.samplers.base import Chosen
 from chop.actions.search.samplers.optuna import encoded
 from chop.actions.search.space.choices import Choices

@@ -10,18 +10,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from chop.actions.search.store.lock import is_at, lock_descriptor
 
 FILE = "running.json"
-PAUSES = (0.0, *[0.05] * 10)  # seconds: who only looks whether a search runs locks for a moment
+PAUSES = (
+    0.0,
+    *[0.05] * 10,
+)  # seconds; `is_running` locks for a moment
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a search says of itself before it has written search.json."""
+    """What is known of a search before it has written search.json."""
 
     study: str | None = None  # None: there is no study yet, as the parent is being trained
     storage: str | None = None  # None: its URL has a password, which no file may hold
@@ -30,9 +30,9 @@ class Note:
 
 
 class Running:
-    """The note of this process, locked for as long as it runs: a killed one leaves it unlocked.
+    """The note of this process, locked while it runs; the system unlocks it if it is killed.
 
-    Of several processes in one folder, the first has the note, and the others leave it alone.
+    Of several processes in one folder, only the first writes the note.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Running:
             if not _locked(file):
                 os.close(file)
                 return self
-            if _is_at(self.path, file):
+            if is_at(self.path, file):
                 self._file = file
             else:  # the process that had it has just removed it
                 os.close(file)
@@ -74,7 +74,7 @@ class Running:
                 ) from error
 
     def remove(self) -> None:
-        """The search has written its files, which say more."""
+        """Remove the note, as the files of the search say more."""
         if self._file is not None:
             with contextlib.suppress(PermissionError):  # Windows, where it is in use
                 self.path.unlink(missing_ok=True)
@@ -87,24 +87,16 @@ class Running:
         os.close(self._file)
 
 
-def _is_at(path: Path, file: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(file))
-    except FileNotFoundError:
-        return False
-
-
 def _locked(file: int) -> bool:
-    for pause in PAUSES if fcntl is not None else ():
+    for pause in PAUSES:
         time.sleep(pause)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if lock_descriptor(file):
             return True
-    return fcntl is None
+    return False
 
 
 def read_note(folder: Path) -> Note | None:
-    """The note of a search that runs here or was killed; None if there is none."""
+    """Return the note of a search that runs here or was killed, None if there is no note."""
     try:
         line = (folder / FILE).read_text(encoding="utf-8").partition("\n")[0]
         facts = json.loads(line)
@@ -123,10 +115,6 @@ def is_running(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+        return not lock_descriptor(file, shared=True)
     finally:
         os.close(file)

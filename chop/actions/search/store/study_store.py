@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.outcome import Outcome
@@ -28,27 +28,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-class Backend(Protocol):
-    """A kind of storage, to which one process adds the trials of one study."""
-
-    @property
-    def storage(self) -> BaseStorage:
-        """Optuna's storage, for studies, attributes, and to read trials."""
-
-    def lock(self, study_id: int) -> bool:
-        """Whether no other process writes this study."""
-
-    def begin(self, study_id: int, unfinished: Iterator[tuple[int, int]]) -> None:
-        """Prepare to add trials to a study with these unfinished (number, trial id) pairs."""
-
-    def append(self, row: TrialRow) -> None:
-        """Add a trial, which has the next number of its study."""
-
-    def finish(self, row: TrialRow) -> None:
-        """Complete a trial that was appended unfinished."""
-
-    def close(self) -> None:
-        """Give files, connections and locks back."""
+Backend = JournalBackend | DatabaseBackend
 
 
 def open_backend(url: str, *, write: bool) -> Backend:

@@ -13,7 +13,7 @@ import pytest
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.engines import processes
 from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
-from chop.actions.search.run.engines.processes import STARTS, Processes
+from chop.actions.search.run.engines.processes import STARTS, ProcessEngine
 
 KILLED = -signal.SIGKILL
 PATIENCE = 600  # seconds, against tests that hang
@@ -58,8 +58,8 @@ def engine(monkeypatch):
             ours, theirs = Pipe()
             return processes._Child(Pretended(theirs, *left.pop(0)), ours)
 
-        monkeypatch.setattr(Processes, "_spawned", spawned)
-        made.append(Processes(b"", slots, trial_timeout))
+        monkeypatch.setattr(ProcessEngine, "_spawned", spawned)
+        made.append(ProcessEngine(b"", slots, trial_timeout))
         return made[-1]
 
     yield make

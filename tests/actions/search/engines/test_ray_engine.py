@@ -9,6 +9,7 @@ import pytest
 
 from chop.actions import search
 from chop.actions.search.metrics.outcome import Outcome
+from chop.actions.search.run.engines import pool
 from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
 from chop.actions.search.spec.settings import Setup
 from chop.options import Options, options_of
@@ -112,7 +113,8 @@ def engine(monkeypatch):
 
     def make(ray, workers=1, trial_timeout=None, **resources):
         monkeypatch.setattr(engine_module, "import_ray", lambda: ray)
-        monkeypatch.setattr(engine_module, "time", ray.clock)
+        for module in (engine_module, pool):
+            monkeypatch.setattr(module, "time", ray.clock)
         return engine_module.RayEngine(b"", workers, trial_timeout, **resources)
 
     return make

@@ -16,6 +16,7 @@ EXAMPLES = {
     "population_train": {"max_steps": 2, "num_val_samples": 64},
     "basic_evaluation": {"num_samples": 64, "per_class": True, "average": "macro"},
 }
+MEASURE_TIME = {"latency"}  # two calls may give two numbers
 INTEGER = {
     "name": "integer",
     **{f"{operand}_width": 6 for operand in ("data_in", "weight", "bias")},
@@ -99,7 +100,7 @@ def test_a_runner_leaves_no_traces(name, setting):
 
 def test_a_runner_says_the_same_twice(name, setting):
     context, trial = setting
-    if RUNNERS[name].measures_time:
+    if name in MEASURE_TIME:
         return
     copy = make_trial(trial.graph.clone())
     first = made(name, context)(trial)
@@ -109,7 +110,7 @@ def test_a_runner_says_the_same_twice(name, setting):
 
 def test_a_runner_can_be_called_for_many_candidates(name, setting):
     context, trial = setting
-    if RUNNERS[name].measures_time or RUNNERS[name].trains:
+    if name in MEASURE_TIME or RUNNERS[name].trains:
         return
     runner = made(name, context)
     first = runner(trial)

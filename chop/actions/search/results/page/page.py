@@ -11,7 +11,8 @@ from pathlib import Path
 from chop.actions.search.results.page import sections
 from chop.actions.search.results.page.columns import page_data
 from chop.actions.search.results.page.markup import json_block, tag
-from chop.actions.search.results.page.record import SearchRecord, drawable, read_record
+from chop.actions.search.results.page.reading import page_errors, read_record
+from chop.actions.search.results.page.record import SearchRecord
 from chop.files import write_whole
 
 __all__ = ["report_page", "write_report"]
@@ -19,13 +20,16 @@ __all__ = ["report_page", "write_report"]
 SCRIPTS = ("basics.js", "scatter.js", "curves.js", "parallel.js", "design.js", "page.js")
 
 
-def write_report(record: Path, output: Path | None = None) -> Path:
-    """Write the page of a search, beside its `search.json` if no other file is named."""
-    found = read_record(record)
-    with drawable(record):
-        page = report_page(found).encode()
-    file = (output or record.with_name("report.html")).expanduser()
-    return write_whole(file, page)
+def write_report(file: Path, output: Path | None = None) -> Path:
+    """Write the page of the search in `file`, beside it if no output file is given."""
+    return write_page(read_record(file), file, output)
+
+
+def write_page(record: SearchRecord, file: Path, output: Path | None = None) -> Path:
+    """Write the page of a search, beside its `file` if no output file is given."""
+    with page_errors(file):
+        page = report_page(record).encode()
+    return write_whole((output or file.with_name("report.html")).expanduser(), page)
 
 
 def report_page(record: SearchRecord) -> str:

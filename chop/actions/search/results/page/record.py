@@ -1,28 +1,20 @@
-"""What a search has left behind in `search.json`, found and checked."""
+"""A search as its page shows it, which is what `search.json` holds."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from chop.actions.config import ConfigError
-from chop.actions.invocation import called
-from chop.actions.search.store.running import FILE as RUNNING
-from chop.actions.search.store.running import Note, is_running, read_note
-from chop.options import did_you_mean
 from chop.redaction import redacted, redacted_text
 
-__all__ = ["Objective", "SearchRecord", "Space", "Trial", "find_record", "read_record"]
+if TYPE_CHECKING:
+    from chop.actions.search.results.files import Results
 
-VERSION = 1  # of the files that this code can read
-FILE = "search.json"
-IN_PROJECT = Path("software", "search_ckpts", FILE)
+__all__ = ["Objective", "SearchRecord", "Space", "Trial"]
+
 SUM = "sum of scaled metrics"
 
 Metrics = dict[str, float | None]
@@ -143,113 +135,21 @@ def finite(value: float | None, divisor: float = 1.0) -> float | None:
     return value / divisor
 
 
-def find_record(where: str | Path, project_dir: Path) -> Path:
-    """The file by which `read_record` knows the search of a project, or the file that is named.
-
-    That is its search.json and, as long as it has none or is not up to date, the note of the
-    running search or the journal of its study.
-    """
-    path = Path(where).expanduser()
-    if path.is_file():
-        return path
-    folder = path if path.is_dir() else project_dir / path
-    if not folder.is_dir():
-        raise ConfigError(_no_such_project(str(where), project_dir))
-    for place in ((folder / IN_PROJECT).parent, folder):
-        if (found := _record_in(place)) is not None:
-            return found
-    raise ConfigError(
-        f"no search in {folder}: {IN_PROJECT} is missing; "
-        f"run `{called()} search --project {folder.name}` first, or give another project"
-    )
+def record_of(results: Results, facts: Mapping[str, Any]) -> SearchRecord:
+    """Return the record of a search from its results in memory."""
+    before, rows, after = results.content(facts)
+    share, trials = table_sharing(), list[Trial]()
+    for row in rows:
+        trials.append(Trial.model_validate({**row, "config": _shared(row["config"], share)}))
+    return SearchRecord.model_validate({**before, "trials": trials, **after})
 
 
-def _record_in(folder: Path) -> Path | None:
-    """What is known of the latest search in a folder: the first of these that is there."""
-    note = read_note(folder)
-    is_known = note is not None and note.study is not None and note.storage is not None
-    if is_known and is_running(folder):
-        return folder / RUNNING
-    if (folder / FILE).is_file():
-        return folder / FILE
-    if note is not None:
-        return folder / RUNNING
-    return _latest_journal(folder)
+def _shared(tree: dict[str, Any], share: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    return share({k: _shared(v, share) if isinstance(v, dict) else v for k, v in tree.items()})
 
 
-def _latest_journal(folder: Path) -> Path | None:
-    if next(folder.glob("*.journal"), None) is None:
-        return None
-    from chop.actions.search.store.location import numbered_journals
-
-    numbered = numbered_journals(folder)
-    return numbered[max(numbered)] if numbered else next(folder.glob("*.journal"))
-
-
-def _no_such_project(name: str, project_dir: Path) -> str:
-    here = project_dir.iterdir() if project_dir.is_dir() else ()
-    searched = sorted(path.name for path in here if (path / IN_PROJECT).is_file())
-    hint = did_you_mean(name, searched, f"; projects with a search: {_listed(searched)}")
-    return f"no project {name!r} in {project_dir}{hint}"
-
-
-def _listed(names: list[str], most: int = 8) -> str:
-    more = f", … {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more if names else "none (--project-dir names another folder)"
-
-
-def read_record(file: Path) -> SearchRecord:
-    """The search that `file` tells of, or a sentence that says what is wrong with it."""
-    from chop.actions.search.results.page.study import read_running, read_study
-
-    if file.name == RUNNING:
-        return read_running(file.parent) or read_record(file.with_name(FILE))
-    if file.suffix == ".journal":
-        return read_study(str(file), Note(file.stem), file.parent, running=False)
-    with drawable(file):
-        return _read(file)
-
-
-@contextlib.contextmanager
-def drawable(file: Path) -> Iterator[None]:
-    """Errors of JSON that no search has written as one sentence."""
-    try:
-        yield
-    except RecursionError as error:
-        raise ValueError(_damaged(file, "it is nested too deeply")) from error
-    except OverflowError as error:
-        raise ValueError(_damaged(file, "a number in it is too large")) from error
-    except UnicodeEncodeError as error:
-        raise ValueError(_damaged(file, "a text in it is not Unicode")) from error
-
-
-def _read(file: Path) -> SearchRecord:
-    try:
-        content = json.loads(
-            file.read_text(encoding="utf-8"),
-            parse_constant=lambda _: None,  # NaN and infinities cannot be drawn
-            parse_float=lambda text: finite(float(text)),
-            object_hook=_sharing(),
-        )
-    except ValueError as error:
-        raise ValueError(_damaged(file, str(error))) from error
-    if not isinstance(content, dict) or not isinstance(content.get("version"), int):
-        raise ValueError(_damaged(file, "it has no version"))
-    if content["version"] > VERSION:
-        raise ValueError(
-            f"{file} has version {content['version']}, but this MASE supports versions up "
-            f"to {VERSION}; update MASE, or use the MASE that ran the search"
-        )
-    try:
-        return SearchRecord.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(_damaged(file, f"{place}: {first['msg']}")) from error
-
-
-def _sharing() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Make equal tables of nodes, of which thousands of designs have few, the same object."""
+def table_sharing() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that replaces equal tables of nodes, of which there are few, by one."""
     known: dict[str, dict[str, Any]] = {}
 
     def shared(table: dict[str, Any]) -> dict[str, Any]:
@@ -257,7 +157,3 @@ def _sharing() -> Callable[[dict[str, Any]], dict[str, Any]]:
         return known.setdefault(repr(table), table) if is_of_node else table
 
     return shared
-
-
-def _damaged(file: Path, why: str) -> str:
-    return f"{file} is damaged ({why}): `{called()} search --resume` writes it again from the study"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
 from chop.actions.invocation import called
-from chop.actions.search.results.page.record import VERSION, SearchRecord
+from chop.actions.search.results.page.record import SearchRecord, record_of
 from chop.actions.search.store.running import Note, is_running, read_note
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRe
         store = StudyStore(url, study, goals.directions, choices, write=False)
         store.close()
         results = Results(store, goals, config_of=lambda chosen: {})
-        facts = {"command": note.command, "started": note.started, "version": VERSION}
+        facts = {"command": note.command, "started": note.started}
         facts |= {"study": study, "storage": url, "state": "running" if running else "cut"}
-        return SearchRecord.model_validate(results.content({**about, **facts}))
+        return record_of(results, {**about, **facts})
 
 
 def _goals(about: Mapping[str, Any]) -> Objectives:

@@ -1,12 +1,13 @@
-"""What an engine is: it takes tasks while it has slots, and gives events."""
+"""The interface of engines, which measure tasks, and the engine in this process."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from logging.handlers import BufferingHandler
 from typing import Protocol
 
 from chop.actions.search.metrics import stackable
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Task:
-    """A design to measure, and what it has to be better than."""
+    """A design to measure, and the trials that it is compared with."""
 
     number: int
     chosen: Chosen
@@ -28,20 +29,20 @@ class Task:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The trials whose outcomes are wanted."""
+        """The numbers of the trials to measure."""
         return (self.number,)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Designs that are trained together, and those of them whose outcomes are there already."""
+    """Designs that are trained together; the outcomes of `known` ones are stored already."""
 
     tasks: tuple[Task, ...]
     known: frozenset[int] = frozenset()
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The trials whose outcomes are wanted."""
+        """The numbers of the trials to measure."""
         return tuple(task.number for task in self.tasks if task.number not in self.known)
 
 
@@ -50,7 +51,7 @@ Work = Task | Group
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """The process that measured a trial is gone, and with it the trial."""
+    """A trial that was lost with its process."""
 
     number: int
     reason: str
@@ -58,7 +59,7 @@ class WorkerDied:
 
 @dataclass(frozen=True)
 class Note:
-    """What a worker has to say, where nobody reads its log."""
+    """A warning of a worker, as its log is not shown."""
 
     text: str
 
@@ -73,41 +74,20 @@ class Engine(Protocol):
     in_order: bool  # whether outcomes come in the order of tasks
 
     def free(self) -> int:
-        """How many more tasks it can take now."""
+        """Return the number of free slots."""
 
     def submit(self, work: Work) -> None:
-        """Begin with a task or a group; there has to be a free slot."""
+        """Begin with a task or a group; needs a free slot."""
 
     def wait(self, seconds: float) -> Sequence[Event]:
-        """What has happened, as soon as something has; nothing after so many seconds."""
+        """Return events as soon as there are any, or nothing after so many seconds."""
 
     def close(self) -> None:
         """Stop everything that runs."""
 
 
-class Timed(Protocol):
-    """A worker with the task that it runs, and since when."""
-
-    ready: bool
-    task: Work | None
-    since: float
-
-
-def deadline(worker: Timed, timeout: float | None) -> float:
-    """Return when the task of a worker has taken too long, on the clock of `time.monotonic`."""
-    if worker.task is None or timeout is None or not worker.ready:
-        return float("inf")
-    return worker.since + timeout * len(worker.task.numbers)
-
-
-def overdue(number: int, timeout: float) -> Outcome:
-    """What becomes of a trial that was killed because it took too long."""
-    said = f"the trial took longer than trial_timeout = {timeout:g} seconds"
-    return Outcome(number, "FAIL", seconds=timeout, error=said)
-
-
-class Here:
-    """This process itself: one task at a time."""
+class InProcessEngine:
+    """Measures one task at a time in this process."""
 
     slots, in_order = 1, True
 
@@ -134,62 +114,42 @@ class Here:
 
 
 class WarningRelay:
-    """Passes on what workers say, each thing once."""
+    """Logs each warning of the workers once."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def pass_on(self, note: Note) -> None:
-        if note.text not in self._said:
-            self._said.add(note.text)
+        if note.text not in self._logged:
+            self._logged.add(note.text)
             logger.warning("%s", note.text)
 
 
-class _LogCapture(logging.Handler):
-    """Writes down what is said."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._notes: list[Note] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._notes.append(Note(record.getMessage()))
-
-    def taken(self) -> list[Note]:
-        notes, self._notes = self._notes, []
-        return notes
-
-
-@contextlib.contextmanager
-def _captured_logs(source: logging.Logger) -> Iterator[_LogCapture]:
-    """What a logger says meanwhile goes to a pad and nowhere else."""
-    pad, level = _LogCapture(), source.level
+def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
+    """Yield outcomes and, before them, why some designs are not trained together."""
+    source, capture = stackable.logger, BufferingHandler(capacity=sys.maxsize)
+    level = source.level
     source.setLevel(logging.WARNING)
     source.propagate = False
-    source.addHandler(pad)
+    source.addHandler(capture)
     try:
-        yield pad
+        for outcome in measured(worker, work):
+            yield from (Note(record.getMessage()) for record in capture.buffer)
+            capture.flush()
+            yield outcome
     finally:
-        source.removeHandler(pad)
+        source.removeHandler(capture)
         source.setLevel(level)
         source.propagate = True
 
 
-def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
-    """What `measured` gives and, before it, why some designs are not trained together."""
-    with _captured_logs(stackable.logger) as pad:
-        for outcome in measured(worker, work):
-            yield from pad.taken()
-            yield outcome
-
-
 def measured(worker: Worker, work: Work) -> Iterator[Outcome]:
-    """The outcomes that are wanted, in the order of their numbers, each as soon as it is there."""
+    """Yield the outcomes of a task or group, in the order of their numbers."""
     if isinstance(work, Task):
         yield worker.run(work.number, work.chosen, work.known)
         return
     together = worker.run_together([(t.number, t.chosen, t.known) for t in work.tasks])
     for task in work.tasks:
         if task.number not in work.known:
-            found = together.get(task.number)
-            yield found or worker.run(task.number, task.chosen, task.known)
+            outcome = together.get(task.number)
+            yield outcome or worker.run(task.number, task.chosen, task.known)

@@ -12,14 +12,15 @@ from multiprocessing.connection import Connection
 
 
 def serve(pipe: Connection) -> None:
-    """Unpack the problem, then measure tasks until the other end is closed."""
+    """Build the study, then measure tasks until the other end is closed."""
     from chop.actions.search.run.engines.base import reported
-    from chop.actions.search.spec.problem import unpacked
+    from chop.actions.search.run.worker import Worker
+    from chop.actions.search.spec.study_spec import unpacked
 
     try:
-        worker = unpacked(pipe.recv()).worker()
-    except Exception as error:
-        pipe.send(_plain(error))
+        worker = Worker(unpacked(pipe.recv()))
+    except Exception as error:  # as one that any process can unpickle
+        pipe.send(ValueError(f"a worker could not start: {error}"))
         return
     pipe.send("ready")
     while True:
@@ -27,26 +28,21 @@ def serve(pipe: Connection) -> None:
             work = pipe.recv()
         except EOFError:  # the search is over, or was killed
             return
-        for said in reported(worker, work):
-            pipe.send(said)
-
-
-def _plain(error: Exception) -> Exception:
-    """The error as one that any process can read."""
-    return ValueError(f"a worker could not start: {error}")
+        for message in reported(worker, work):
+            pipe.send(message)
 
 
 def _end_with(parent: int) -> None:
-    """A search that was killed cannot end its workers, which may be hours into a trial."""
+    """Exit soon after the parent process was killed, even in the middle of a trial."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
 def main(descriptor: int) -> None:
-    """Measure what comes through the pipe of that number."""
+    """Serve the pipe with that file descriptor."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    for number in (signal.SIGINT, signal.SIGTERM):  # the search itself is told
+    for number in (signal.SIGINT, signal.SIGTERM):  # the search itself handles them
         signal.signal(number, signal.SIG_IGN)
     logging.getLogger("chop").setLevel(logging.ERROR)
     pipe = Connection(descriptor)

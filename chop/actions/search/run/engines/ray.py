@@ -1,4 +1,4 @@
-"""Trials as tasks of a Ray cluster, or of a Ray of our own on this machine."""
+"""Trials as tasks of a Ray cluster, or of a local Ray that the search starts."""
 
 from __future__ import annotations
 
@@ -8,48 +8,32 @@ import signal
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from chop.actions.search.run.engines.base import (
-    Event,
-    Note,
-    WarningRelay,
-    Work,
-    WorkerDied,
-    deadline,
-    overdue,
-)
+from chop.actions.search.run.engines.base import Event, Work
+from chop.actions.search.run.engines.pool import STARTS, Member, PoolEngine
 from chop.processes import import_path
 
 logger = logging.getLogger(__name__)
 
-STARTS = 3  # workers in a row that may be lost before one of them is ready
-PATIENCE = 60.0  # seconds without a worker after which that is said
+PATIENCE = 60.0  # seconds without a worker after which a warning is logged
 SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set for a job of `ray job submit`, which has a folder
-# what Ray tells the driver by itself; we say the same in our words
+# what Ray logs by itself; we log the same in our words
 SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @dataclass
-class _Member:
-    """An actor, and what it was last asked."""
-
+class _Actor(Member):
     actor: Any
     asked: Any  # a reference to the answer; None while it has nothing to do
-    ready: bool = False
-    task: Work | None = None
-    since: float = 0.0
 
 
-class RayEngine:
-    """Actors that each have the problem in memory; tasks wait here until one of them is ready."""
-
-    in_order = False
+class RayEngine(PoolEngine[_Actor]):
+    """Actors that each have the study in memory."""
 
     def __init__(
         self,
@@ -61,14 +45,12 @@ class RayEngine:
         gpus: float = 0,
         address: str | None = None,
     ) -> None:
+        super().__init__(workers, trial_timeout)
         self._ray = import_ray()
-        self._timeout, self._members = trial_timeout, list[_Member]()
-        self._waiting: deque[Work] = deque()
-        self._lost_starts, self._began, self._said = 0, time.monotonic(), False
-        self._warnings = WarningRelay()
-        self._ours = not self._ray.is_initialized()
+        self._began, self._is_slow_start_logged = time.monotonic(), False
+        self._is_our_ray = not self._ray.is_initialized()
         try:
-            if self._ours:
+            if self._is_our_ray:
                 _connect(self._ray, address)
             self.slots = _slots(workers, self._ray.nodes(), cpus, gpus)
             resources = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
@@ -79,61 +61,42 @@ class RayEngine:
             self.close()
             raise
 
-    def _start(self) -> _Member:
+    def _start(self) -> _Actor:
         actor = self._class.remote()
-        return _Member(actor, actor.begin.remote(import_path(), os.getcwd(), self._packed))
+        return _Actor(actor, actor.begin.remote(import_path(), os.getcwd(), self._packed))
 
-    def free(self) -> int:
-        return self.slots - len(self._waiting) - sum(m.task is not None for m in self._members)
-
-    def submit(self, work: Work) -> None:
-        self._waiting.append(work)
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        """Only who is ready gets a task, so that a worker that never comes holds up nothing."""
-        for member in self._members:
-            if self._waiting and member.ready and member.task is None:
-                member.task, member.since = self._waiting.popleft(), time.monotonic()
-                member.asked = member.actor.run.remote(member.task)
+    def _send(self, member: _Actor, work: Work) -> None:
+        member.asked = member.actor.run.remote(work)
 
     def wait(self, seconds: float) -> Sequence[Event]:
-        until = time.monotonic() + seconds
-        while True:
-            left = max(0.0, min(until, self._next_deadline()) - time.monotonic())
-            events = [e for member in self._answered(left) for e in self._heard(member)]
-            events += [e for member in self._late() for e in self._killed(member)]
-            self._hand_out()
-            if events or time.monotonic() >= until:
-                self._complain()
-                return events
+        events = super().wait(seconds)
+        self._warn_of_slow_start()
+        return events
 
-    def _answered(self, seconds: float) -> list[_Member]:
+    def _answered(self, seconds: float) -> list[_Actor]:
         asked = [member.asked for member in self._members if member.asked is not None]
         if not asked:
             time.sleep(seconds)
             return []
-        there, _ = self._ray.wait(asked, num_returns=1, timeout=seconds)
-        return [member for member in self._members if member.asked in there]
+        answered, _ = self._ray.wait(asked, num_returns=1, timeout=seconds)
+        return [member for member in self._members if member.asked in answered]
 
-    def _heard(self, member: _Member) -> list[Event]:
+    def _receive(self, member: _Actor) -> list[Event]:
         try:
-            said = self._ray.get(member.asked)
+            answer = self._ray.get(member.asked)
         except self._ray.exceptions.RayError as error:
-            return self._buried(member, _reason(error))
+            self._replace(member, _reason(error))
+            return self._lost(member, _reason(error))
         member.asked = None
-        if not member.ready:
-            if said is not None:
-                raise ValueError(f"a worker of the Ray cluster could not start: {said}")
-            member.ready, self._lost_starts = True, 0
-            return []
-        member.task = None
-        for note in (each for each in said if isinstance(each, Note)):
-            self._warnings.pass_on(note)
-        return [each for each in said if not isinstance(each, Note)]
+        if member.ready:
+            return [event for message in answer for event in self._take(member, message)]
+        if answer is not None:
+            raise ValueError(f"a worker of the Ray cluster could not start: {answer}")
+        member.ready, self._lost_starts = True, 0
+        return []
 
-    def _buried(self, member: _Member, reason: str) -> list[Event]:
-        """Its trial is free again, and another actor takes its place."""
+    def _replace(self, member: _Actor, reason: str) -> None:
+        """Start another actor in the place of one that is lost."""
         self._lost_starts += not member.ready
         if self._lost_starts >= STARTS:
             raise ChildProcessError(
@@ -141,27 +104,16 @@ class RayEngine:
             )
         self._ray.kill(member.actor)
         self._members[self._members.index(member)] = self._start()
-        numbers = () if member.task is None else member.task.numbers
-        return [WorkerDied(number, reason) for number in numbers]
 
-    def _next_deadline(self) -> float:
-        return min(deadline(member, self._timeout) for member in self._members)
+    def _kill(self, member: _Actor) -> None:
+        self._replace(member, "it took too long")
 
-    def _late(self) -> list[_Member]:
-        now = time.monotonic()
-        return [member for member in self._members if deadline(member, self._timeout) <= now]
-
-    def _killed(self, member: _Member) -> list[Event]:
-        assert member.task is not None
-        assert self._timeout is not None
-        self._buried(member, "it took too long")
-        return [overdue(number, self._timeout) for number in member.task.numbers]
-
-    def _complain(self) -> None:
+    def _warn_of_slow_start(self) -> None:
         waited = time.monotonic() - self._began
-        if self._said or waited < PATIENCE or any(member.ready for member in self._members):
+        is_started = any(member.ready for member in self._members)
+        if self._is_slow_start_logged or waited < PATIENCE or is_started:
             return
-        self._said = True
+        self._is_slow_start_logged = True
         logger.warning(
             "The Ray cluster has not started a worker after %.0f seconds; run `ray "
             "status` to see what keeps it busy",
@@ -171,13 +123,13 @@ class RayEngine:
     def close(self) -> None:
         for member in self._members:
             self._ray.kill(member.actor)
-        self._members, self._waiting = [], deque()
-        if self._ours:  # what we started ends, from what we found we take leave
+        self._members = []
+        if self._is_our_ray:  # one that was running before goes on
             self._ray.shutdown()
 
 
 def import_ray() -> Any:
-    """Ray, quiet."""
+    """Import Ray without its messages."""
     for key, value in SILENCE.items():
         os.environ.setdefault(key, value)
     try:
@@ -217,7 +169,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray would take SIGTERM, for which the search has an answer of its own."""
+    """Restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -229,7 +181,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _slots(workers: int, nodes: Iterable[Mapping[str, Any]], cpus: float, gpus: float) -> int:
-    """As many of the workers as there is room for."""
+    """Return the number of workers that the cluster has room for."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     room = sum(_room(node, cpus, gpus) for node in alive)
     if room >= workers:
@@ -248,24 +200,24 @@ def _slots(workers: int, nodes: Iterable[Mapping[str, Any]], cpus: float, gpus: 
 
 
 def _room(node: Mapping[str, float], cpus: float, gpus: float) -> float:
-    """How many trials a machine can hold; any number of those that ask for nothing."""
+    """Return how many trials a machine can hold; infinitely many that need nothing."""
     wanted = {"CPU": cpus, "GPU": gpus}
     fits = [node.get(name, 0.0) / amount + 1e-9 for name, amount in wanted.items() if amount]
     return min((int(fit) for fit in fits), default=float("inf"))
 
 
 def _reason(error: Exception) -> str:
-    """Ray's account of a loss in one sentence: it comes last, before advice."""
+    """Return Ray's reason of a loss as one sentence: it comes last, before advice."""
     line = str(error).strip().splitlines()[-1]
     return f"its Ray worker was lost: {line.partition('. ')[0].rstrip('.')}"
 
 
 def _actor_class() -> type:
-    """A class that Ray sends by value, for a worker has to be told where `chop` is."""
+    """Return a class that Ray sends by value, as a worker does not know where `chop` is."""
 
     class Trials:
         def begin(self, path: list[str], folder: str, packed: bytes) -> str | None:
-            """Make the worker; what is wrong, if something is."""
+            """Make the worker; return the error, if any."""
             import contextlib
             import logging
             import os
@@ -275,10 +227,11 @@ def _actor_class() -> type:
             with contextlib.suppress(OSError):  # of another machine
                 os.chdir(folder)
             try:
-                from chop.actions.search.spec.problem import unpacked
+                from chop.actions.search.run.worker import Worker
+                from chop.actions.search.spec.study_spec import unpacked
 
                 logging.getLogger("chop").setLevel(logging.ERROR)
-                self.worker = unpacked(packed).worker()
+                self.worker = Worker(unpacked(packed))
             except Exception as error:
                 return f"{error}"
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,9 +19,6 @@ from chop.passes.graph.transforms.metadata_sync import finish, outer_names
 from chop.passes.graph.transforms.redefine.layers import can_pass_on, pass_on, reset, silence
 from chop.passes.graph.transforms.redefine.original_widths import Original
 from chop.passes.graph.utils import vf
-
-if TYPE_CHECKING:
-    from chop.passes.graph.transforms.redefine.width_requests import RedefinePlan
 
 Weights = Literal["fresh", "inherit"]
 
@@ -108,12 +105,18 @@ class Depth:
 
 
 def change_depth(
-    graph: MaseGraph, plan: RedefinePlan, original: Original, weights: Weights, seed: int
+    graph: MaseGraph,
+    repeats: Mapping[str, int],
+    original: Original,
+    weights: Weights,
+    seed: int,
+    *,
+    by_name: bool,
 ) -> Depth:
     """Repeat every block as often as requested; raises an error for a named one that cannot be."""
     untrained: list[str] = []
     unchanged: dict[str, str] = {}
-    for name, wanted in plan.repeats.items():
+    for name, wanted in repeats.items():
         count = original.repeats.get(name, 1)
         try:
             for index in range(count, wanted, -1):
@@ -124,12 +127,12 @@ def change_depth(
                 original = original.with_copies(renamed)
                 untrained += _initialise(new, weights, seed)
         except PassArgsError as error:
-            if plan.by_name:
+            if by_name:
                 raise
             unchanged[vf(name)] = str(error)
         else:
             original = original.with_repeat(name, wanted)
-    if plan.repeats:
+    if repeats:
         finish(graph)
     return Depth(original, untrained, unchanged)
 

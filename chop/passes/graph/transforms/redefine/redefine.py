@@ -132,9 +132,13 @@ def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -
     depth = Depth(Original.of(graph).with_widths(channels))
     if plan.repeats:
         trial = _shallow_copy(graph)  # errors are found before anything is changed
-        tried = change_depth(trial, plan, depth.original, weights, seed)
+        tried = change_depth(
+            trial, plan.repeats, depth.original, weights, seed, by_name=plan.by_name
+        )
         _settled(ChannelGraph(trial), plan, tried.original)
-        depth = change_depth(graph, plan, depth.original, weights, seed)
+        depth = change_depth(
+            graph, plan.repeats, depth.original, weights, seed, by_name=plan.by_name
+        )
         channels = ChannelGraph(graph)
     change = _settled(channels, plan, depth.original)
     resized = _resize(graph, change, weights, seed)

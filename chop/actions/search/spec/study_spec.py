@@ -1,0 +1,216 @@
+"""A study as it is set up: settings, space, runners and sampler, built once and handed on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chop.actions.config import ConfigError
+from chop.actions.search.metrics.base import PopulationRunner, Runner, RunnerContext
+from chop.actions.search.metrics.state import fixed_threads
+from chop.actions.search.samplers.base import SamplerContext, Strategy
+from chop.actions.search.samplers.optuna import hide_messages
+from chop.actions.search.space.base import Parent, Space
+from chop.actions.search.space.registry import space_of
+from chop.actions.search.spec.settings import Settings, settings_of
+from chop.checkpoints import load_graph
+from chop.devices import parse_accelerator
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.registry import UnknownName
+from chop.user_code import import_user_file
+
+RETRAIN_SPLITS = ("validation", "test")
+
+
+@contextlib.contextmanager
+def config_errors() -> Iterator[None]:
+    """Raise what is refused meanwhile as an error of the user's file."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ValueError, UnknownName) as error:
+        raise ConfigError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """Everything that a study needs; `build_spec` makes one."""
+
+    parent: Parent
+    tables: Mapping[str, Any]  # of the file: other processes build their spec from them
+    settings: Settings
+    space: Space
+    context: RunnerContext
+    runners: tuple[Runner, ...]  # in the order in which they are called
+    model_name: str | None = None
+    imports: tuple[Path, ...] = ()  # files of the user that registered something
+    given_space: Space | None = None  # one that does not come from the tables
+
+    @property
+    def population_runner(self) -> PopulationRunner | None:
+        return next((r for r in self.runners if isinstance(r, PopulationRunner)), None)
+
+    @property
+    def group_size(self) -> int:
+        """The number of designs that are trained together."""
+        runner = self.population_runner
+        return 1 if runner is None else runner.population
+
+    @cached_property
+    def sampler_context(self) -> SamplerContext:
+        objectives = self.settings.objectives
+        return SamplerContext(
+            self.space.choices,
+            objectives.directions,
+            self.settings.n_trials,
+            self.parent.seed,
+            bool(objectives.constraints),
+        )
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The sampler, which is not made in processes that only measure designs."""
+        hide_messages()
+        with config_errors():
+            return self.settings.strategy(self.sampler_context, **self.settings.sampler_options)
+
+    def packed(self, accelerator: str, folder: Path | None) -> bytes:
+        """Return the spec for a process of this machine or cluster; it is never written to a file.
+
+        It holds the tables, as classes made by `@metric` cannot be pickled.
+        """
+        files = [str(file) for file in self.imports]
+        bare = dataclasses.replace(self.parent, accelerator=accelerator, graph=None)  # type: ignore[arg-type]
+        try:
+            inner = pickle.dumps((bare, self.tables, self.given_space, folder))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"this data set cannot be sent to other processes ({error}); define its classes "
+                f"in a file, not in a notebook or a function, or search with one worker"
+            ) from error
+        return pickle.dumps((files, _graph_bytes(self.parent.graph), inner))
+
+
+def unpacked(packed: bytes) -> StudySpec:
+    """Import the user's files, then build the spec that `packed` describes."""
+    files, graph, inner = pickle.loads(packed)
+    for file in files:
+        import_user_file(Path(file))
+    parent, tables, space, folder = pickle.loads(inner)
+    parent = dataclasses.replace(parent, graph=_graph_from(graph, parent.accelerator))
+    settings = settings_of(tables, own=_no_strategy)
+    return build_spec(parent, tables, settings, folder=folder, given_space=space)
+
+
+def _no_strategy(context: SamplerContext, **options: Any) -> Strategy:
+    """Stand for the sampler, which only the process that runs the loop makes and checks."""
+    raise AssertionError("this process only measures designs")
+
+
+def build_spec(
+    parent: Parent,
+    tables: Mapping[str, Any],
+    settings: Settings,
+    *,
+    model_name: str | None = None,
+    imports: Sequence[Path] = (),
+    folder: Path | None = None,
+    given_space: Space | None = None,
+) -> StudySpec:
+    """Build a study from the checked tables; what does not suit the network or data is refused.
+
+    Runners keep what they need until a trial is stored in `folder`.
+    """
+    context = _runner_context(parent, folder)
+    with fixed_threads(settings.threads), config_errors():
+        space = given_space or space_of(settings.space, parent)
+        runners = [cls(context, **options) for cls, options in settings.runners]
+        if any(runner.trains for runner in runners):
+            space.expect_training()
+    # early stopping needs the cost of a design before it is trained, and metrics of its weights
+    # are those of trained ones, whatever the order of the tables in the file
+    runners.sort(key=lambda runner: (runner.side == "software", not runner.trains))
+    spec = StudySpec(
+        parent,
+        tables,
+        settings,
+        space,
+        context,
+        tuple(runners),
+        model_name,
+        tuple(imports),
+        given_space,
+    )
+    _check_whole_populations(spec)
+    if settings.retrain is not None:
+        check_retrain_splits(parent.data_module)
+    groups = math.ceil(settings.in_flight / spec.group_size)  # designs are asked for by the group
+    settings = dataclasses.replace(settings, in_flight=groups * spec.group_size)
+    return dataclasses.replace(spec, settings=settings)
+
+
+def _runner_context(parent: Parent, folder: Path | None) -> RunnerContext:
+    parameter = next(parent.graph.model.parameters(), None)
+    return RunnerContext(
+        parent.graph,
+        parent.model_info,
+        parent.task,
+        parent.data_module,
+        parent.data_module.dataset_info,
+        parameter.device if parameter is not None else torch.device("cpu"),
+        parent.seed,
+        folder,
+    )
+
+
+def _check_whole_populations(spec: StudySpec) -> None:
+    """Refuse a last population that a larger number of trials would change."""
+    runner, trials = spec.population_runner, spec.settings.n_trials
+    if runner is not None and runner.rungs and trials % runner.population:
+        raise ConfigError(
+            f"rungs compare whole populations, but n_trials = {trials} is not a multiple "
+            f"of population = {runner.population}; set n_trials to "
+            f"{math.ceil(trials / runner.population) * runner.population}"
+        )
+
+
+def check_retrain_splits(data_module: Any) -> None:
+    """Refuse a data set without the splits that `search.retrain` needs."""
+    splits = data_module.dataset_info.available_splits
+    missing = [split for split in RETRAIN_SPLITS if split not in splits]
+    if missing:
+        raise ConfigError(
+            f"search.retrain needs the {missing[0]} split, which the data set "
+            f"{data_module.name!r} does not have; omit the table, or use another data set"
+        )
+
+
+def _graph_bytes(graph: MaseGraph) -> bytes:
+    """Return the files of a saved graph as one archive."""
+    with tempfile.TemporaryDirectory() as folder, io.BytesIO() as buffer:
+        saved = graph.export(Path(folder) / "graph")
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for file in saved.iterdir():
+                archive.write(file, file.name)
+        return buffer.getvalue()
+
+
+def _graph_from(content: bytes, accelerator: str) -> MaseGraph:
+    """Return the graph in an archive of `_graph_bytes`."""
+    with tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.extractall(folder)
+        return load_graph(folder, parse_accelerator(accelerator))
