@@ -252,15 +252,15 @@ class Options:
         """Return the text of a problem for readers who do not see what it belongs to."""
         return text if not self.owner or self.owner in text else f"{self.owner}: {text}"
 
-    def listed(self) -> str:
-        """Return all options, for a message."""
+    def written(self) -> list[str]:
+        """Return each option as its signature declares it, each key by its name."""
         names = [str(o) if self.noun == "option" else o.name for o in self.known.values()]
-        return ", ".join(names + ["…"] * self.takes_any) or "none"
+        return names + ["…"] * self.takes_any
 
     def _unknown_or_missing(
         self, values: Mapping[str, Any], present: Mapping[str, str]
     ) -> Iterator[Problem]:
-        listed = f" ({self.noun}s: {self.listed()})"
+        listed = f" ({self.noun}s: {', '.join(self.written()) or 'none'})"
         unknown = [key for key in values if key not in present and not self.takes_any]
         for key in unknown:
             hint = did_you_mean(key, present)
@@ -282,8 +282,8 @@ class Options:
 
     def _not_a_table(self, value: Any) -> str:
         if self.noun == "option":
-            kind = type(value).__name__
-            return f"{self.owner} takes its options as a dict, not {kind}; they are {self.listed()}"
+            kind, listed = type(value).__name__, ", ".join(self.written()) or "none"
+            return f"{self.owner} takes its options as a dict, not {kind}; they are {listed}"
         few = len(self.known) in (1, 2)
         keys = f"with {' and '.join(self.known)}" if few else "of options"
         return f"{self.owner} is a table {keys}, not {shown(value)}"
