@@ -125,8 +125,9 @@ def _unknown(key: str, keys: list[str]) -> str:
     if key == "config":
         return "a configuration file cannot name another in 'config'"
     flags = {flag.lstrip("-"): name for name in keys for flag in OPTIONS[name].flags or ()}
-    near = flags.get(key.replace("_", "-"), key)
-    return f"unknown key {key!r}{did_you_mean(near, keys, '; docs/command_line.md lists the keys')}"
+    near, names = flags.get(key.replace("_", "-"), key), [*keys, *OTHER_NAMES]
+    otherwise = "; docs/command_line.md lists the keys"
+    return f"unknown key {key!r}{did_you_mean(near, names, otherwise)}"
 
 
 def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tuple[str, Any]]:
