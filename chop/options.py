@@ -47,9 +47,9 @@ class Problem:
 class WrongOptions(ValueError):
     """Options that cannot be used: the message is the first of the `problems`."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, *problems: str) -> None:
         super().__init__(problems[0])
-        self.problems = tuple(problems)
+        self.problems = problems
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Options:
         """Return the typed values; wrong ones are refused."""
         typed, problems = self.read(values)
         if problems:
-            raise WrongOptions([self.sentence(problem.text) for problem in problems])
+            raise WrongOptions(*(self.sentence(problem.text) for problem in problems))
         return typed
 
     def read(self, values: Any) -> tuple[dict[str, Any], list[Problem]]:
@@ -235,7 +235,7 @@ class Options:
             return {}, [Problem("", self._not_a_table(values))]
         present = {old: o.name for o in self.known.values() for old in o.older.names}
         present |= {name: name for name in self.known}
-        problems = list(self._strange_or_missing(values, present))
+        problems = list(self._unknown_or_missing(values, present))
         typed: dict[str, Any] = {}
         for key, value in values.items():
             option = self.known.get(present.get(key, ""), Option(key))
@@ -252,22 +252,22 @@ class Options:
         """Return the text of a problem for readers who do not see what it belongs to."""
         return text if not self.owner or self.owner in text else f"{self.owner}: {text}"
 
-    def listed(self) -> str:
-        """Return all options, for a message."""
+    def written(self) -> list[str]:
+        """Return each option as its signature declares it, each key by its name."""
         names = [str(o) if self.noun == "option" else o.name for o in self.known.values()]
-        return ", ".join(names + ["…"] * self.takes_any) or "none"
+        return names + ["…"] * self.takes_any
 
-    def _strange_or_missing(
+    def _unknown_or_missing(
         self, values: Mapping[str, Any], present: Mapping[str, str]
     ) -> Iterator[Problem]:
-        listed = f" ({self.noun}s: {self.listed()})"
-        for key in values:
-            if key not in present and not self.takes_any:
-                hint = did_you_mean(key, present)
-                yield Problem(key, f"{self.owner} has no {self.noun} {key!r}{hint}{listed}")
-        given = {present.get(key) for key in values}
-        for name, option in self.known.items():
-            if option.default is REQUIRED and name not in given:
+        listed = f" ({self.noun}s: {', '.join(self.written()) or 'none'})"
+        unknown = [key for key in values if key not in present and not self.takes_any]
+        for key in unknown:
+            hint = did_you_mean(key, present)
+            yield Problem(key, f"{self.owner} has no {self.noun} {key!r}{hint}{listed}")
+        names = {present.get(key) for key in values}
+        for name, option in self.known.items() if not unknown else ():  # which may be the misspelt
+            if option.default is REQUIRED and name not in names:
                 yield Problem(name, f"{self.owner} needs the {self.noun} {name!r}{listed}")
 
     def _wrong(self, option: Option, key: str, fault: Fault) -> Problem:
@@ -282,8 +282,8 @@ class Options:
 
     def _not_a_table(self, value: Any) -> str:
         if self.noun == "option":
-            kind = type(value).__name__
-            return f"{self.owner} takes its options as a dict, not {kind}; they are {self.listed()}"
+            kind, listed = type(value).__name__, ", ".join(self.written()) or "none"
+            return f"{self.owner} takes its options as a dict, not {kind}; they are {listed}"
         few = len(self.known) in (1, 2)
         keys = f"with {' and '.join(self.known)}" if few else "of options"
         return f"{self.owner} is a table {keys}, not {shown(value)}"
@@ -319,15 +319,13 @@ def options_of(source: Callable[..., Any]) -> dict[str, Option]:
         parameters = inspect.signature(source, eval_str=True).parameters
     except NameError:
         parameters = inspect.signature(source).parameters
+    by_name = [
+        p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    unreadable = [p for p in by_name if p.annotation is p.empty or isinstance(p.annotation, str)]
     return {
-        name: Option(name, Any if _is_unreadable(p.annotation) else p.annotation, p.default)
-        for name, p in parameters.items()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        p.name: Option(p.name, Any if p in unreadable else p.annotation, p.default) for p in by_name
     }
-
-
-def _is_unreadable(annotation: Any) -> bool:
-    return annotation is REQUIRED or isinstance(annotation, str)
 
 
 def takes_any(source: Callable[..., Any]) -> bool:
@@ -340,11 +338,11 @@ def options_of_class(cls: type, base: type) -> tuple[dict[str, Option], bool]:
 
     What a constructor takes by `**options` it hands to the next class, up to `base`.
     """
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     classes = [c for c in cls.__mro__[: cls.__mro__.index(base)] if "__init__" in vars(c)]
     for init in (vars(c)["__init__"] for c in classes):
         taken = list(inspect.signature(init).parameters)[2:]
-        found |= {k: v for k, v in options_of(init).items() if k in taken and k not in found}
+        options = {k: v for k, v in options_of(init).items() if k in taken} | options
         if not takes_any(init):
-            return found, False
-    return found, bool(classes)
+            return options, False
+    return options, bool(classes)

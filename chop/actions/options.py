@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from chop.options import Form, Option, bounds
 from chop.redaction import redacted
@@ -51,10 +51,16 @@ class Opt:
 class ConfigOption:
     """A field with everything that the command line, the file reader and the docs want to know."""
 
-    name: str
-    hint: Any
-    opt: Opt
+    option: Option
     field: Field[Any]
+
+    @property
+    def name(self) -> str:
+        return self.option.name
+
+    @functools.cached_property
+    def opt(self) -> Opt:
+        return next(mark for mark in self.option.marks if isinstance(mark, Opt))
 
     @property
     def default(self) -> Any:
@@ -84,17 +90,17 @@ class ConfigOption:
     @property
     def is_switch(self) -> bool:
         """Whether the flag takes no value."""
-        return self.hint is bool
+        return self._plain is bool
 
     @property
     def is_list(self) -> bool:
         """Whether the flag can be given more than once."""
-        return typing.get_origin(self.hint) is tuple
+        return self._plain is tuple
 
     @property
     def is_table(self) -> bool:
         """Whether it is a table of the TOML file."""
-        return typing.get_origin(self.hint) is dict
+        return self._plain is dict
 
     @property
     def is_path(self) -> bool:
@@ -104,7 +110,7 @@ class ConfigOption:
     @property
     def choices(self) -> tuple[str, ...]:
         """The values there are, where they can be listed."""
-        return self._option.choices
+        return self.option.choices
 
     def has_row(self, given: bool) -> bool:
         """Whether the printed table shows it."""
@@ -124,14 +130,10 @@ class ConfigOption:
         return self._read(value, "file")
 
     def _read(self, value: Any, form: Form) -> Any:
-        typed, faults = self._option.read(value, form, finite=True)
+        typed, faults = self.option.read(value, form, finite=True)
         if faults:
             raise ValueError(f"{faults[0].rule}, not {redacted(value)!r}{faults[0].hint}")
         return typed
-
-    @functools.cached_property
-    def _option(self) -> Option:
-        return Option(self.name, self.hint)
 
     @property
     def values(self) -> str:
@@ -143,23 +145,15 @@ class ConfigOption:
         if self.is_table:
             return "table"
         kind = Path if self.opt.exists and not self.is_list else self._plain
-        return KINDS[kind][1] + bounds(self._option.marks, SIGNS)
+        return KINDS[kind][1] + bounds(self.option.marks, SIGNS)
 
-    @property
+    @functools.cached_property
     def _plain(self) -> Any:
-        kind = self._option.kinds[0]
+        kind = self.option.kinds[0]
         return typing.get_origin(kind) or kind
 
 
 def config_options(cls: type) -> Mapping[str, ConfigOption]:
     """Return the options of a dataclass by name, in the order of its fields."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {f.name: _option(f, hints[f.name]) for f in fields(cls)}
-
-
-def _option(described: Field[Any], hint: Any) -> ConfigOption:
-    """`Annotated[int, Ge(1), Opt(…)]` taken apart."""
-    (opt,) = (item for item in hint.__metadata__ if isinstance(item, Opt))
-    laws = tuple(item for item in hint.__metadata__ if item is not opt)
-    bare = Annotated[hint.__origin__, *laws] if laws else hint.__origin__
-    return ConfigOption(described.name, bare, opt, described)
+    return {f.name: ConfigOption(Option(f.name, hints[f.name]), f) for f in fields(cls)}

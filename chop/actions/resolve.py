@@ -17,6 +17,13 @@ from chop.training.options import spellings
 __all__ = ["Resolved", "resolve"]
 
 Values = dict[str, Any]
+# the names that options of training have in other tables
+OTHER_NAMES = {
+    other: name
+    for name in OPTIONS.keys() & spellings().keys()
+    for other, present in spellings().items()
+    if present == spellings()[name] and other != name
+}
 
 
 @dataclass(frozen=True)
@@ -106,28 +113,21 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
         problems.append(str(error))
         return None
     keys = [name for name in OPTIONS if name != "config"]
-    for key in [key for key in written if _present(key) != key]:
-        same = written.setdefault(_present(key), written[key]) == written.pop(key)
-        said = f"{path}: {key!r} and {_present(key)!r} are the same option; omit one of them"
-        problems += [] if same else [said]
+    for other, name in OTHER_NAMES.items():
+        if other in written and written.setdefault(name, written[other]) != written.pop(other):
+            problems.append(f"{path}: {other!r} and {name!r} are the same option; omit one of them")
     problems += [f"{path}: {_unknown(key, keys)}" for key in written if key not in keys]
     known = {key: value for key, value in written.items() if key in keys}
     return _typed(known, ConfigOption.from_file, lambda name: f"{path}: {name}", problems)
-
-
-def _present(key: str) -> str:
-    """Return the key that an option of training has here, whichever of its names is used."""
-    names = spellings()
-    same = [name for name in OPTIONS if key in names and names.get(name) == names[key]]
-    return key if key in OPTIONS or not same else same[0]
 
 
 def _unknown(key: str, keys: list[str]) -> str:
     if key == "config":
         return "a configuration file cannot name another in 'config'"
     flags = {flag.lstrip("-"): name for name in keys for flag in OPTIONS[name].flags or ()}
-    near = flags.get(key.replace("_", "-"), key)
-    return f"unknown key {key!r}{did_you_mean(near, keys, '; docs/command_line.md lists the keys')}"
+    near, names = flags.get(key.replace("_", "-"), key), [*keys, *OTHER_NAMES]
+    otherwise = "; docs/command_line.md lists the keys"
+    return f"unknown key {key!r}{did_you_mean(near, names, otherwise)}"
 
 
 def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tuple[str, Any]]:

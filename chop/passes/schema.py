@@ -82,7 +82,7 @@ class HasOptions:
 
     def written_options(self) -> list[str]:
         """Each option as it stands in the signature: `num_samples: int = 512`."""
-        return [str(option) for option in self.options.values()] + ["…"] * self.open_ended
+        return self._schema.written()
 
     @functools.cached_property
     def _schema(self) -> Options:

@@ -261,6 +261,8 @@ def test_a_wrong_flag_is_refused_in_one_sentence(name, value, sentence):
         ("load = 'a.ckpt'", "unknown key 'load'; did you mean 'load_name'?"),
         ("max-epochs = 2", "unknown key 'max-epochs'; did you mean 'max_epochs'?"),
         ("[pases.quantize]", "unknown key 'pases'; did you mean 'passes'?"),
+        ("optimiser = 'sgd'", "unknown key 'optimiser'; did you mean 'optimizer'?"),
+        ("optimizer = 'sgd'\ntraining_optimizer = 'adam'", "'optimizer' and 'training_optimizer' are the same option; omit one of them"),  # noqa: E501
         ("zzz = 1", "unknown key 'zzz'; docs/command_line.md lists the keys"),
         ('config = "a.toml"', "a configuration file cannot name another in 'config'"),
     ],
@@ -268,6 +270,13 @@ def test_a_wrong_flag_is_refused_in_one_sentence(name, value, sentence):
 def test_a_wrong_key_is_refused_with_its_file_and_name(toml, text, sentence):
     path = toml(text)
     assert refusal({**NAMES, "config": path}) == f"{path}: {sentence}"
+
+
+def test_options_of_training_have_the_names_of_other_tables_as_well(toml):
+    text = "optimizer = 'sgd'\nlr_scheduler = 'linear'\nnum_warmup_steps = 3\nprecision = 32\n"
+    config = resolve({**NAMES, "config": toml(text + "gradient_clip_val = 0.5")}).config
+    assert (config.training_optimizer, config.schedule, config.warmup_steps) == ("sgd", "linear", 3)
+    assert (config.trainer_precision, config.gradient_clip) == ("32", 0.5)
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(toml):

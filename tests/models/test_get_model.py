@@ -115,18 +115,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match="has no option 'quant_config'"):
             get_model("jsc-tiny", dataset_info=jets, quant_config={"default": {}})
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"dropout": "0.5"}, "model 'mlp': option 'dropout' is '0.5', but it should be"),
-            ({"batch_norm": "no"}, "model 'mlp': option 'batch_norm' is 'no', but it should be"),
-            ({"hidden": [64, "32"]}, "option 'hidden.1' is '32', but it should be a valid integer"),
-        ],
-    )
-    def test_options_of_another_type(self, options, message, jets):
-        with pytest.raises(ValueError, match=message):
-            get_model("mlp", dataset_info=jets, **options)
-
     def test_options_from_toml_become_what_the_builder_declares(self, jets):
         @register_mase_model("typed", **PHYSICAL)
         def typed(info, *, sizes: tuple[int, int], file: Path, kind: ModelTaskType, box: Box):

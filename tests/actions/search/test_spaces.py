@@ -209,7 +209,7 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
         ({"fc1": INTEGER | {"weight_width": 4}}, "name", "weight_width must be a list of choices"),
         ({"fc1": {"weight_width": [2, 4]}}, "name", "needs name"),
         ({"fc1": INTEGER | {"name": {"min": 1, "max": 2}}}, "name", "list of names, not a range"),
-        ({"fc1": INTEGER}, "colour", "by is one of name, type, regex_name"),
+        ({"fc1": INTEGER}, "colour", "by is one of type, name, regex_name"),
         ({"fc(": INTEGER}, "regex_name", "not a regular expression"),
         ({"default": LEAVE}, "name", "search space is empty"),
         ({"fc9": INTEGER}, "regex_name", "search space is empty"),

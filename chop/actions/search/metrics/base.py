@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+# files of users import the types of options from here
+from chop.options import NonNegativeFloat as NonNegativeFloat
+from chop.options import NonNegativeInt as NonNegativeInt
 from chop.options import Option, Options, options_of, options_of_class
+from chop.options import PositiveFloat as PositiveFloat
+from chop.options import PositiveInt as PositiveInt
+from chop.options import Share as Share
 from chop.registry import Registry
 
 if TYPE_CHECKING:

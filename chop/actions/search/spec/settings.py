@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from annotated_types import Predicate
 
@@ -239,13 +239,12 @@ def _sampler_options(chosen: MakeStrategy | None, given: Mapping[str, Any]) -> M
 
 
 def _goals(strategy: Mapping[str, Any], setup: Setup, runners: list[Any]) -> Objectives:
-    made = _Made(runners)
     tables = strategy.get("metrics", {})
     if not isinstance(tables, Mapping) or not tables:
         raise ValueError(
             "search.strategy.metrics has no objectives; add for example accuracy.scale = 1.0"
         )
-    objectives = tuple(_goal(name, tables[name], made) for name in sorted(tables))
+    objectives = tuple(_goal(name, tables[name], runners) for name in sorted(tables))
     summed = setup.direction if setup.sum_scaled_metrics else None
     texts = strategy.get("constraints", [])
     if not isinstance(texts, list):
@@ -255,7 +254,7 @@ def _goals(strategy: Mapping[str, Any], setup: Setup, runners: list[Any]) -> Obj
         )
     constraints = tuple(Constraint.parse(t, "search.strategy.constraints") for t in texts)
     for constraint in constraints:
-        _check_produced(constraint.metric, made, "search.strategy.constraints")
+        _direction(constraint.metric, runners, "search.strategy.constraints")
     _check_together(constraints)
     return Objectives(objectives, summed, constraints, setup.honour_directions)
 
@@ -269,41 +268,25 @@ def _check_together(constraints: Sequence[Constraint]) -> None:
             )
 
 
-class _Made(Mapping[str, Direction]):
-    """What the runners of a file give, with their options, and which way is better."""
-
-    def __init__(self, runners: list[tuple[type[Runner], Mapping[str, Any]]]) -> None:
-        self._runners = runners
-
-    def __getitem__(self, name: str) -> Direction:
-        for cls, options in self._runners:
-            if (found := cls.direction_of(name, options)) is not None:
-                return found
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name for cls, _ in self._runners for name in cls.metrics))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-
-def _goal(name: str, table: Any, made: Mapping[str, Direction]) -> Objective:
-    _check_produced(name, made, "search.strategy.metrics")
-    where = f"search.strategy.metrics.{name}"
-    goal = Goal(**Options(where, options_of(Goal), "key").check(table))
-    return Objective(name, goal.direction or made[name], goal.scale)
-
-
-def _check_produced(name: str, made: Mapping[str, Direction], where: str) -> None:
-    if name in made:
-        return
+def _direction(name: str, runners: list[Any], where: str) -> Direction:
+    """Return which way a metric is better; one that no runner of the file measures is refused."""
+    for cls, options in runners:
+        if (direction := cls.direction_of(name, options)) is not None:
+            return cast(Direction, direction)
+    measured = dict.fromkeys(metric for cls, _ in runners for metric in cls.metrics)
     makers = sorted(cls.name for cls in RUNNERS.values() if name in cls.metrics)
-    fix = f"; {makers[0]} does: add its table" if makers else did_you_mean(name, made)
+    fix = f"; {makers[0]} does: add its table" if makers else did_you_mean(name, measured)
     raise ValueError(
         f"{where}: no runner measures {name!r}{fix} "
-        f"(measured: {', '.join(made) or 'nothing; add [search.strategy.sw_runner.…]'})"
+        f"(measured: {', '.join(measured) or 'nothing; add [search.strategy.sw_runner.…]'})"
     )
+
+
+def _goal(name: str, table: Any, runners: list[Any]) -> Objective:
+    usual = _direction(name, runners, "search.strategy.metrics")
+    where = f"search.strategy.metrics.{name}"
+    goal = Goal(**Options(where, options_of(Goal), "key").check(table))
+    return Objective(name, goal.direction or usual, goal.scale)
 
 
 def _retrain(table: Any) -> Retrain | None:

@@ -138,11 +138,8 @@ def test_labels_that_are_not_classes_are_refused(jets, trial):
     [
         ({}, "needs the key 'num_samples'"),
         ({"num_samples": 0}, "num_samples: .*greater than or equal to 1"),
-        ({"num_samples": 5.5}, "num_samples: .*integer"),
-        ({"num_samples": True}, "num_samples: .*integer"),
         ({"num_samples": 5, "average": "weighted"}, "average: .*'micro' or 'macro'"),
         ({"num_samples": 5, "data_loader": "valid"}, "data_loader: .*'val_dataloader'"),
-        ({"num_sample": 5}, "no key 'num_sample'; did you mean 'num_samples'"),
     ],
 )
 def test_wrong_options_are_refused_with_their_path(given, said):
