@@ -255,7 +255,8 @@ class RunConfig:
     checkpoint_every: Annotated[
         PositiveInt | None,
         Trainer(
-            "Save a checkpoint every this many steps, as well as after each epoch.", row="when set"
+            "Number of steps between checkpoints, in addition to one after each epoch.",
+            row="when set",
         ),
     ] = None
     compile: Annotated[
