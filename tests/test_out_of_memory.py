@@ -81,14 +81,14 @@ def test_a_model_that_is_too_large_to_build(ch):
 def test_batches_that_are_too_large(ch, tmp_path, action, purpose):
     torch.save(torch.nn.Linear(16, 5).state_dict(), tmp_path / "weights.pt")
     assert ch(*action.split(), "too-large-to-run", "jsc-sim", "--batch-size", "300") == (
-        f"ch: not enough memory to {purpose} batches of 300 (4 EiB more); lower the batch size, or "
+        f"ch: not enough memory to {purpose} batches of 300 (4 EiB more); lower --batch-size, or "
         f"choose a smaller model or smaller model_args"
     )
 
 
 def test_a_gpu_that_is_too_small(ch):
     assert ch("train", "too-large-for-the-gpu", "jsc-sim").startswith(
-        "ch: not enough memory to train with batches of 128 (2.50 GiB more); lower the batch size"
+        "ch: not enough memory to train with batches of 128 (2.50 GiB more); lower --batch-size"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_pass_that_needs_too_much(ch, tmp_path):
     (tmp_path / "t.toml").write_text("[passes.add_common_metadata]\n")
     said = ch("transform", "too-large-to-describe", "jsc-sim", "--config", "t.toml")
     assert "not enough memory to run the node 'repeat'" in said
-    assert said.endswith("lower the batch size, or choose a smaller model or smaller model_args")
+    assert said.endswith("lower --batch-size, or choose a smaller model or smaller model_args")
 
 
 # --- data files

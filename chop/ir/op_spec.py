@@ -134,7 +134,7 @@ def define(
     claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
     for other in claimed:
         if other is not None and other.name != name:
-            raise ValueError(f"op {name!r} claims what is op {other.name!r} already")
+            raise ValueError(f"op {name!r} claims a function or module of op {other.name!r}")
     OPS.register(name, replace=again)(spec)
     _BY_MODULE.update(dict.fromkeys(modules, spec))
     # of a name that two rows spell, such as sum in torch and in Python, the first row has it

@@ -63,7 +63,7 @@ def test_they_are_refused_and_named(run, tmp_path, action, place, value):
     assert code == 1
     sentence = said.splitlines()[-1]
     assert sentence.startswith(f"ch: {tmp_path / 'w.pt'}: {place} has 1 value that is ")
-    assert "a lower learning rate" in sentence
+    assert "a lower --learning-rate" in sentence
     assert "--allow-nonfinite" in sentence
     assert not list(tmp_path.glob("out/**/*.journal"))
 

@@ -147,7 +147,7 @@ class TestMlp:
 
     @pytest.mark.parametrize("hidden", [[0], [64, -1], [64, "32"], [2.5], [True], "64", 64])
     def test_what_is_no_list_of_widths_is_refused(self, hidden, jets):
-        with pytest.raises(ValueError, match=r"hidden.* is .*(valid|list of widths|Sequence)"):
+        with pytest.raises(ValueError, match=r"hidden.*(valid|list of positive widths|Sequence)"):
             get_model("mlp", dataset_info=jets, hidden=hidden)
 
 

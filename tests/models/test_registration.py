@@ -243,7 +243,7 @@ class TestAFileOfTheUser:
         assert import_user_file(file).MENDED
 
     def test_what_is_no_python_file_is_refused(self, tmp_path):
-        with pytest.raises(UserCodeError, match=r"no file '.*absent\.py' to import"):
+        with pytest.raises(UserCodeError, match=r"there is no file '.*absent\.py'"):
             import_user_file(tmp_path / "absent.py")
         with pytest.raises(UserCodeError, match="is not a Python file"):
             import_user_file(tmp_path)

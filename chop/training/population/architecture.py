@@ -285,7 +285,7 @@ def _float_class(module: nn.Module, name: str) -> type[nn.Module]:
     if not isinstance(module, Quantized):
         return cls  # type: ignore[no-any-return]
     usual = LAYERS.get(module.float_class)
-    if usual is None or module._own_ways or cls.forward is not usual.forward:
+    if usual is None or module._overrides_rounding or cls.forward is not usual.forward:
         raise Unfit(f"{name} is a {cls.__name__}, which does more than quantise its operands")
     return module.float_class
 
