@@ -73,10 +73,7 @@ CIFAR10_INFO = MaseDatasetInfo(
     ),
 )  # fmt: skip
 CIFAR100_INFO = MaseDatasetInfo(
-    name="cifar100",
-    image_classification=True,
-    num_classes=CIFAR100.num_classes,
-    image_size=SIZE,
+    name="cifar100", image_classification=True, num_classes=CIFAR100.num_classes, image_size=SIZE
 )
 
 

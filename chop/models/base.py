@@ -14,14 +14,7 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.dataset.base import MaseDatasetInfo
-from chop.models.info import (
-    ABILITIES,
-    TASK_NAMES,
-    TASKS,
-    MaseModelInfo,
-    ModelSource,
-    ModelTaskType,
-)
+from chop.models.info import ABILITIES, TASK_NAMES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
 from chop.options import Option, Options, options_of, takes_any
 from chop.registry import Registry, UnknownName, unknown
 

@@ -48,10 +48,7 @@ def evaluate(
 
 
 def _sums(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    mixed: Mixed,
-    limit: int | None,
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], mixed: Mixed, limit: int | None
 ) -> Tensor:
     """Return the loss, then the correct and all samples of each class, in float64 for accuracy."""
     total: Tensor | None = None

@@ -63,8 +63,7 @@ WRITERS = {
 }
 NO_PYARROW = importlib.util.find_spec("pyarrow") is None
 PARQUET = pytest.param(
-    "parquet",
-    marks=pytest.mark.skipif(NO_PYARROW, reason="needs pyarrow: run `make test-all`"),
+    "parquet", marks=pytest.mark.skipif(NO_PYARROW, reason="needs pyarrow: run `make test-all`")
 )
 
 

@@ -103,10 +103,7 @@ class TestTheLabsDictionary:
             return nn.Identity()
 
         facts = {"task_type": "vision", "image_classification": True}
-        VISION_MODELS["v"] = {
-            "model": vision,
-            "info": MaseModelInfo("v", "torchvision", **facts),
-        }
+        VISION_MODELS["v"] = {"model": vision, "info": MaseModelInfo("v", "torchvision", **facts)}
         TOY_MODELS["t"] = {"model": toy, "info": MaseModelInfo("t", "toy", **facts)}
         get_model("v", dataset_info=pictures, pretrained=True)
         get_model("t", dataset_info=pictures, depth=3)

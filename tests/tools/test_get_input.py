@@ -51,10 +51,7 @@ class Reader(nn.Module):
 
 def test_the_labs_call_runs_as_written(data_module):
     input_generator = InputGenerator(
-        data_module=data_module,
-        model_info=VISION,
-        task="cls",
-        which_dataloader="train",
+        data_module=data_module, model_info=VISION, task="cls", which_dataloader="train"
     )
     dummy_in = next(iter(input_generator))
     assert dummy_in.keys() == {"x"}

@@ -26,11 +26,7 @@ class Operand:
     """An activation: its number formats, and which of its channels are padding."""
 
     def __init__(
-        self,
-        formats: Sequence[NumberFormat | None],
-        widths: Sequence[int],
-        *,
-        maps: bool,
+        self, formats: Sequence[NumberFormat | None], widths: Sequence[int], *, maps: bool
     ) -> None:
         self.formats, self.widths, self.maps = formats, widths, maps
         self.idle = not any(formats)
