@@ -46,6 +46,9 @@ class Interruption:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
@@ -53,7 +56,7 @@ class Interruption:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         logger.warning("%s: finishing this step and saving", signal.Signals(number).name)
-        self.__exit__()
+        self._restore()
 
     def stop(self, received: int, *, leads: bool = True) -> NoReturn:
         """Stop for a signal to any process of the run; the leading one asks SLURM to requeue."""

@@ -33,7 +33,10 @@ class Sentences:
     ]
 
     def train_dataloader(self):
-        samples = [{k: v for k, v in s.items() if k != "sentence"} for s in self.train_dataset]
+        samples = [
+            {k: torch.as_tensor(v) for k, v in s.items() if k != "sentence"}
+            for s in self.train_dataset
+        ]
         return DataLoader(samples, batch_size=2)
 
 

@@ -70,10 +70,10 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, inverse = ctx.saved_tensors
         grad = grads[0].contiguous()
-        grads_of = torch.empty_like(x), x.new_empty(len(x)), x.new_empty(len(x))
-        x_grad, weight_grad, bias_grad = grads_of
+        results = torch.empty_like(x), x.new_empty(len(x)), x.new_empty(len(x))
+        x_grad, weight_grad, bias_grad = results
         grid, sizes = _grid(x)
-        operands = (grad, x, x if weight is None else weight, mean, inverse, *grads_of, *x.shape)
+        operands = (grad, x, x if weight is None else weight, mean, inverse, *results, *x.shape)
         sizes["WEIGHT"] = weight is not None
         fused.on_device_of(x, functools.partial(_kernels().backward[grid], *operands, **sizes))
         learnt = (weight_grad if weight is not None else None, bias_grad if ctx.has_bias else None)
