@@ -93,7 +93,7 @@ def cifar100(split: Split, source: DataSource) -> TensorSplit:
 def _split(files: Files, split: Split, source: DataSource) -> TensorSplit:
     folder = source.cache / files.info.name
     if source.path:
-        sources = _found(files, Path(source.path).expanduser())
+        sources = _local_files(files, Path(source.path).expanduser())
     else:
         archive = folder / files.archive
         sources = [download(URL + files.archive, archive, checksum=files.checksum)]
@@ -103,7 +103,7 @@ def _split(files: Files, split: Split, source: DataSource) -> TensorSplit:
     )
 
 
-def _found(files: Files, path: Path) -> list[Path]:
+def _local_files(files: Files, path: Path) -> list[Path]:
     """Return the archive at the user's path, or its unpacked files."""
     if path.is_file():
         return [path]

@@ -35,7 +35,7 @@ def mnist(split: Split, source: DataSource) -> TensorSplit:
     """
     folder, path = source.cache / INFO.name, source.path
     files = [
-        _found(Path(path).expanduser(), name) if path else _fetched(folder, name)
+        _local_file(Path(path).expanduser(), name) if path else _fetched(folder, name)
         for name in CHECKSUMS
     ]
 
@@ -51,7 +51,7 @@ def _fetched(folder: Path, name: str) -> Path:
         return download(URL + file.name, file, checksum=CHECKSUMS[name])
 
 
-def _found(folder: Path, name: str) -> Path:
+def _local_file(folder: Path, name: str) -> Path:
     """Return the file `name` in the user's directory, or where torchvision stores it there."""
     for place in (folder, folder / "raw", folder / "MNIST" / "raw"):
         for file in (place / name, place / f"{name}.gz"):
