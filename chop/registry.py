@@ -51,7 +51,7 @@ class UnknownName(KeyError):
         return str(self.args[0])
 
 
-def _identity(thing: object) -> tuple[Any, Any]:
+def identity(thing: object) -> tuple[Any, Any]:
     """Where an object was defined: equal for two runs of a notebook cell."""
     return getattr(thing, "__module__", None), getattr(thing, "__qualname__", id(thing))
 
@@ -73,7 +73,7 @@ class Registry(Mapping[str, T], Generic[T]):
         def add(thing: T) -> T:
             for name in names:
                 there = self._items.get(name)
-                same = replace or _identity(there) == _identity(thing)
+                same = replace or identity(there) == identity(thing)
                 if there is not None and not same:
                     raise ValueError(
                         f"{self.kind} {name!r} registered twice: {there!r} and {thing!r}; "

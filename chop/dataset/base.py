@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from chop.files import cache_folder
 from chop.options import Options, options_of
-from chop.registry import Registry
+from chop.registry import Registry, identity
 
 Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
@@ -116,21 +116,14 @@ def dataset(
     """Register `load(split, *, …) -> Dataset` under the name in `info`."""
 
     def add(load: L) -> L:
-        DATASETS.register(info.name, *aliases, replace=_rerun(info.name, load))(
-            DatasetSpec(info, load, describe)
-        )
+        registered = DATASETS._items.get(info.name)
+        # a notebook cell that is run again defines its data set again
+        again = registered is not None and identity(registered.load) == identity(load)
+        spec = DatasetSpec(info, load, describe)
+        DATASETS.register(info.name, *aliases, replace=again)(spec)
         return load
 
     return add
-
-
-def _rerun(name: str, load: Load) -> bool:
-    """Whether `load` redefines the data set `name`, as a notebook cell that is run again does."""
-    spec = DATASETS._items.get(name)
-    return spec is not None and (spec.load.__module__, spec.load.__qualname__) == (
-        load.__module__,
-        load.__qualname__,
-    )
 
 
 def add_dataset_info(name: str, **facts: Any) -> Callable[[type], type]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import math
 import tarfile
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,12 +14,21 @@ import numpy as np
 
 from chop.dataset.base import MaseDatasetInfo, Split
 from chop.dataset.download import download
-from chop.dataset.images import CropAndFlip, Images, Normalize, corrupt, image_split, unpacked
+from chop.dataset.images import (
+    CropAndFlip,
+    Images,
+    Normalize,
+    corrupt,
+    image_info,
+    image_split,
+    unpacked,
+)
 from chop.dataset.sources import DataSource, downloaded
 from chop.dataset.tensors import TensorSplit
 
 URL = "https://www.cs.toronto.edu/~kriz/"
 SIZE = (3, 32, 32)
+NAMES = "airplane automobile bird cat deer dog frog horse ship truck"  # of CIFAR-10
 
 
 @dataclass(frozen=True)
@@ -29,18 +40,13 @@ class Files:
     folder: str
     train: tuple[str, ...]
     test: str
-    num_classes: int
     num_labels: int  # bytes before the pixels; the last one is the class
     prepare: Normalize  # statistics of the training images
+    info: MaseDatasetInfo
 
     @property
     def names(self) -> tuple[str, ...]:
         return (*self.train, self.test)
-
-    @property
-    def record(self) -> int:
-        """Number of bytes of an image with its labels."""
-        return self.num_labels + int(np.prod(SIZE))
 
 
 CIFAR10 = Files(
@@ -49,9 +55,9 @@ CIFAR10 = Files(
     folder="cifar-10-batches-bin",
     train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
     test="test_batch.bin",
-    num_classes=10,
     num_labels=1,
     prepare=Normalize(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+    info=image_info("cifar10", SIZE, 10, NAMES.split()),
 )
 CIFAR100 = Files(
     archive="cifar-100-binary.tar.gz",
@@ -59,65 +65,45 @@ CIFAR100 = Files(
     folder="cifar-100-binary",
     train=("train.bin",),
     test="test.bin",
-    num_classes=100,
     num_labels=2,  # one of 20 groups, then the class
     prepare=Normalize(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
-)
-CIFAR10_INFO = MaseDatasetInfo(
-    name="cifar10",
-    image_classification=True,
-    num_classes=CIFAR10.num_classes,
-    image_size=SIZE,
-    class_names=(
-        "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-    ),
-)  # fmt: skip
-CIFAR100_INFO = MaseDatasetInfo(
-    name="cifar100",
-    image_classification=True,
-    num_classes=CIFAR100.num_classes,
-    image_size=SIZE,
+    info=image_info("cifar100", SIZE, 100),
 )
 
 
-@downloaded(CIFAR10_INFO)
+@downloaded(CIFAR10.info)
 def cifar10(split: Split, source: DataSource) -> TensorSplit:
     """CIFAR-10: 45,000 training, 5,000 validation and 10,000 test photographs in 10 classes.
 
     `path` is the binary archive, or a directory with it or its files; `legacy_val` trains on all
     50,000 and validates on the test images, as the labs do.
     """
-    return _split(CIFAR10, CIFAR10_INFO, split, source)
+    return _split(CIFAR10, split, source)
 
 
-@downloaded(CIFAR100_INFO)
+@downloaded(CIFAR100.info)
 def cifar100(split: Split, source: DataSource) -> TensorSplit:
     """CIFAR-100: 45,000 training, 5,000 validation and 10,000 test photographs in 100 classes.
 
     `path` and `legacy_val` are those of `cifar10`.
     """
-    return _split(CIFAR100, CIFAR100_INFO, split, source)
+    return _split(CIFAR100, split, source)
 
 
-def _split(files: Files, info: MaseDatasetInfo, split: Split, source: DataSource) -> TensorSplit:
-    folder = source.cache / info.name
+def _split(files: Files, split: Split, source: DataSource) -> TensorSplit:
+    folder = source.cache / files.info.name
     if source.path:
-        sources = _found(files, Path(source.path).expanduser())
+        sources = _local_files(files, Path(source.path).expanduser())
     else:
         archive = folder / files.archive
         sources = [download(URL + files.archive, archive, checksum=files.checksum)]
+    read = functools.partial(_read, files, sources)
     return image_split(
-        split,
-        source,
-        folder,
-        sources,
-        lambda: _read(files, sources),
-        prepare=files.prepare,
-        augment=CropAndFlip(),
+        split, source, folder, sources, read, prepare=files.prepare, augment=CropAndFlip()
     )
 
 
-def _found(files: Files, path: Path) -> list[Path]:
+def _local_files(files: Files, path: Path) -> list[Path]:
     """Return the archive at the user's path, or its unpacked files."""
     if path.is_file():
         return [path]
@@ -163,12 +149,11 @@ def read_members(archive: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 def _images(file: Path, data: bytes, files: Files) -> Images:
-    if not data or len(data) % files.record:
-        raise corrupt(file, f"has {len(data)} bytes, which is not a multiple of {files.record}")
-    records = np.frombuffer(data, np.uint8).reshape(-1, files.record)
+    record, classes = files.num_labels + math.prod(SIZE), files.info["num_classes"]
+    if not data or len(data) % record:
+        raise corrupt(file, f"has {len(data)} bytes, which is not a multiple of {record}")
+    records = np.frombuffer(data, np.uint8).reshape(-1, record)
     labels = records[:, files.num_labels - 1]
-    if labels.max() >= files.num_classes:
-        raise corrupt(
-            file, f"holds the label {labels.max()}; there are {files.num_classes} classes"
-        )
+    if labels.max() >= classes:
+        raise corrupt(file, f"holds the label {labels.max()}; there are {classes} classes")
     return Images(records[:, files.num_labels :].reshape(-1, *SIZE), labels)

@@ -24,6 +24,10 @@ STAGES: dict[str | None, tuple[Split, ...]] = {
 }
 
 
+def _loaded(split: Split) -> property:
+    return property(lambda module: module._splits.get(split))
+
+
 class MaseDataModule:
     """Loads the splits of the data set `name` and serves them in batches.
 
@@ -56,21 +60,10 @@ class MaseDataModule:
             self.dataset_info: MaseDatasetInfo = self.spec.info_for(self.options)
         self._splits: dict[str, Dataset[Any]] = {}
 
-    @property
-    def train_dataset(self) -> Any:
-        return self._splits.get("train")
-
-    @property
-    def val_dataset(self) -> Any:
-        return self._splits.get("validation")
-
-    @property
-    def test_dataset(self) -> Any:
-        return self._splits.get("test")
-
-    @property
-    def pred_dataset(self) -> Any:
-        return self._splits.get("pred")
+    train_dataset = _loaded("train")
+    val_dataset = _loaded("validation")
+    test_dataset = _loaded("test")
+    pred_dataset = _loaded("pred")
 
     @property
     def collate_fn(self) -> Any:

@@ -7,24 +7,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from chop.dataset.base import MaseDatasetInfo, Split, dataset
-from chop.dataset.images import SPLIT_SEED, Normalize
+from chop.dataset.base import Split, dataset
+from chop.dataset.images import SPLIT_SEED, Normalize, image_info
 from chop.dataset.tensors import TensorSplit
 
 FILE = Path(__file__).parent / "data" / "digits.npz"
 PREPARE = Normalize(mean=(0.3053,), std=(0.3760,), peak=16)
 ENDS = (1258, 1438)  # 70 % training, 10 % validation, 20 % test
 
-INFO = MaseDatasetInfo(
-    name="digits",
-    image_classification=True,
-    num_classes=10,
-    image_size=(1, 8, 8),
-    class_names=tuple("0123456789"),
-)
 
-
-@dataset(INFO)
+@dataset(image_info("digits", (1, 8, 8), 10, "0123456789"))
 def digits(split: Split) -> TensorSplit:
     """1,797 handwritten digits of 8 × 8 pixels (UCI, as in scikit-learn), split 70:10:20."""
     with np.load(FILE) as file:

@@ -82,7 +82,11 @@ def _fetch_whole(
         except CUT as error:
             failures = 1 if part.size > size_before else failures + 1
             if not _is_transient(error) or failures == ATTEMPTS:
-                raise ConnectionError(_failed(url, part.target, error)) from error
+                raise ConnectionError(
+                    f"could not download {url}: {_reason(error)}; check the address and the "
+                    f"connection and try again, or download it elsewhere and save it as "
+                    f"{part.target}"
+                ) from error
             wait = BACK_OFF * 2 ** (failures - 1)
             logger.warning("%s: %s; trying again in %g s", url, _reason(error), wait)
             time.sleep(wait)
@@ -187,10 +191,8 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
 
 def _version(answer: http.client.HTTPResponse) -> str | None:
     """Return the tag that identifies this version of the remote file."""
-    tag = answer.headers.get("ETag")
-    if tag and not tag.startswith("W/"):
-        return tag
-    return answer.headers.get("Last-Modified")
+    tag = answer.headers.get("ETag") or "W/"  # weak
+    return answer.headers.get("Last-Modified") if tag.startswith("W/") else tag
 
 
 def _check_room(url: str, part: _PartialFile, whole: int | None) -> None:
@@ -241,38 +243,21 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _failed(url: str, target: Path, error: Exception) -> str:
-    return (
-        f"could not download {url}: {_reason(error)}; check the address and the connection and "
-        f"try again, or download it elsewhere and save it as {target}"
-    )
-
-
 @contextmanager
 def _progress(name: str, done: int, whole: int | None) -> Iterator[Callable[[int], object]]:
     """Show a bar with speed and remaining time on a terminal, elsewhere one line in the log."""
     if not sys.stderr.isatty():
         size = f"{whole / 1e6:.1f} MB" if whole else "unknown size"
-        logger.info(
-            "downloading %s (%s%s)",
-            name,
-            size,
-            f", {done} bytes already downloaded" if done else "",
-        )
+        size += f", {done} bytes already downloaded" if done else ""
+        logger.info("downloading %s (%s)", name, size)
         yield lambda count: None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=console) as bar:
+    shown = progress.TextColumn("{task.description}"), progress.BarColumn()
+    amounts = progress.DownloadColumn(), progress.TransferSpeedColumn()
+    columns = (*shown, *amounts, progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=whole, completed=done)
         yield lambda count: bar.advance(task, count)

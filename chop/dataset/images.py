@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from chop.dataset.base import Split
+from chop.dataset.base import MaseDatasetInfo, Split
 from chop.dataset.sources import DataSource
 from chop.dataset.store import PreparedData, prepared
 from chop.dataset.tensors import TensorSplit
@@ -54,10 +54,9 @@ class CropAndFlip:
 
     def __call__(self, x: Tensor, generator: Generator) -> Tensor:
         num, channels, height, width = x.shape
-        down, right = torch.randint(
-            2 * self.padding + 1, (2, num, 1), generator=generator, device=x.device
-        )
-        mirrored = torch.randint(2, (num, 1), generator=generator, device=x.device).bool()
+        draw = functools.partial(torch.randint, generator=generator, device=x.device)
+        down, right = draw(2 * self.padding + 1, (2, num, 1))
+        mirrored = draw(2, (num, 1)).bool()
         rows = down + torch.arange(height, device=x.device)
         columns = torch.arange(width, device=x.device)
         columns = right + torch.where(mirrored, columns.flip(0), columns)
@@ -72,6 +71,19 @@ class Images:
 
     x: np.ndarray
     y: np.ndarray
+
+
+def image_info(
+    name: str, size: tuple[int, ...], num_classes: int, class_names: Sequence[str] = ()
+) -> MaseDatasetInfo:
+    """Return the description of a data set of images; `size` is channels, height, width."""
+    return MaseDatasetInfo(
+        name=name,
+        image_classification=True,
+        num_classes=num_classes,
+        image_size=size,
+        class_names=tuple(class_names),
+    )
 
 
 def image_split(
@@ -89,23 +101,11 @@ def image_split(
     They are cached unpacked in `folder`; later runs map them into memory. With `legacy_val`, all
     training images are used to train and the test images to validate.
     """
-    data = prepared(
-        folder,
-        files[0],
-        lambda: _arranged(*read()),
-        version=1,
-        options={"others": [[str(file), *_state(file)] for file in files[1:]]},
-        renew=source.renew,
-    )
+    data = prepared(folder, files, lambda: _arranged(*read()), version=1, renew=source.renew)
     tested = source.legacy_val and split == "validation"
     part = data.split("test" if tested else split, legacy_val=source.legacy_val, prepare=prepare)
     part.augment = augment if split == "train" else None
     return part
-
-
-def _state(file: Path) -> tuple[int, int]:
-    """Return the size and modification time of a file, which change when it is edited."""
-    return file.stat().st_size, file.stat().st_mtime_ns
 
 
 def _arranged(train: Images, test: Images) -> PreparedData:

@@ -19,22 +19,9 @@ from chop.dataset.tabular import (
 VERSION = 1  # of the preparation; raise it when the result changes
 CUT = Cut(test=0.2, validation=0.1, seed=42)
 FEATURES = (
-    "zlogz",
-    "c1_b0_mmdt",
-    "c1_b1_mmdt",
-    "c1_b2_mmdt",
-    "c2_b1_mmdt",
-    "c2_b2_mmdt",
-    "d2_b1_mmdt",
-    "d2_b2_mmdt",
-    "d2_a1_b1_mmdt",
-    "d2_a1_b2_mmdt",
-    "m2_b1_mmdt",
-    "m2_b2_mmdt",
-    "n2_b1_mmdt",
-    "n2_b2_mmdt",
-    "mass_mmdt",
-    "multiplicity",
+    *("zlogz", "c1_b0_mmdt", "c1_b1_mmdt", "c1_b2_mmdt", "c2_b1_mmdt", "c2_b2_mmdt"),
+    *("d2_b1_mmdt", "d2_b2_mmdt", "d2_a1_b1_mmdt", "d2_a1_b2_mmdt", "m2_b1_mmdt", "m2_b2_mmdt"),
+    *("n2_b1_mmdt", "n2_b2_mmdt", "mass_mmdt", "multiplicity"),
 )
 
 

@@ -41,19 +41,14 @@ def scaler() -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and standard deviation with which to standardise other jets like these."""
     x = _jets().x
     order, rows = CUT.order({"train": len(x)})
-    return moments(x[order[: _num_fit(rows)]])
+    return moments(x[order[: len(x) - rows["test"]]])
 
 
 @functools.cache
 def _prepared() -> PreparedData:
     table = _jets()
     order, rows = CUT.order({"train": len(table.y)})
-    return prepare(table, order, rows, standardize_by=_num_fit(rows))
-
-
-def _num_fit(rows: dict[str, int]) -> int:
-    """Return how many jets the scaler is fitted to: all but the test samples, as in `jsc`."""
-    return rows["train"] + rows["validation"]
+    return prepare(table, order, rows, standardize_by=len(table.y) - rows["test"])  # as in `jsc`
 
 
 @functools.cache

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from chop.dataset.base import MaseDatasetInfo, Split
+from chop.dataset.base import Split
 from chop.dataset.download import download, instead
-from chop.dataset.images import Images, Normalize, corrupt, image_split, unpacked
+from chop.dataset.images import Images, Normalize, corrupt, image_info, image_split, unpacked
 from chop.dataset.sources import DataSource, downloaded
 from chop.dataset.tensors import TensorSplit
 
@@ -23,13 +23,7 @@ CHECKSUMS = {
 PREPARE = Normalize(mean=(0.1307,), std=(0.3081,))  # of the 60,000 training images
 UNSIGNED_BYTES = b"\0\0\x08"  # first bytes of an idx file; the number of axes follows
 
-INFO = MaseDatasetInfo(
-    name="mnist",
-    image_classification=True,
-    num_classes=10,
-    image_size=SIZE,
-    class_names=tuple("0123456789"),
-)
+INFO = image_info("mnist", SIZE, 10, "0123456789")
 
 
 @downloaded(INFO)
@@ -41,10 +35,14 @@ def mnist(split: Split, source: DataSource) -> TensorSplit:
     """
     folder, path = source.cache / INFO.name, source.path
     files = [
-        _found(Path(path).expanduser(), name) if path else _fetched(folder, name)
+        _local_file(Path(path).expanduser(), name) if path else _fetched(folder, name)
         for name in CHECKSUMS
     ]
-    return image_split(split, source, folder, files, lambda: _read(files), prepare=PREPARE)
+
+    def read() -> tuple[Images, Images]:
+        return _labelled(*files[:2]), _labelled(*files[2:])
+
+    return image_split(split, source, folder, files, read, prepare=PREPARE)
 
 
 def _fetched(folder: Path, name: str) -> Path:
@@ -53,7 +51,7 @@ def _fetched(folder: Path, name: str) -> Path:
         return download(URL + file.name, file, checksum=CHECKSUMS[name])
 
 
-def _found(folder: Path, name: str) -> Path:
+def _local_file(folder: Path, name: str) -> Path:
     """Return the file `name` in the user's directory, or where torchvision stores it there."""
     for place in (folder, folder / "raw", folder / "MNIST" / "raw"):
         for file in (place / name, place / f"{name}.gz"):
@@ -63,11 +61,6 @@ def _found(folder: Path, name: str) -> Path:
         f"{folder} has no {name} or {name}.gz; put the four MNIST files there, "
         f"or omit `path` to download them"
     )
-
-
-def _read(files: list[Path]) -> tuple[Images, Images]:
-    train_x, train_y, test_x, test_y = files
-    return _labelled(train_x, train_y), _labelled(test_x, test_y)
 
 
 def _labelled(images: Path, labels: Path) -> Images:

@@ -23,7 +23,7 @@ class DataSource:
 def downloaded(
     info: MaseDatasetInfo, *aliases: str
 ) -> Callable[[Callable[[Split, DataSource], TensorSplit]], Callable[..., TensorSplit]]:
-    """Register `read(split, source)` as a data set whose options are those of a `DataSource`."""
+    """Register `read(split, source)` as a data set with the options of a `DataSource`."""
 
     def add(read: Callable[[Split, DataSource], TensorSplit]) -> Callable[..., TensorSplit]:
         def load(

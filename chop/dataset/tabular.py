@@ -68,7 +68,8 @@ def held_out(size: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray
 
 def first_of_each(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the rows without later duplicates, as pandas' `drop_duplicates` does."""
-    suspects = np.flatnonzero(_repeated(_row_hash(x, y)))
+    _, hashes, counts = np.unique(_row_hash(x, y), return_inverse=True, return_counts=True)
+    suspects = np.flatnonzero(counts[hashes] > 1)
     if not len(suspects):
         return np.arange(len(x))
     rows = np.column_stack([x[suspects] + 0.0, y[suspects]])  # -0.0 becomes 0.0
@@ -79,21 +80,12 @@ def first_of_each(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _row_hash(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a hash for each row."""
     code = y.astype(np.uint64)
     for column in x.T:
         bits = (column.astype(np.float64) + 0.0).view(np.uint64)
         code = (code ^ bits) * np.uint64(0x9E3779B97F4A7C15)
         code ^= code >> np.uint64(29)
     return code
-
-
-def _repeated(codes: np.ndarray) -> np.ndarray:
-    order = np.argsort(codes, kind="stable")
-    same = codes[order[1:]] == codes[order[:-1]]
-    repeated = np.zeros(len(codes), dtype=bool)
-    repeated[order[1:][same]] = repeated[order[:-1][same]] = True
-    return repeated
 
 
 def standardize(x: np.ndarray, fit: int) -> np.ndarray:
@@ -126,8 +118,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the class codes 0, 1, … of the labels, and the sorted names of the classes."""
-    _check_labelled(labels, file)
-    names, codes = np.unique(_as_numbers(labels), return_inverse=True)
+    names, codes = np.unique(_as_numbers(labels, file), return_inverse=True)
     if names.dtype.kind == "f" and (odd := names[(names != names.round()) | np.isinf(names)]).size:
         raise ValueError(
             f"{file}: labels such as {odd[0]} are not classes; use whole numbers or words"
@@ -136,20 +127,15 @@ def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     return codes.astype(np.int64), tuple(str(name) for name in whole)
 
 
-def _check_labelled(labels: np.ndarray, file: Path) -> None:
+def _as_numbers(labels: np.ndarray, file: Path) -> np.ndarray:
+    """Return labels that are all numbers as numbers, to sort 2 before 10; refuse empty ones."""
     if labels.dtype.kind not in "US":
-        return
+        return labels
     empty = np.strings.str_len(np.strings.strip(labels)) == 0
     if empty.any():
         raise ValueError(
             f"{file}: sample {int(empty.argmax())} has no label; give it one, or remove the sample"
         )
-
-
-def _as_numbers(labels: np.ndarray) -> np.ndarray:
-    """Return labels that are all numbers as numbers, to sort 2 before 10."""
-    if labels.dtype.kind not in "US":
-        return labels
     try:
         return labels.astype(np.float64)
     except ValueError:

@@ -142,12 +142,7 @@ def _parsed(text: _Text, block: list[str], line: int, kind: np.dtype) -> np.ndar
         warnings.simplefilter("ignore", UserWarning)  # about blocks of blank lines
         try:
             return np.loadtxt(
-                block,
-                kind,
-                delimiter=text.delimiter,
-                comments=text.comment,
-                quotechar='"',
-                ndmin=1,
+                block, kind, delimiter=text.delimiter, comments=text.comment, quotechar='"', ndmin=1
             )
         except ValueError as error:
             raise ValueError(_problem(text, block, line) or f"{text.file}: {error}") from error

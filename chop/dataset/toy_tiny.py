@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from chop.dataset.base import SPLITS, MaseDatasetInfo, Split, dataset
+from chop.dataset.base import SPLITS, Split, dataset
+from chop.dataset.images import image_info
 from chop.dataset.tensors import TensorSplit
 
 SIZE = 10_240
-INFO = MaseDatasetInfo(
-    name="toy_tiny", image_classification=True, num_classes=2, image_size=(1, 2, 2)
-)
 
 
-@dataset(INFO, "toy-tiny")
+@dataset(image_info("toy_tiny", (1, 2, 2), 2), "toy-tiny")
 def toy_tiny(split: Split) -> TensorSplit:
     """10,240 random 2 × 2 images per split; the class is whether the sum of pixels is positive."""
     random = np.random.RandomState(SPLITS.index(split))

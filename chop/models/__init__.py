@@ -2,9 +2,6 @@
 
 from chop.models.base import (
     MODELS,
-    MaseModelInfo,
-    ModelSource,
-    ModelTaskType,
     get_model,
     get_model_info,
     get_tokenizer,
@@ -12,6 +9,7 @@ from chop.models.base import (
     register_mase_checkpoint,
     register_mase_model,
 )
+from chop.models.info import MaseModelInfo, ModelSource, ModelTaskType
 
 __all__ = [
     "MODELS",

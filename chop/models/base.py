@@ -14,32 +14,9 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.dataset.base import MaseDatasetInfo
-from chop.models.info import (
-    ABILITIES,
-    TASK_NAMES,
-    TASKS,
-    MaseModelInfo,
-    ModelSource,
-    ModelTaskType,
-)
+from chop.models.info import ABILITIES, TASK_NAMES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
 from chop.options import Option, Options, options_of, takes_any
-from chop.registry import Registry, UnknownName, unknown
-
-__all__ = [
-    "MODELS",
-    "MaseModelInfo",
-    "ModelFamily",
-    "ModelSource",
-    "ModelSpec",
-    "ModelTaskType",
-    "UnknownModel",
-    "get_model",
-    "get_model_info",
-    "get_tokenizer",
-    "model",
-    "register_mase_checkpoint",
-    "register_mase_model",
-]
+from chop.registry import Registry, UnknownName, identity, unknown
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +99,8 @@ def _file(spec: ModelSpec, *aliases: str, again: bool = False) -> None:
     for name in (spec.info.name, *aliases):
         # `in` loads the package's models first, so that a clash is reported here
         registered = MODELS[name].build if name in MODELS else None
-        same = _home(registered) == _home(spec.build)
+        same = identity(registered) == identity(spec.build)
         MODELS.register(name, replace=again or same)(spec)
-
-
-def _home(build: Build | None) -> tuple[str | None, str | None]:
-    return getattr(build, "__module__", None), getattr(build, "__qualname__", None)
 
 
 def model(
@@ -143,14 +116,10 @@ def model(
     `flags` are those of `MaseModelInfo`; by default, the model classifies data of its task type.
     """
     classifies = ABILITIES.get(task_type, ())[:1]
-    flags = flags or dict.fromkeys(classifies, True)
-    info = MaseModelInfo(name, model_source, task_type, is_fx_traceable=is_fx_traceable, **flags)
-
-    def add(build: B) -> B:
-        _file(ModelSpec(info, build), *aliases)
-        return build
-
-    return add
+    flags = (flags or dict.fromkeys(classifies, True)) | {"is_fx_traceable": is_fx_traceable}
+    return register_mase_model(
+        name, aliases, model_source=model_source, task_type=task_type, **flags
+    )
 
 
 def register_mase_model(

@@ -6,11 +6,13 @@ As in the labs, all end in a ReLU, so their outputs are never negative, and work
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 from torch import Tensor, nn
 
 from chop.dataset.base import MaseDatasetInfo
-from chop.models.base import ModelFamily, ModelSource, ModelTaskType, model
+from chop.models.base import ModelFamily, model
+from chop.models.info import ModelSource, ModelTaskType
 
 PHYSICAL_MODELS = ModelFamily("physical model", lambda info: info.is_physical_model)
 physical_model = partial(model, task_type=ModelTaskType.PHYSICAL, model_source=ModelSource.PHYSICAL)
@@ -32,50 +34,38 @@ class SeqBlocks(nn.Module):
         return out
 
 
+@physical_model("jsc-toy")
 class JSC_Toy(SeqBlocks):
-    """Two hidden layers of 8, with batch normalisation before every activation."""
+    """Two hidden layers of 8 with batch normalisation: 327 parameters on JSC."""
 
     def __init__(self, info: MaseDatasetInfo) -> None:
         features, classes = info["num_features"], info["num_classes"]
-        super().__init__(
-            nn.BatchNorm1d(features),
-            relu(),
-            nn.Linear(features, 8),
-            nn.BatchNorm1d(8),
-            relu(),
-            nn.Linear(8, 8),
-            nn.BatchNorm1d(8),
-            relu(),
-            nn.Linear(8, classes),
-            nn.BatchNorm1d(classes),
-            relu(),
-        )
+        layers: list[nn.Module] = [nn.BatchNorm1d(features), relu()]
+        for inputs, outputs in pairwise((features, 8, 8, classes)):
+            layers += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), relu()]
+        super().__init__(*layers)
 
 
+@physical_model("jsc-tiny")
 class JSC_Tiny(SeqBlocks):
-    """A single linear layer."""
+    """One linear layer with batch normalisation: 117 parameters on JSC."""
 
     def __init__(self, info: MaseDatasetInfo) -> None:
         features, classes = info["num_features"], info["num_classes"]
         super().__init__(nn.BatchNorm1d(features), relu(), nn.Linear(features, classes), relu())
 
 
+@physical_model("jsc-s")
 class JSC_S(nn.Module):
-    """Hidden layers of 64, 32, 32 and 32."""
+    """Hidden layers of 64, 32, 32 and 32 with batch normalisation."""
 
     def __init__(self, info: MaseDatasetInfo) -> None:
         super().__init__()
         features, classes = info["num_features"], info["num_classes"]
         first = [nn.BatchNorm1d(features), relu(), nn.Linear(features, 64), nn.BatchNorm1d(64)]
-        self.module_list = nn.ModuleList(
-            [
-                nn.Sequential(*first, relu()),
-                nn.Sequential(nn.Linear(64, 32), relu()),
-                nn.Sequential(nn.Linear(32, 32), relu()),
-                nn.Sequential(nn.Linear(32, 32), relu()),
-                nn.Sequential(nn.Linear(32, classes), nn.BatchNorm1d(classes), relu()),
-            ]
-        )
+        hidden = [nn.Sequential(nn.Linear(inputs, 32), relu()) for inputs in (64, 32, 32)]
+        last = nn.Sequential(nn.Linear(32, classes), nn.BatchNorm1d(classes), relu())
+        self.module_list = nn.ModuleList([nn.Sequential(*first, relu()), *hidden, last])
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.module_list:
@@ -83,38 +73,14 @@ class JSC_S(nn.Module):
         return x
 
 
+@physical_model("jsc-three-linear", "jsc-d")
 class JSC_Three_Linear_Layers(SeqBlocks):
-    """Two hidden layers of 16, which lab 4 widens, with or without ReLUs between them."""
+    """Two hidden layers of 16, which lab 4 widens; `relu_between=False` omits their ReLUs."""
 
     def __init__(self, info: MaseDatasetInfo, *, relu_between: bool = True) -> None:
         features, classes = info["num_features"], info["num_classes"]
-        linears = [nn.Linear(features, 16), nn.Linear(16, 16), nn.Linear(16, classes)]
         layers: list[nn.Module] = []
-        for linear in linears:
-            layers += [linear, relu()] if relu_between else [linear]
+        for inputs, outputs in pairwise((features, 16, 16, classes)):
+            layers += [nn.Linear(inputs, outputs), *([relu()] if relu_between else [])]
         end = [] if relu_between else [relu()]
         super().__init__(nn.BatchNorm1d(features), relu(), *layers, *end)
-
-
-@physical_model("jsc-toy")
-def get_jsc_toy(info: MaseDatasetInfo) -> nn.Module:
-    """Two hidden layers of 8 with batch normalisation: 327 parameters on JSC."""
-    return JSC_Toy(info)
-
-
-@physical_model("jsc-tiny")
-def get_jsc_tiny(info: MaseDatasetInfo) -> nn.Module:
-    """One linear layer with batch normalisation: 117 parameters on JSC."""
-    return JSC_Tiny(info)
-
-
-@physical_model("jsc-s")
-def get_jsc_s(info: MaseDatasetInfo) -> nn.Module:
-    """Hidden layers of 64, 32, 32 and 32 with batch normalisation."""
-    return JSC_S(info)
-
-
-@physical_model("jsc-three-linear", "jsc-d")
-def get_jsc_three_linear(info: MaseDatasetInfo, *, relu_between: bool = True) -> nn.Module:
-    """Two hidden layers of 16, which lab 4 widens; `relu_between=False` omits their ReLUs."""
-    return JSC_Three_Linear_Layers(info, relu_between=relu_between)

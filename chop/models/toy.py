@@ -10,37 +10,37 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.dataset.base import MaseDatasetInfo
-from chop.models.base import ModelFamily, ModelSource, ModelTaskType, model
+from chop.models.base import ModelFamily, model
+from chop.models.info import ModelSource, ModelTaskType
 from chop.models.vision.base import image_shape
 
 TOY_MODELS = ModelFamily("toy model", lambda info: info.model_source is ModelSource.TOY)
 toy_model = partial(model, task_type=ModelTaskType.VISION, model_source=ModelSource.TOY)
 
 
+@toy_model("toy")
 class ToyNet(nn.Module):
-    """Two hidden layers of 8 on the flattened image."""
+    """Two hidden layers of 8 on flattened images: 130 parameters on toy_tiny."""
 
-    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, info: MaseDatasetInfo) -> None:
         super().__init__()
-        self.seq_blocks = nn.Sequential(
-            nn.Linear(math.prod(image_size), 8),
-            nn.ReLU(),
-            nn.Linear(8, 8),
-            nn.ReLU(),
-            nn.Linear(8, num_classes),
-        )
+        first = nn.Linear(math.prod(info["image_size"]), 8)
+        hidden = [first, nn.ReLU(), nn.Linear(8, 8), nn.ReLU()]
+        self.seq_blocks = nn.Sequential(*hidden, nn.Linear(8, info["num_classes"]))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.seq_blocks(torch.flatten(x, 1))
         return out
 
 
+@toy_model("toy_tiny")
 class ToyTiny(nn.Module):
-    """One linear layer and a ReLU; a second pair is never used."""
+    """One linear layer, and one that is never used: 16 parameters on toy_tiny."""
 
-    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, info: MaseDatasetInfo) -> None:
         super().__init__()
-        self.l1 = nn.Linear(math.prod(image_size), num_classes)
+        num_classes = info["num_classes"]
+        self.l1 = nn.Linear(math.prod(info["image_size"]), num_classes)
         self.relu_1 = nn.ReLU()
         self.l2 = nn.Linear(num_classes, num_classes)
         self.relu_2 = nn.ReLU()
@@ -50,18 +50,23 @@ class ToyTiny(nn.Module):
         return out
 
 
+@toy_model("toy_convnet")
 class ToyConvNet(nn.Module):
-    """2D convolutions over the image, then 1D convolutions over its flattened pixels."""
+    """Two 2D and two 1D convolutions, and a linear layer.
 
-    def __init__(self, channels: int, num_classes: int) -> None:
+    The 1D convolutions are over the flattened pixels.
+    """
+
+    def __init__(self, info: MaseDatasetInfo) -> None:
         super().__init__()
+        channels = image_shape(info, at_least=2)[0]
         self.block_1 = nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU())
         self.maxpool = nn.MaxPool2d(2)
         self.block_2 = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU())
         self.block_3 = nn.Sequential(nn.Conv1d(16, 32, 3, padding=1), nn.ReLU())
         self.block_4 = nn.Sequential(nn.Conv1d(32, 64, 3, padding=1), nn.ReLU())
         self.avgpool = nn.AdaptiveAvgPool1d(1)
-        self.linear = nn.Linear(64, num_classes)
+        self.linear = nn.Linear(64, info["num_classes"])
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.block_2(self.maxpool(self.block_1(x)))
@@ -77,38 +82,15 @@ def smooth_step(x: Tensor) -> Tensor:
     return x * torch.sigmoid(2 * x)
 
 
+@toy_model("toy_custom_fn")
 class ToyCustomFnNet(nn.Module):
-    """A hidden layer with a user-defined activation function."""
+    """A hidden layer of 8 with a user-defined activation function."""
 
-    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, info: MaseDatasetInfo) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(math.prod(image_size), 8)
-        self.fc2 = nn.Linear(8, num_classes)
+        self.fc1 = nn.Linear(math.prod(info["image_size"]), 8)
+        self.fc2 = nn.Linear(8, info["num_classes"])
 
     def forward(self, x: Tensor) -> Tensor:
         x = smooth_step(self.fc1(torch.flatten(x, 1)))
         return F.relu(self.fc2(x))
-
-
-@toy_model("toy")
-def get_toynet(info: MaseDatasetInfo) -> nn.Module:
-    """Two hidden layers of 8 on flattened images: 130 parameters on toy_tiny."""
-    return ToyNet(info["image_size"], info["num_classes"])
-
-
-@toy_model("toy_tiny")
-def get_toy_tiny(info: MaseDatasetInfo) -> nn.Module:
-    """One linear layer, and one that is never used: 16 parameters on toy_tiny."""
-    return ToyTiny(info["image_size"], info["num_classes"])
-
-
-@toy_model("toy_convnet")
-def get_toy_convnet(info: MaseDatasetInfo) -> nn.Module:
-    """Two 2D and two 1D convolutions, and a linear layer."""
-    return ToyConvNet(image_shape(info, at_least=2)[0], info["num_classes"])
-
-
-@toy_model("toy_custom_fn")
-def get_toy_custom_fn(info: MaseDatasetInfo) -> nn.Module:
-    """A hidden layer of 8 with a user-defined activation function."""
-    return ToyCustomFnNet(info["image_size"], info["num_classes"])

@@ -1,5 +1,3 @@
 """Loading weights, at the path that the labs import from."""
 
-from chop.checkpoints import load_model
-
-__all__ = ["load_model"]
+from chop.checkpoints import load_model as load_model

@@ -13,15 +13,6 @@ from typing import Any
 
 from chop.files import write_whole
 
-__all__ = [
-    "convert_none_to_str_na",
-    "convert_str_na_to_none",
-    "load_config",
-    "option_table",
-    "post_parse_load_config",
-    "save_config",
-]
-
 NA = "NA"
 HEADERS = ("Name", "Default", "Config. File", "Manual Override", "Effective")
 MAX_WIDTH = 24
@@ -120,38 +111,20 @@ def option_table(
     from tabulate import tabulate
 
     overridden = GRAY if _in_colour() else "{}"
-    sources = (defaults, file or {}, manual, effective)
-    rows = [_cells(name, *sources, overridden) for name in names]
-    headers = list(HEADERS)
-    if file is None:
-        column = headers.index("Config. File")
-        for cells in (headers, *rows):
-            del cells[column]
-    return tabulate(
-        rows,
-        headers,
-        tablefmt="pretty",
-        colalign=("left", *["center"] * (len(headers) - 1)),
-        disable_numparse=True,
-    )
 
+    def cells(name: str) -> list[str]:
+        in_file, is_manual = file is not None and name in file, name in manual
+        style = overridden if in_file or is_manual else "{}"
+        row = [_cell(name), _cell(defaults[name], style)]
+        if file is not None:
+            style = overridden if is_manual else "{}"
+            row.append(_cell(file[name], style) if in_file else "")
+        return [*row, _cell(manual[name]) if is_manual else "", _cell(effective[name])]
 
-def _cells(
-    name: str,
-    defaults: Mapping[str, Any],
-    file: Mapping[str, Any],
-    manual: Mapping[str, Any],
-    effective: Mapping[str, Any],
-    overridden: str,
-) -> list[str]:
-    in_file, is_manual = name in file, name in manual
-    return [
-        _cell(name),
-        _cell(defaults[name], overridden if in_file or is_manual else "{}"),
-        _cell(file[name], overridden if is_manual else "{}") if in_file else "",
-        _cell(manual[name]) if is_manual else "",
-        _cell(effective[name]),
-    ]
+    headers = [header for header in HEADERS if file is not None or header != "Config. File"]
+    align = ("left", *["center"] * (len(headers) - 1))
+    rows = [cells(name) for name in names]
+    return tabulate(rows, headers, "pretty", colalign=align, disable_numparse=True)
 
 
 def _cell(value: Any, style: str = "{}") -> str:

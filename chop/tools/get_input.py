@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from chop.models.info import TASK_NAMES, MaseModelInfo
 from chop.registry import unknown
 
-__all__ = ["InputGenerator", "get_cf_args", "get_dummy_input"]
-
 LOADERS = ("train", "val", "test")
 TEXT = ("input_ids", "attention_mask", "token_type_ids", "labels")
 # inputs of a language model for each task; those that a sample lacks are omitted

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from chop.log import root_logger, show_logs
-
-__all__ = ["get_logger", "root_logger", "set_logging_verbosity"]
+from chop.log import root_logger as root_logger
+from chop.log import show_logs
 
 
 def set_logging_verbosity(level: str = "info") -> None:

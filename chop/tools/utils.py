@@ -10,23 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.devices import parse_accelerator
-from chop.dotted import deepgetattr, deepsetattr
-
-__all__ = [
-    "copy_weights",
-    "deepgetattr",
-    "deepsetattr",
-    "get_checkpoint_file",
-    "get_factors",
-    "is_tensor",
-    "nested_dict_replacer",
-    "parse_accelerator",
-    "to_numpy",
-    "to_numpy_if_tensor",
-    "to_tensor",
-    "to_tensor_if_numpy",
-]
+from chop.devices import parse_accelerator as parse_accelerator
+from chop.dotted import deepgetattr as deepgetattr
+from chop.dotted import deepsetattr as deepsetattr
 
 
 def is_tensor(x: object) -> bool:

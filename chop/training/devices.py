@@ -17,12 +17,8 @@ from chop.devices import parse_accelerator
 from chop.processes import note_joined, same_import_path
 from chop.training.options import TrainOptions
 
-MEETING_POINTS = (
-    "MASTER_ADDR",
-    "SLURM_JOB_ID",
-    "SLURM_JOBID",
-)  # environment variables through which processes find each other
-
+# environment variables through which processes find each other
+MEETING_POINTS = ("MASTER_ADDR", "SLURM_JOB_ID", "SLURM_JOBID")
 # texts that identify communication errors, which may be plain RuntimeErrors
 TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 SMALL = 2_000_000  # batch size times parameters below which one thread is faster than several
@@ -85,16 +81,12 @@ def together(advice: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_lost_process(error):
+        kind: Any = getattr(torch.distributed, "DistError", ())
+        if not (isinstance(error, kind) or any(sign in str(error) for sign in TRANSPORTS)):
             raise
         raise ConnectionError(
             f"another process of this run has ended or cannot be reached; {advice}"
         ) from error
-
-
-def _is_lost_process(error: RuntimeError) -> bool:
-    kind: Any = getattr(torch.distributed, "DistError", ())
-    return isinstance(error, kind) or any(sign in str(error) for sign in TRANSPORTS)
 
 
 @contextlib.contextmanager
@@ -120,7 +112,6 @@ def threads_for(work: int, device: torch.device) -> contextlib.AbstractContextMa
 
 def take_place(options: TrainOptions) -> Place:
     """Start the processes that `options` ask for, and return the place of this one."""
-    alone = options.devices == 1 and options.num_nodes == 1
     _check_launcher(options)
     device = parse_accelerator(options.accelerator)
     if options.accelerator == "auto" and device.type == "cpu" and options.devices > 1:
@@ -134,7 +125,7 @@ def take_place(options: TrainOptions) -> Place:
             f"`devices={options.devices}` is too many for this machine; "
             f"use at most `devices={num_gpus}`"
         )
-    if alone and options.strategy == "auto":
+    if options.devices == options.num_nodes == 1 and options.strategy == "auto":
         return Place(device)
     from lightning_fabric import Fabric
 

@@ -48,10 +48,7 @@ def evaluate(
 
 
 def _sums(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    mixed: Mixed,
-    limit: int | None,
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], mixed: Mixed, limit: int | None
 ) -> Tensor:
     """Return the loss, then the correct and all samples of each class, in float64 for accuracy."""
     total: Tensor | None = None
@@ -64,11 +61,7 @@ def _sums(
             exact = logits if logits.dtype == torch.float64 else logits.float()
             loss = F.cross_entropy(exact, y, reduction="sum").double()
             hit = logits.argmax(-1) == y
-            per_class = torch.cat([torch.bincount(y[hit], minlength=classes), _count(y, classes)])
-            sums = torch.cat([loss.view(1), per_class.double()])
+            counts = [torch.bincount(labels, minlength=classes) for labels in (y[hit], y)]
+            sums = torch.cat([loss.view(1), *counts])
             total = sums if total is None else total + sums
     return torch.zeros(1, dtype=torch.float64) if total is None else total
-
-
-def _count(labels: Tensor, classes: int) -> Tensor:
-    return torch.bincount(labels, minlength=classes)

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn
 
 logger = logging.getLogger(__name__)
-REQUEUE: signal.Signals | None = getattr(
-    signal, "SIGUSR1", None
-)  # SLURM sends it before the time limit
+# SLURM sends it before the time limit
+REQUEUE: signal.Signals | None = getattr(signal, "SIGUSR1", None)
 
 
 class Interrupted(BaseException):
@@ -36,28 +35,23 @@ class Interruption:
     def __init__(self, *, requeue: bool = False) -> None:
         self.received: int | None = None
         self.requeue = requeue
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}  # those outside the context
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             wanted = [signal.SIGINT, signal.SIGTERM]
             if self.requeue and REQUEUE is not None:
                 wanted.append(REQUEUE)
-            self._before = {number: signal.signal(number, self._note) for number in wanted}
+            self._handlers = {number: signal.signal(number, self._note) for number in wanted}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._before = {}
+        self._handlers = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number

@@ -16,12 +16,9 @@ def cause(model: nn.Module, batch: Tensor | None = None, data: Tensor | None = N
     for samples, what in ((batch, "the batch itself holds"), (data, "the data hold")):
         if samples is not None and not torch.isfinite(samples).all():
             return f"{what} values that are not finite: clean the data"
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
+    for name, values in (*model.named_parameters(), *model.named_buffers()):
+        if not torch.isfinite(values).all():
             return f"{name} is no longer finite: the steps are too large; lower `learning_rate`"
-    for name, buffer in model.named_buffers():
-        if buffer.is_floating_point() and not torch.isfinite(buffer).all():
-            return f"{name} is no longer finite: lower `learning_rate`"
     layer = first_overflow(model, batch) if batch is not None else None
     if layer is not None:
         return (

@@ -16,17 +16,12 @@ Make = Callable[..., Optimizer]
 Shape = Callable[[float], float]  # progress of the schedule, 0…1 -> factor of the learning rate
 
 OPTIMIZERS: Registry[Make] = Registry("optimizer")
+OPTIMIZERS.register("adam")(Adam)
+OPTIMIZERS.register("adamw")(AdamW)
 SCHEDULES: Registry[Shape] = Registry("schedule")
-
-
-@OPTIMIZERS.register("adam")
-def adam(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
-    return Adam(parameters, **options)  # type: ignore[arg-type]
-
-
-@OPTIMIZERS.register("adamw")
-def adamw(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
-    return AdamW(parameters, **options)  # type: ignore[arg-type]
+SCHEDULES.register("cosine")(lambda done: (1 + math.cos(math.pi * done)) / 2)
+SCHEDULES.register("linear")(lambda done: 1 - done)
+SCHEDULES.register("constant")(lambda done: 1.0)
 
 
 @OPTIMIZERS.register("sgd")
@@ -34,21 +29,6 @@ def sgd(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
     """SGD with a Nesterov momentum of 0.9."""
     options.pop("capturable", None)  # SGD does not count steps on the host
     return SGD(parameters, momentum=0.9, nesterov=True, **options)  # type: ignore[arg-type]
-
-
-@SCHEDULES.register("cosine")
-def cosine(done: float) -> float:
-    return (1 + math.cos(math.pi * done)) / 2
-
-
-@SCHEDULES.register("linear")
-def linear(done: float) -> float:
-    return 1 - done
-
-
-@SCHEDULES.register("constant")
-def constant(done: float) -> float:
-    return 1.0
 
 
 def make_optimizer(

@@ -30,11 +30,7 @@ def write_summary(
     """Write the options, data, metrics and versions of a run."""
     validation = fitted.validation
     content = {
-        "dataset": {
-            "name": info.name,
-            "simulated": info.simulated,
-            "fingerprints": fingerprints,
-        },
+        "dataset": {"name": info.name, "simulated": info.simulated, "fingerprints": fingerprints},
         "metrics": {
             "val_loss_epoch": validation.loss if validation else None,
             "val_acc_epoch": validation.accuracy if validation else None,

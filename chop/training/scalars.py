@@ -17,15 +17,8 @@ from chop.files import naming, whole_file, write_whole
 
 RESUME = "free some space, then `resume`"
 COLUMNS = (
-    "epoch",
-    "step",
-    "lr",
-    "train_loss_step",
-    "train_acc_step",
-    "val_loss_epoch",
-    "val_acc_epoch",
-    "epoch_seconds",
-    "samples_per_second",
+    *("epoch", "step", "lr", "train_loss_step", "train_acc_step"),
+    *("val_loss_epoch", "val_acc_epoch", "epoch_seconds", "samples_per_second"),
 )
 
 

@@ -166,29 +166,16 @@ def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(server, tar
     assert target.read_bytes() == DATA[::-1]
 
 
-def test_pieces_that_do_not_fit_are_thrown_away_and_fetched_once_more(server, target):
+@pytest.mark.parametrize(("part", "requests"), [(b"x" * 1000, 2), (DATA, 1), (DATA * 2, 2)])
+def test_a_wrong_or_too_long_part_is_fetched_again_and_a_whole_one_not(
+    server, target, part, requests
+):
     target.parent.mkdir(parents=True)
-    target.with_name("file.bin.part").write_bytes(b"x" * 1000)
+    target.with_name("file.bin.part").write_bytes(part)
     target.with_name("file.bin.part.version").write_text(server.tag)
     download(server.url, target, checksum=SHA256)
     assert target.read_bytes() == DATA
-    assert len(server.asked) == 2
-
-
-def test_a_part_that_is_the_whole_is_not_fetched_again(server, target):
-    target.parent.mkdir(parents=True)
-    target.with_name("file.bin.part").write_bytes(DATA)
-    target.with_name("file.bin.part.version").write_text(server.tag)
-    download(server.url, target, checksum=SHA256)
-    assert target.read_bytes() == DATA
-
-
-def test_a_part_longer_than_the_file_is_thrown_away(server, target):
-    target.parent.mkdir(parents=True)
-    target.with_name("file.bin.part").write_bytes(DATA * 2)
-    target.with_name("file.bin.part.version").write_text(server.tag)
-    download(server.url, target)
-    assert target.read_bytes() == DATA
+    assert len(server.asked) == requests
 
 
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(server, target):

@@ -127,32 +127,24 @@ def test_mnist_is_downloaded_once(tmp_path, mnist_arrays, monkeypatch):
     assert np.array_equal(first.x[:, 0].numpy(), mnist_arrays[2])
 
 
-def spoil_idx(data, how):
-    return {
-        "truncated": gzip.compress(data[:-7], 1),
-        "truncated packed": gzip.compress(data, 1)[:-40],
-        "wrong magic": gzip.compress(b"\0\0\x0d" + data[3:], 1),
-        "a web page": b"<html>not here</html>",
-        "empty": b"",
-        "longer": gzip.compress(data + b"\0", 1),
-    }[how]
+packed = partial(gzip.compress, compresslevel=1)
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"),
+    ("spoil", "reason"),
     [
-        ("truncated", "bytes of data, but its header says"),
-        ("truncated packed", "cannot be unpacked"),
-        ("wrong magic", "begins with 00000d03, so it is not an idx file"),
-        ("a web page", "begins with 3c68746d, so it is not an idx file"),
-        ("empty", "begins with nothing, so it is not an idx file"),
-        ("longer", "bytes of data, but its header says"),
+        (lambda data: packed(data[:-7]), "bytes of data, but its header says"),
+        (lambda data: packed(data)[:-40], "cannot be unpacked"),
+        (lambda data: packed(b"\0\0\x0d" + data[3:]), "with 00000d03, so it is not an idx file"),
+        (lambda data: b"<html>not here</html>", "with 3c68746d, so it is not an idx file"),
+        (lambda data: b"", "begins with nothing, so it is not an idx file"),
+        (lambda data: packed(data + b"\0"), "bytes of data, but its header says"),
     ],
 )
-def test_a_broken_idx_file_is_refused(tmp_path, mnist_arrays, how, reason):
+def test_a_broken_idx_file_is_refused(tmp_path, mnist_arrays, spoil, reason):
     write_mnist(tmp_path, mnist_arrays)
     broken = tmp_path / f"{MNIST_FILES[0]}.gz"
-    broken.write_bytes(spoil_idx(idx(mnist_arrays[0]), how))
+    broken.write_bytes(spoil(idx(mnist_arrays[0])))
     with pytest.raises(ValueError, match=reason) as refused:
         get_dataset("mnist", "train", cache=tmp_path / "cache", path=tmp_path)
     assert str(broken) in str(refused.value)
@@ -266,9 +258,8 @@ def test_nothing_of_an_archive_is_written_elsewhere(tmp_path, cifar_arrays):
 def test_normalized_pixels_have_the_stated_mean_and_deviation():
     normalize = Normalize(mean=(0.5, 0.25), std=(0.5, 0.125))
     x = torch.tensor([0, 255, 128], dtype=torch.uint8).expand(4, 2, 1, 3)
-    expected = (x.double() / 255 - torch.tensor([0.5, 0.25]).view(2, 1, 1)) / torch.tensor(
-        [0.5, 0.125]
-    ).view(2, 1, 1)
+    mean, std = (torch.tensor(values).view(2, 1, 1) for values in ([0.5, 0.25], [0.5, 0.125]))
+    expected = (x.double() / 255 - mean) / std
     torch.testing.assert_close(normalize(x), expected.float())
     assert x[0, 0, 0].tolist() == [0, 255, 128], "the stored bytes stay"
 
@@ -310,8 +301,8 @@ def test_every_augmented_image_is_a_crop_or_a_mirrored_crop():
             for j in range(5)
             for flip in (False, True)
         }
-        [found] = [place for place, crop in crops.items() if torch.equal(crop, image)]
-        seen.add(found)
+        [place] = [place for place, crop in crops.items() if torch.equal(crop, image)]
+        seen.add(place)
     assert {i for i, _, _ in seen} == {j for _, j, _ in seen} == set(range(5))
     assert {flip for _, _, flip in seen} == {False, True}
 
@@ -334,10 +325,8 @@ def test_only_training_varies_its_images(tmp_path, cifar_arrays):
     stored = module.train_dataset[:][0]
     assert varied.shape == stored.shape
     assert not torch.equal(varied.sum((1, 2, 3)).sort()[0], stored.sum((1, 2, 3)).sort()[0])
-    for loader, split in [
-        (module.val_dataloader(), module.val_dataset),
-        (module.test_dataloader(), module.test_dataset),
-    ]:
+    for name in ("val", "test"):
+        loader, split = getattr(module, f"{name}_dataloader")(), getattr(module, f"{name}_dataset")
         assert torch.equal(torch.cat([x for x, _ in loader]), split[:][0])
 
 

@@ -122,6 +122,16 @@ def test_it_is_downloaded_once_into_the_cache(file, cache, monkeypatch):
     assert len(data.train_dataset) + len(data.val_dataset) + len(data.test_dataset) <= 1000
 
 
+def without(column):
+    return lambda records: records[[n for n in records.dtype.names if n != column]].copy()
+
+
+def with_words(column):
+    return lambda records: np.zeros(
+        9, [(name, "S4" if name == column else kind) for name, kind in records.dtype.descr]
+    )
+
+
 class TestRefusals:
     """Whatever is wrong with a file is said in one sentence, with the path and the fix."""
 
@@ -145,19 +155,21 @@ class TestRefusals:
             h5[table] = records
         return file
 
-    def test_a_missing_file(self, tmp_path, cache):
-        assert "does not exist; `path` must be" in self.refused(tmp_path / "none.h5")
-
     def test_a_folder_without_it(self, tmp_path, cache):
         assert f"has no {FILE}" in self.refused(tmp_path)
 
-    def test_an_empty_file(self, tmp_path, cache):
-        (tmp_path / "jets.h5").touch()
-        assert "is empty" in self.refused(tmp_path / "jets.h5")
-
-    def test_another_kind_of_file(self, tmp_path, cache):
-        (tmp_path / "jets.h5").write_text("<html>log in</html>")
-        assert "is damaged or not an HDF5 file" in self.refused(tmp_path / "jets.h5")
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (None, "does not exist; `path` must be"),
+            ("", "is empty"),
+            ("<html>log in</html>", "is damaged or not an HDF5 file"),
+        ],
+    )
+    def test_another_kind_of_file_or_none(self, tmp_path, cache, content, said):
+        if content is not None:
+            (tmp_path / "jets.h5").write_text(content)
+        assert said in self.refused(tmp_path / "jets.h5")
 
     @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
     def test_a_truncated_file(self, file, tmp_path, cache, share):
@@ -169,24 +181,20 @@ class TestRefusals:
         file = self.written(tmp_path, layouts.as_records(jets), table="t_allpar")
         assert "no table 't_allpar_new'; the nearest is 't_allpar'" in self.refused(file)
 
-    def test_no_table(self, tmp_path, cache):
-        file = self.written(tmp_path, np.zeros((5, 3)))
-        assert "lacks the columns j_zlogz" in self.refused(file)
-
-    def test_wrong_columns(self, layouts, jets, tmp_path, cache):
-        records = layouts.as_records(jets)
-        names = [name for name in records.dtype.names if name != "j_mass_mmdt"]
-        message = self.refused(self.written(tmp_path, records[names].copy()))
-        assert "lacks the columns j_mass_mmdt; it has j_pt" in message
-
-    def test_columns_that_are_no_numbers(self, layouts, jets, tmp_path, cache):
-        kinds = [
-            (n, "S4" if n == "j_zlogz" else k) for n, k in layouts.as_records(jets).dtype.descr
-        ]
-        assert "not all numbers" in self.refused(self.written(tmp_path, np.zeros(9, kinds)))
-
-    def test_no_rows(self, layouts, jets, tmp_path, cache):
-        assert "has no rows" in self.refused(self.written(tmp_path, layouts.as_records(jets)[:0]))
+    @pytest.mark.parametrize(
+        ("altered", "said"),
+        [
+            (lambda records: np.zeros((5, 3)), "lacks the columns j_zlogz"),
+            (without("j_mass_mmdt"), "lacks the columns j_mass_mmdt; it has j_pt"),
+            (with_words("j_zlogz"), "not all numbers"),
+            (lambda records: records[:0], "has no rows"),
+            (lambda records: records[records["j_z"] == 0], "none of the 800 samples is of class z"),
+        ],
+        ids=["no table", "no column", "words", "no rows", "no class"],
+    )
+    def test_a_table_of_another_kind(self, layouts, jets, tmp_path, cache, altered, said):
+        file = self.written(tmp_path, altered(layouts.as_records(jets)))
+        assert said in self.refused(file)
 
     def test_missing_values(self, layouts, jets, tmp_path, cache):
         file = self.changed(layouts, jets, tmp_path, j_zlogz=np.nan, j_mass_mmdt=np.inf)
@@ -197,11 +205,6 @@ class TestRefusals:
         columns = dict(zip(LABELS, labels, strict=True))
         file = self.changed(layouts, jets, tmp_path, **columns)
         assert "1 of 1000 jets do not have exactly one class" in self.refused(file)
-
-    def test_a_class_without_jets(self, layouts, jets, tmp_path, cache):
-        records = layouts.as_records(jets)
-        file = self.written(tmp_path, records[records["j_z"] == 0])
-        assert "none of the 800 samples is of class z" in self.refused(file)
 
     def test_an_unknown_option(self, file, cache):
         with pytest.raises(ValueError, match="no option 'legacy'; did you mean 'legacy_val'"):

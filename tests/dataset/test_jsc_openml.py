@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import numpy as np
@@ -46,10 +47,8 @@ def test_columns_may_come_in_any_order(layouts, jets, tmp_path, cache, kind):
 def test_it_is_the_same_jets_as_jsc_in_another_order_of_classes(layouts, jets, tmp_path, cache):
     hdf5 = layouts.write_cernbox(tmp_path / "jets.h5", jets)
     arff = layouts.write_arff(tmp_path / "jets.arff", jets)
-    jsc, openml = (
-        get_dataset("jsc", "test", path=hdf5),
-        get_dataset("jsc_openml", "test", path=arff),
-    )
+    jsc = get_dataset("jsc", "test", path=hdf5)
+    openml = get_dataset("jsc_openml", "test", path=arff)
     torch.testing.assert_close(jsc.x, openml.x, rtol=1e-5, atol=1e-5)
     names = get_dataset_info("jsc").class_names, get_dataset_info("jsc-openml").class_names
     assert names == (tuple("gqwzt"), tuple("gqtwz"))
@@ -141,48 +140,34 @@ class TestRefusals:
         assert "\n" not in message
         return message
 
-    def altered(self, files, tmp_path, old, new, kind=".arff"):
-        text = files[kind].read_text()
-        assert old in text
-        file = tmp_path / f"altered{kind}"
-        file.write_text(text.replace(old, new, 1))
-        return file
-
     def test_another_kind_of_file(self, tmp_path, cache):
         (tmp_path / "jets.xls").write_text("x")
-        assert "is not a supported file; use one of .arff, .csv, .parquet" in self.refused(
-            tmp_path / "jets.xls"
-        )
+        said = "is not a supported file; use one of .arff, .csv, .parquet"
+        assert said in self.refused(tmp_path / "jets.xls")
 
     def test_two_files_in_a_folder(self, files, cache):
         assert "has 2 such files" in self.refused(files[".csv"].parent)
 
-    def test_a_missing_column(self, files, tmp_path, cache):
-        file = self.altered(files, tmp_path, "zlogz", "zlog")
-        assert "lacks the columns zlogz; it has zlog, c1" in self.refused(file)
-
-    def test_no_class(self, files, tmp_path, cache):
-        file = self.altered(files, tmp_path, "'class'", "'clas'")
-        assert "no column 'class' of labels; did you mean 'clas'?" in self.refused(file)
-
-    def test_an_unknown_class(self, files, tmp_path, cache):
-        file = self.altered(files, tmp_path, ",g\n", ",h\n")
-        assert "'h' is not a jet class; use g, q, t, w, z" in self.refused(file)
-
-    def test_no_data(self, files, tmp_path, cache):
-        assert "no line @DATA" in self.refused(self.altered(files, tmp_path, "@DATA", "DATA"))
-
-    def test_a_missing_value(self, files, tmp_path, cache):
-        file = self.altered(files, tmp_path, "@DATA\n", "@DATA\n?")
-        assert "line 23: '?" in self.refused(file)
-        assert "in column 'zlogz' is not a number" in self.refused(file)
+    @pytest.mark.parametrize(
+        ("old", "new", "said"),
+        [
+            ("zlogz", "zlog", "lacks the columns zlogz; it has zlog, c1"),
+            ("'class'", "'clas'", r"no column 'class' of labels; did you mean 'clas'\?"),
+            (",g\n", ",h\n", "'h' is not a jet class; use g, q, t, w, z"),
+            ("@DATA", "DATA", "no line @DATA"),
+            ("@DATA\n", "@DATA\n?", r"line 23: '\?.* in column 'zlogz' is not a number"),
+        ],
+    )
+    def test_an_altered_file(self, files, tmp_path, cache, old, new, said):
+        text = files[".arff"].read_text()
+        assert old in text
+        (tmp_path / "altered.arff").write_text(text.replace(old, new, 1))
+        assert re.search(said, self.refused(tmp_path / "altered.arff"))
 
     def test_a_truncated_file(self, files, tmp_path, cache):
-        content = files[".arff"].read_text()
-        (tmp_path / "cut.arff").write_text(content[: len(content) // 2])
-        assert "instead of 17; the file is damaged or truncated" in self.refused(
-            tmp_path / "cut.arff"
-        )
+        content, file = files[".arff"].read_text(), tmp_path / "cut.arff"
+        file.write_text(content[: len(content) // 2])
+        assert "instead of 17; the file is damaged or truncated" in self.refused(file)
 
     def test_a_truncated_parquet_file(self, layouts, jets, tmp_path, cache):
         whole = layouts.write_parquet(tmp_path / "whole.parquet", jets)

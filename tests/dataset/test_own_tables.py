@@ -63,8 +63,7 @@ WRITERS = {
 }
 NO_PYARROW = importlib.util.find_spec("pyarrow") is None
 PARQUET = pytest.param(
-    "parquet",
-    marks=pytest.mark.skipif(NO_PYARROW, reason="needs pyarrow: run `make test-all`"),
+    "parquet", marks=pytest.mark.skipif(NO_PYARROW, reason="needs pyarrow: run `make test-all`")
 )
 
 
@@ -91,9 +90,8 @@ def test_the_info_comes_from_the_file(file_of, name):
     assert (info.name, info.num_features, info.num_classes) == (name, 3, 3)
     words = ("0", "1", "2") if name == "tensors" else ("cat", "dog", "eel")
     assert info.class_names == words
-    assert info.feature_names == (
-        ("a", "b", "c") if name in ("csv", "parquet") else ("x0", "x1", "x2")
-    )
+    columns = ("a", "b", "c") if name in ("csv", "parquet") else ("x0", "x1", "x2")
+    assert info.feature_names == columns
     assert info.available_splits == ("train", "validation", "test", "pred")
 
 
@@ -161,17 +159,12 @@ def test_csv_may_be_written_in_many_ways(tmp_path, file_of, delimiter, named):
     names, labels = (("a", "b", "c", "label"), WORDS) if named else ((), CODES.astype(str))
     file = write_csv(tmp_path / "other.csv", names=names, delimiter=delimiter, labels=labels)
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\r\n")
-    x, y = everything("csv", file)
-    assert torch.equal(x, everything("csv", file_of("csv"))[0])
-    assert torch.equal(y, everything("csv", file_of("csv"))[1])
+    assert all(map(torch.equal, everything("csv", file), everything("csv", file_of("csv"))))
 
 
 def test_a_first_line_that_is_a_row_stays_one(tmp_path, cache):
     file = write_csv(tmp_path / "rows.csv", names=())
-    splits = [
-        get_dataset("csv", s, path=file, cache=cache) for s in ("train", "validation", "test")
-    ]
-    assert sum(map(len, splits)) == ROWS
+    assert len(everything("csv", file)[1]) == ROWS
     assert get_dataset_info("csv", path=file, cache=cache).class_names == ("cat", "dog", "eel")
 
 
@@ -223,10 +216,8 @@ class TestArrays:
     def test_pictures_as_floats_stay_as_they_are(self, tmp_path, cache):
         floats = (PICTURES / 255).astype(np.float32)
         file = write_tensors(tmp_path / "own.pt", x=floats, y=CODES)
-        x, _ = everything("tensors", file)
-        assert torch.equal(
-            x.sum((1, 2, 3)).sort().values, torch.tensor(floats).sum((1, 2, 3)).sort().values
-        )
+        sums = [x.sum((1, 2, 3)) for x in (everything("tensors", file)[0], torch.tensor(floats))]
+        assert torch.equal(sums[0].sort().values, sums[1].sort().values)
 
     def test_a_pair_of_tensors_serves(self, tmp_path, file_of):
         torch.save((torch.from_numpy(X), torch.from_numpy(CODES)), tmp_path / "pair.pt")
@@ -259,16 +250,10 @@ class TestRefusals:
         return message
 
     @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
-    def test_no_path(self, name, cache):
+    def test_no_path_no_such_file_and_an_empty_file(self, name, tmp_path, cache):
         message = self.refused(name, None)
         assert f"data set '{name}' needs your file: set `path` to a ." in message
-
-    @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
-    def test_no_such_file(self, name, tmp_path, cache):
-        assert "does not exist" in self.refused(name, tmp_path / "none.x")
-
-    @pytest.mark.parametrize("name", ["csv", PARQUET, "npz", "tensors"])
-    def test_an_empty_file(self, name, tmp_path, cache):
+        assert "does not exist" in self.refused(name, tmp_path / "own.x")
         (tmp_path / "own.x").touch()
         assert "is empty" in self.refused(name, tmp_path / "own.x")
 
@@ -297,9 +282,8 @@ class TestRefusals:
         assert "3 cells instead of 4" in self.refused("csv", tmp_path / "cut.csv")
 
     def test_names_without_rows(self, tmp_path, cache):
-        assert "has no rows" in self.refused(
-            "csv", write_csv(tmp_path / "own.csv", x=X[:0], labels=[])
-        )
+        file = write_csv(tmp_path / "own.csv", x=X[:0], labels=[])
+        assert "has no rows" in self.refused("csv", file)
 
     def test_one_column(self, tmp_path, cache):
         (tmp_path / "own.csv").write_text("label\na\nb\n")
@@ -360,9 +344,8 @@ class TestRefusals:
 
     def test_nothing_left_for_training(self, tmp_path, cache):
         file = write_npz(tmp_path / "own.npz", x=X[:2], y=CODES[:2])
-        assert "none of its 2 samples is left for training" in self.refused(
-            "npz", file, test=0.5, validation=0.9
-        )
+        message = self.refused("npz", file, test=0.5, validation=0.9)
+        assert "none of its 2 samples is left for training" in message
 
     def test_a_share_beyond_one(self, file_of):
         with pytest.raises(ValueError, match="test must be from 0 to below 1"):

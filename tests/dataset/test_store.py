@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -68,12 +68,8 @@ def test_it_is_made_once_and_is_the_same_afterwards(folder, source, build):
 def test_splits_are_slices_of_one_block(folder, source, build):
     data = prepared(folder, source, build, version=1)
     spans = {name: data.split(name).y.tolist() for name in ("train", "validation", "test", "pred")}
-    assert spans == {
-        "train": [0, 1, 2, 3, 4],
-        "validation": [5, 6],
-        "test": [7, 8, 9],
-        "pred": [7, 8, 9],
-    }
+    tested = {"test": [7, 8, 9], "pred": [7, 8, 9]}
+    assert spans == {"train": [0, 1, 2, 3, 4], "validation": [5, 6]} | tested
     assert data.split("train").x.data_ptr() == data.x.data_ptr()
     for name in ("train", "validation"):
         assert data.split(name, legacy_val=True).y.tolist() == list(range(7))
@@ -106,11 +102,9 @@ def test_a_change_makes_it_anew_in_the_same_place(folder, source, build, change)
         source.write_text("more content")
     if change == "time":
         os.utime(source, ns=(1, 1))
-    for _ in range(2):
-        prepared(folder, source, build, version=2 if change == "version" else 1)
-    prepared(
-        folder, source, build, version=2 if change == "version" else 1, renew=change == "renew"
-    )
+    version = 2 if change == "version" else 1
+    for renew in (False, False, change == "renew"):
+        prepared(folder, source, build, version=version, renew=renew)
     assert build.times == 2
     the_file(folder)
 
@@ -137,26 +131,10 @@ def test_other_options_and_other_sources_lie_side_by_side(folder, source, build)
     assert build.times == 3
 
 
-def emptied(file):
-    file.write_bytes(b"")
-
-
-def cut_off(file):
-    file.write_bytes(file.read_bytes()[:-5])
-
-
-def header_gone(file):
-    file.write_bytes(b"\xff" * 8 + file.read_bytes()[8:])
-
-
 def one_bit_flipped(file):
     content = bytearray(file.read_bytes())
     content[-3] ^= 1
     file.write_bytes(content)
-
-
-def header_of_another(file):
-    save_file(load_file(file), file)
 
 
 def with_facts(file, facts):
@@ -166,24 +144,22 @@ def with_facts(file, facts):
     save_file(load_file(file), file, metadata=header | {"facts": facts})
 
 
-def facts_nested_deep(file):
-    with_facts(file, "[" * 100_000)
+OTHER_KINDS = '{"rows": 1, "features": 2, "classes": 3, "fingerprints": 4}'
+DAMAGES = {
+    "emptied": lambda file: file.write_bytes(b""),
+    "cut off": lambda file: file.write_bytes(file.read_bytes()[:-5]),
+    "header gone": lambda file: file.write_bytes(b"\xff" * 8 + file.read_bytes()[8:]),
+    "one bit flipped": one_bit_flipped,
+    "header of another": lambda file: save_file(load_file(file), file),
+    "facts nested deep": lambda file: with_facts(file, "[" * 100_000),
+    "facts of other kinds": lambda file: with_facts(file, OTHER_KINDS),
+}
 
 
-def facts_of_other_kinds(file):
-    with_facts(file, '{"rows": 1, "features": 2, "classes": 3, "fingerprints": 4}')
-
-
-DAMAGES = [
-    *(emptied, cut_off, header_gone, one_bit_flipped, header_of_another),
-    *(facts_nested_deep, facts_of_other_kinds),
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_noticed_and_mended(folder, source, build, damage):
     prepared(folder, source, build, version=1)
-    damage(the_file(folder))
+    DAMAGES[damage](the_file(folder))
     for _ in range(2):
         data = prepared(folder, source, build, version=1)
         assert torch.equal(data.x, build().x)
@@ -245,14 +221,8 @@ def test_what_is_there_needs_no_lock(folder, source, build, monkeypatch):
 
 
 def test_many_at_once_make_it_once(folder, source, build):
-    threads = [
-        threading.Thread(target=prepared, args=(folder, source, build), kwargs={"version": 1})
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: prepared(folder, source, build, version=1), range(8)))
     assert build.times == 1
 
 

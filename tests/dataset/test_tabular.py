@@ -56,11 +56,8 @@ def test_a_cut_takes_only_what_the_file_has_not():
 
 
 def test_a_share_of_nothing_is_nothing():
-    assert Cut(test=0, validation=0).order({"train": 4})[1] == {
-        "train": 4,
-        "validation": 0,
-        "test": 0,
-    }
+    rows = {"train": 4, "validation": 0, "test": 0}
+    assert Cut(test=0, validation=0).order({"train": 4})[1] == rows
 
 
 @pytest.mark.parametrize("wrong", [{"test": 1.0}, {"validation": -0.1}, {"test": 20}])

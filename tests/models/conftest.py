@@ -9,11 +9,11 @@ from chop.models import MODELS
 
 
 @pytest.fixture(autouse=True)
-def _registry_as_found() -> Iterator[None]:
-    found = dict(MODELS.items())
+def _registered_models() -> Iterator[None]:
+    models = dict(MODELS.items())
     yield
     MODELS._items.clear()
-    MODELS._items.update(found)
+    MODELS._items.update(models)
 
 
 @pytest.fixture

@@ -22,15 +22,13 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 @pytest.mark.parametrize("convert", [convert_none_to_str_na, convert_str_na_to_none])
 def test_converting_leaves_the_callers_data_alone(convert):
-    given = {"a": [None, "NA", {"b": ("NA", None)}]}
-    convert(given)
-    assert given == {"a": [None, "NA", {"b": ("NA", None)}]}
+    config = {"a": [None, "NA", {"b": ("NA", None)}]}
+    convert(config)
+    assert config == {"a": [None, "NA", {"b": ("NA", None)}]}
 
 
 def test_only_the_whole_text_na_is_none():
-    assert convert_str_na_to_none({"a": ["NA", "NAN", "na", 0, False]}) == {
-        "a": [None, "NAN", "na", 0, False]
-    }
+    assert convert_str_na_to_none(["NA", "NAN", "na", 0, False]) == [None, "NAN", "na", 0, False]
 
 
 @pytest.mark.parametrize("content", [b"a = \n", b"a = 1\na = 2\n", b"\xff\xfe"])
@@ -43,9 +41,8 @@ def test_a_broken_file_is_refused_with_its_name(tmp_path, content):
 def test_the_labs_helper_merges_and_prints(tmp_path, capsys):
     (tmp_path / "run.toml").write_text("max_epochs = 5\nseed = 3\n", encoding="utf-8")
     defaults = {"max_epochs": 20, "seed": 0, "batch_size": 128, "config": None}
-    args = argparse.Namespace(
-        max_epochs=20, seed=7, batch_size=128, config=str(tmp_path / "run.toml")
-    )
+    config = str(tmp_path / "run.toml")
+    args = argparse.Namespace(max_epochs=20, seed=7, batch_size=128, config=config)
     merged = post_parse_load_config(args, defaults)
     assert (merged.max_epochs, merged.seed, merged.batch_size) == (5, 7, 128)
     printed = capsys.readouterr().out
@@ -75,9 +72,8 @@ def test_a_parser_that_suppresses_defaults_tells_the_helper_what_was_not_given(c
 )
 def test_a_file_nested_without_end_is_refused(tmp_path, text):
     (tmp_path / "deep.toml").write_text(text)
-    with pytest.raises(
-        ValueError, match=r"deep\.toml: .* nested more than 100 levels deep; flatten"
-    ):
+    said = r"deep\.toml: .* nested more than 100 levels deep; flatten"
+    with pytest.raises(ValueError, match=said):
         load_config(tmp_path / "deep.toml")
 
 

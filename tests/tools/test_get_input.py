@@ -27,12 +27,8 @@ class Sentences:
 
     batch_size = 2
     train_dataset = [  # noqa: RUF012
-        {
-            "sentence": "abc",
-            "input_ids": torch.arange(5) + i,
-            "attention_mask": torch.ones(5),
-            "labels": [1],
-        }
+        {"sentence": "abc", "input_ids": torch.arange(5) + i}
+        | {"attention_mask": torch.ones(5), "labels": [1]}
         for i in range(3)
     ]
 
@@ -51,10 +47,7 @@ class Reader(nn.Module):
 
 def test_the_labs_call_runs_as_written(data_module):
     input_generator = InputGenerator(
-        data_module=data_module,
-        model_info=VISION,
-        task="cls",
-        which_dataloader="train",
+        data_module=data_module, model_info=VISION, task="cls", which_dataloader="train"
     )
     dummy_in = next(iter(input_generator))
     assert dummy_in.keys() == {"x"}
@@ -96,9 +89,9 @@ def test_next_works_without_iter(data_module):
     ],
 )
 def test_what_cannot_be_is_refused(data_module, wrong, message):
-    given = {"task": "cls", "which_dataloader": "train"} | wrong
+    arguments = {"task": "cls", "which_dataloader": "train"} | wrong
     with pytest.raises(ValueError, match=message):
-        InputGenerator(VISION, data_module, **given)
+        InputGenerator(VISION, data_module, **arguments)
 
 
 def test_dummy_input_is_a_whole_batch_and_has_no_values_by_default(data_module):
@@ -117,15 +110,10 @@ def test_text_comes_by_the_names_that_the_task_knows():
     generator = InputGenerator(TEXT, Sentences(), "lm", "train")
     assert [len(batch["input_ids"]) for batch in generator] == [2, 1]
     sample = get_dummy_input(TEXT, Sentences(), "cls", device="cpu")
-    assert {name: tuple(x.shape) for name, x in sample.items()} == {
-        "input_ids": (1, 5),
-        "attention_mask": (1, 5),
-        "labels": (1, 1),
-    }
-    assert get_dummy_input(TEXT, Sentences(), "translation").keys() == {
-        "input_ids",
-        "attention_mask",
-    }
+    shapes = {"input_ids": (1, 5), "attention_mask": (1, 5), "labels": (1, 1)}
+    assert {name: tuple(x.shape) for name, x in sample.items()} == shapes
+    translated = get_dummy_input(TEXT, Sentences(), "translation")
+    assert translated.keys() == {"input_ids", "attention_mask"}
 
 
 def test_cf_args_fix_what_the_task_does_not_give():
@@ -168,5 +156,5 @@ def test_a_batch_is_called_what_the_model_calls_it(data_module, model, name):
 
 
 def test_the_inputs_of_a_language_model_have_their_own_names():
-    given = get_dummy_input(TEXT, Sentences(), "cls", model=Reader())
-    assert given.keys() == {"input_ids", "attention_mask", "labels"}
+    inputs = get_dummy_input(TEXT, Sentences(), "cls", model=Reader())
+    assert inputs.keys() == {"input_ids", "attention_mask", "labels"}

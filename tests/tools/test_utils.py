@@ -91,10 +91,10 @@ def test_weights_are_copied_past_autograd():
 
 
 def test_replacing_values_leaves_the_callers_dictionary_alone():
-    given = {"a": torch.ones(1), "b": {"c": 3}}
-    replaced = utils.nested_dict_replacer(given, utils.to_numpy_if_tensor)
+    nested = {"a": torch.ones(1), "b": {"c": 3}}
+    replaced = utils.nested_dict_replacer(nested, utils.to_numpy_if_tensor)
     assert isinstance(replaced["a"], np.ndarray)
-    assert utils.is_tensor(given["a"])
+    assert utils.is_tensor(nested["a"])
 
 
 @pytest.mark.parametrize(

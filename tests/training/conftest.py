@@ -68,12 +68,5 @@ class Recorder:
 @pytest.fixture(scope="session")
 def small():
     """The makers above, for tests that import nothing from here."""
-    return SimpleNamespace(
-        rows=rows,
-        network=network,
-        data=data,
-        options=options,
-        training=training,
-        Recorder=Recorder,
-        CPU=CPU,
-    )
+    makers = (rows, network, data, options, training, Recorder)
+    return SimpleNamespace(**{maker.__name__: maker for maker in makers}, CPU=CPU)

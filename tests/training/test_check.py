@@ -19,17 +19,9 @@ def labelled(y) -> TensorSplit:
 @pytest.mark.parametrize(
     ("model", "split", "sentence"),
     [
-        (
-            Pair(16, 5),
-            None,
-            r"must return scores of shape \(2, classes\), not tuple; return only the sc",
-        ),
+        (Pair(16, 5), None, r"scores of shape \(2, classes\), not tuple; return only the scores"),
         (nn.Linear(16, 3), None, r"labels are 0 to 4, but the model has 3 classes, 0 to 2"),
-        (
-            nn.Linear(8, 5),
-            None,
-            r"the model cannot process a batch of shape \(2, 16\): mat1 and mat2",
-        ),
+        (nn.Linear(8, 5), None, r"cannot process a batch of shape \(2, 16\): mat1 and mat2"),
         (nn.Unflatten(1, (4, 4)), None, r"no trainable|must return scores"),
         (nn.Linear(16, 5), labelled(torch.rand(64)), "must be class indices, .* not float32"),
         (nn.Linear(16, 5), labelled(torch.eye(5).long()), "must be class indices, one per sample"),
@@ -53,9 +45,8 @@ def test_a_graph_that_fails_is_a_sentence_and_a_model_that_fails_shows_where(sma
     scores = graph.call_module("fc", (graph.placeholder("x"),))
     graph.output(graph.call_function(getattr, (scores, "no_such_thing")))
     model = fx.GraphModule(nn.ModuleDict({"fc": nn.Linear(16, 5)}), graph)
-    with pytest.raises(
-        ValueError, match=r"cannot process a batch of shape \(2, 16\): 'Tensor' object"
-    ):
+    said = r"cannot process a batch of shape \(2, 16\): 'Tensor' object"
+    with pytest.raises(ValueError, match=said):
         small.training(model=model)
     with pytest.raises(AttributeError, match="no_such_thing"):
         small.training(model=Wrong(16, 5))

@@ -9,25 +9,14 @@ from chop.training.scalars import COLUMNS, CsvCurves, ResumedAt, read_curves
 
 GONE = object()
 ODD = [None, "x", -1, 1.5, [1], {}, {1: 2}, torch.zeros(3), GONE]
+STATE, GROUPS = ("optimizer_states", 0, "state"), ("optimizer_states", 0, "param_groups")
 PATHS = [
-    ("global_step",),
-    ("state_dict",),
-    ("hyper_parameters",),
-    ("optimizer_states",),
-    ("optimizer_states", 0),
-    ("optimizer_states", 0, "state"),
-    ("optimizer_states", 0, "state", 0),
-    ("optimizer_states", 0, "state", 0, "exp_avg"),
-    ("optimizer_states", 0, "param_groups"),
-    ("optimizer_states", 0, "param_groups", 0),
-    ("optimizer_states", 0, "param_groups", 0, "params"),
-    ("mase",),
-    ("mase", "optimizer"),
-    ("mase", "progress"),
+    *(("global_step",), ("state_dict",), ("hyper_parameters",), ("mase",)),
+    *(("optimizer_states",), ("optimizer_states", 0), STATE, (*STATE, 0), (*STATE, 0, "exp_avg")),
+    *(GROUPS, (*GROUPS, 0), (*GROUPS, 0, "params")),
+    *(("mase", name) for name in ("optimizer", "progress", "random")),
     *(("mase", "progress", name) for name in ("epoch", "step", "step_in_epoch", "best_epoch")),
-    ("mase", "progress", "best_loss"),
-    ("mase", "random"),
-    ("mase", "random", "cpu"),
+    *(("mase", "progress", "best_loss"), ("mase", "random", "cpu")),
 ]
 # odd here, and what a run may hold there
 MEANT = {

@@ -65,10 +65,8 @@ def test_weight_decay_and_rate_reach_the_optimizer(name):
     [
         ({"learning_rate": 0.0}, "learning_rate: should be greater than 0, not 0.0"),
         ({"learning_rate": float("nan")}, "learning_rate: should be a finite number"),
-        (
-            {"accumulate_grad_batches": 0},
-            "accumulate_grad_batches: should be greater than or equal to 1, not 0",
-        ),
+        ({"max_seconds": 0}, "max_seconds: should be greater than 0"),
+        ({"accumulate_grad_batches": 0}, "accumulate_grad_batches: should be .* equal to 1, not 0"),
         ({"max_epochs": -1}, "max_epochs: should be greater than or equal to 0"),
         ({"early_stopping": 0}, "early_stopping: should be greater than or equal to 1"),
     ],
@@ -79,21 +77,10 @@ def test_options_that_make_no_sense_are_refused(changes, sentence):
 
 
 def test_trainer_args_of_the_labs_are_understood():
-    options = TrainOptions.from_trainer_args(
-        {
-            "max_epochs": 4,
-            "max_steps": -1,
-            "devices": 1,
-            "num_nodes": 1,
-            "accelerator": "auto",
-            "strategy": "auto",
-            "fast_dev_run": False,
-            "precision": "16-mixed",
-            "accumulate_grad_batches": 2,
-            "log_every_n_steps": 50,
-        },
-        learning_rate=0.1,
-    )
+    trainer_args = {"max_epochs": 4, "max_steps": -1, "devices": 1, "num_nodes": 1}
+    trainer_args |= {"accelerator": "auto", "strategy": "auto", "fast_dev_run": False}
+    trainer_args |= {"precision": "16-mixed", "accumulate_grad_batches": 2, "log_every_n_steps": 50}
+    options = TrainOptions.from_trainer_args(trainer_args, learning_rate=0.1)
     assert (options.max_epochs, options.max_steps, options.precision) == (4, None, "16-mixed")
     with pytest.raises(ValueError, match="plt_trainer_args has no key 'callbacks'"):
         TrainOptions.from_trainer_args({"callbacks": []})

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -75,11 +76,8 @@ def test_tensorboard_finds_the_scalars_where_the_labs_look(tmp_path):
     curves.log_hyperparams({"batch_size": 256, "model": "jsc-tiny"})
     logged(curves, [1, 2])
     logged(TensorBoardCurves(tmp_path), [1])
-    assert [p.name for p in sorted((tmp_path / "lightning_logs").iterdir())] == [
-        "version_0",
-        "version_1",
-    ]
-    first = tmp_path / "lightning_logs" / "version_0"
+    first, second = sorted((tmp_path / "lightning_logs").iterdir())
+    assert (first.name, second.name) == ("version_0", "version_1")
     assert (first / "hparams.yaml").read_text() == 'batch_size: 256\nmodel: "jsc-tiny"\n'
     script = (
         "import sys; from tensorboard.backend.event_processing.event_accumulator import "
@@ -106,27 +104,15 @@ def test_wandb_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_wandb_receives_metrics_and_options(tmp_path, monkeypatch):
-    told = []
-
-    class Run:
-        config = dict
-        log = staticmethod(lambda metrics, step: told.append((step, metrics)))
-        finish = staticmethod(lambda: told.append("finished"))
-
-    class Config(dict):
-        pass
-
-    class Wandb:
-        @staticmethod
-        def init(project, dir):
-            told.append((project, dir))
-            Run.config = Config()
-            return Run
-
-    monkeypatch.setitem(sys.modules, "wandb", Wandb)
+    wandb = MagicMock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     curves = WandbCurves(tmp_path, "mine")
     curves.log_hyperparams({"seed": 1})
     curves.log_metrics({"lr": 0.1}, 3)
     curves.finalize("success")
-    assert told == [("mine", str(tmp_path)), (3, {"lr": 0.1}), "finished"]
-    assert Run.config == {"seed": 1}
+    assert wandb.mock_calls == [
+        call.init(project="mine", dir=str(tmp_path)),
+        call.init().config.update({"seed": 1}),
+        call.init().log({"lr": 0.1}, step=3),
+        call.init().finish(),
+    ]

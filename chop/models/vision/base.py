@@ -8,7 +8,8 @@ from functools import partial
 from torch import nn
 
 from chop.dataset.base import MaseDatasetInfo
-from chop.models.base import ModelSource, ModelTaskType, model
+from chop.models.base import model
+from chop.models.info import ModelSource, ModelTaskType
 
 vision_model = partial(
     model, task_type=ModelTaskType.VISION, model_source=ModelSource.VISION_OTHERS
@@ -32,9 +33,9 @@ def image_shape(info: MaseDatasetInfo, at_least: int = 1) -> tuple[int, int, int
     return size
 
 
-def is_small(info: MaseDatasetInfo) -> bool:
-    """Whether a network should keep the resolution of its input in its first layers."""
-    return max(image_shape(info)[1:]) <= SMALL
+def is_small(info: MaseDatasetInfo, chosen: bool | None) -> bool:
+    """Whether a network should keep the resolution of its input, unless the user has chosen."""
+    return max(image_shape(info)[1:]) <= SMALL if chosen is None else chosen
 
 
 def init_conv_net(net: nn.Module) -> None:

@@ -24,39 +24,40 @@ def _filters(inputs: int, outputs: int) -> list[nn.Module]:
     return [nn.Conv2d(inputs, outputs, 3, bias=False), nn.BatchNorm2d(outputs), nn.Hardtanh()]
 
 
+@vision_model("lfc")
 class LFC(nn.Module):
-    """Three hidden layers of 1,024 on the flattened image."""
+    """FINN's LFC for MNIST, to be binarised: three hidden layers of 1,024."""
 
-    def __init__(self, image_size: tuple[int, int, int], num_classes: int) -> None:
+    def __init__(self, info: MaseDatasetInfo) -> None:
         super().__init__()
-        widths = pairwise([math.prod(image_size), 1024, 1024, 1024])
+        widths = pairwise([math.prod(image_shape(info)), 1024, 1024, 1024])
         layers = [layer for inputs, outputs in widths for layer in _dense(inputs, outputs)]
-        self.features = nn.Sequential(*layers, nn.Linear(1024, num_classes))
+        self.features = nn.Sequential(*layers, nn.Linear(1024, info["num_classes"]))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.features(torch.flatten(x, 1))
         return out
 
 
+@vision_model("cnv")
 class CNV(nn.Module):
-    """Six convolutions in pairs of 64, 128 and 256 filters, then two layers of 512."""
+    """FINN's CNV for CIFAR, to be binarised: six convolutions and three linear layers.
 
-    def __init__(self, image_size: tuple[int, int, int], num_classes: int) -> None:
+    The convolutions are pairs of 64, 128 and 256 filters, the hidden layers 512 wide.
+    """
+
+    def __init__(self, info: MaseDatasetInfo) -> None:
         super().__init__()
-        channels, height, width = image_size
-        self.conv_features = nn.Sequential(
-            *_filters(channels, 64),
-            *_filters(64, 64),
-            nn.MaxPool2d(2),
-            *_filters(64, 128),
-            *_filters(128, 128),
-            nn.MaxPool2d(2),
-            *_filters(128, 256),
-            *_filters(256, 256),
-        )
+        channels, height, width = image_shape(info, at_least=32)
+        pairs = [
+            [*_filters(inputs, outputs), *_filters(outputs, outputs)]
+            for inputs, outputs in ((channels, 64), (64, 128), (128, 256))
+        ]
+        pools = nn.MaxPool2d(2), nn.MaxPool2d(2)
+        self.conv_features = nn.Sequential(*pairs[0], pools[0], *pairs[1], pools[1], *pairs[2])
         flat = 256 * self.pixels_left(height) * self.pixels_left(width)
         self.linear_features = nn.Sequential(
-            *_dense(flat, 512), *_dense(512, 512), nn.Linear(512, num_classes)
+            *_dense(flat, 512), *_dense(512, 512), nn.Linear(512, info["num_classes"])
         )
 
     @staticmethod
@@ -67,15 +68,3 @@ class CNV(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear_features(torch.flatten(self.conv_features(x), 1))
         return out
-
-
-@vision_model("lfc")
-def get_lfc(info: MaseDatasetInfo) -> nn.Module:
-    """FINN's LFC for MNIST, to be binarised: three hidden layers of 1,024."""
-    return LFC(image_shape(info), info["num_classes"])
-
-
-@vision_model("cnv")
-def get_cnv(info: MaseDatasetInfo) -> nn.Module:
-    """FINN's CNV for CIFAR, to be binarised: six convolutions and three linear layers."""
-    return CNV(image_shape(info, at_least=32), info["num_classes"])

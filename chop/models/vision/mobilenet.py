@@ -83,10 +83,23 @@ V2_STAGES = [
 ]
 
 
-class MobileNetV2(nn.Module):
+class MobileNet(nn.Module):
+    """Classifies the means of the features over the image."""
+
+    features: nn.Module
+    avgpool: nn.Module
+    classifier: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.flatten(self.avgpool(self.features(x)), 1)
+        out: Tensor = self.classifier(x)
+        return out
+
+
+class MobileNetV2(MobileNet):
     """Inverted residual blocks; `small_images` keeps the resolution in the first layer."""
 
-    def __init__(self, *, num_classes: int, channels: int = 3, small_images: bool = False) -> None:
+    def __init__(self, num_classes: int, channels: int, small_images: bool) -> None:
         super().__init__()
         wide = partial(conv_norm, norm=nn.BatchNorm2d, activation=relu6)
         layers: list[nn.Module] = [wide(channels, 32, 3, stride=1 if small_images else 2)]
@@ -100,11 +113,6 @@ class MobileNetV2(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, num_classes))
         init_conv_net(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.flatten(self.avgpool(self.features(x)), 1)
-        out: Tensor = self.classifier(x)
-        return out
 
 
 class SqueezeExcite(nn.Module):
@@ -188,17 +196,11 @@ V3_SMALL = [
 ]
 
 
-class MobileNetV3(nn.Module):
+class MobileNetV3(MobileNet):
     """The blocks of `rows`, then a classifier with a hidden layer of `head` channels."""
 
     def __init__(
-        self,
-        rows: Sequence[V3Row],
-        head: int,
-        *,
-        num_classes: int,
-        channels: int = 3,
-        small_images: bool = False,
+        self, rows: Sequence[V3Row], head: int, num_classes: int, channels: int, small_images: bool
     ) -> None:
         super().__init__()
         wide = partial(conv_norm, norm=v3_norm, activation=hardswish)
@@ -217,36 +219,22 @@ class MobileNetV3(nn.Module):
         )
         init_conv_net(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.flatten(self.avgpool(self.features(x)), 1)
-        out: Tensor = self.classifier(x)
-        return out
-
 
 @vision_model("mobilenetv2")
 def mobilenetv2(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
     """MobileNet V2: 3.5 million parameters on ImageNet."""
-    small = is_small(info) if small_images is None else small_images
-    return MobileNetV2(
-        num_classes=info["num_classes"], channels=image_shape(info)[0], small_images=small
-    )
-
-
-def _v3(
-    info: MaseDatasetInfo, rows: Sequence[V3Row], head: int, small_images: bool | None
-) -> nn.Module:
-    small = is_small(info) if small_images is None else small_images
-    classes, channels = info["num_classes"], image_shape(info)[0]
-    return MobileNetV3(rows, head, num_classes=classes, channels=channels, small_images=small)
+    return MobileNetV2(info["num_classes"], image_shape(info)[0], is_small(info, small_images))
 
 
 @vision_model("mobilenetv3_small")
 def mobilenetv3_small(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
     """MobileNet V3 Small: 2.5 million parameters on ImageNet."""
-    return _v3(info, V3_SMALL, 1024, small_images)
+    small = is_small(info, small_images)
+    return MobileNetV3(V3_SMALL, 1024, info["num_classes"], image_shape(info)[0], small)
 
 
 @vision_model("mobilenetv3_large")
 def mobilenetv3_large(info: MaseDatasetInfo, *, small_images: bool | None = None) -> nn.Module:
     """MobileNet V3 Large: 5.5 million parameters on ImageNet."""
-    return _v3(info, V3_LARGE, 1280, small_images)
+    small = is_small(info, small_images)
+    return MobileNetV3(V3_LARGE, 1280, info["num_classes"], image_shape(info)[0], small)

@@ -128,7 +128,7 @@ def _resnet(
         num_classes=info["num_classes"],
         channels=image_shape(info)[0],
         base_width=base_width,
-        small_images=is_small(info) if small_images is None else small_images,
+        small_images=is_small(info, small_images),
     )
 
 

@@ -28,6 +28,7 @@ WEIGHTED: dict[type[nn.Module], Kind] = {
     nn.BatchNorm1d: "norm",
     nn.BatchNorm2d: "norm",
 }
+OUTPUTS = {"linear": "out_features", "conv": "out_channels", "norm": "num_features"}
 POINTWISE = {*ops_with("activation"), "identity"}
 SAME = ops_with("no_op")
 # p-norms and windows of three dimensions are not stacked
@@ -125,7 +126,8 @@ def _check_parameters(family: Family) -> None:
     if not any(p.requires_grad for call in family.first for p in _parameters(call).values()):
         raise Unfit("the networks have no trainable parameters")
     for number, call in enumerate(family.first):
-        if len({_trained(other) for other in family.calls(number)}) > 1:
+        named = [_parameters(other).items() for other in family.calls(number)]
+        if len({tuple(name for name, p in each if p.requires_grad) for each in named}) > 1:
             raise Unfit(f"{call.name} does not have the same trainable parameters everywhere")
     seen: set[int] = set()
     for row, member in enumerate(family.members):
@@ -139,10 +141,6 @@ def _check_parameters(family: Family) -> None:
 def _parameters(call: LayerCall) -> dict[str, nn.Parameter]:
     module = call.module
     return {} if module is None else {n: p for n, p in module._parameters.items() if p is not None}
-
-
-def _trained(call: LayerCall) -> tuple[str, ...]:
-    return tuple(name for name, p in _parameters(call).items() if p.requires_grad)
 
 
 # --- one network as calls
@@ -240,7 +238,7 @@ def _call(node: fx.Node, root: nn.Module, values: _Values) -> LayerCall:
     inputs = tuple(values[value] for value in node.all_input_nodes if not _is_size(value))
     if module is not None:
         return _module_call(module, op, str(node.target), inputs)
-    if op == "flatten" or op in ("view", "reshape"):
+    if op in ("flatten", "view", "reshape"):
         _check_flatten(node)
         return LayerCall("flatten", node.name, inputs)
     formats = _function_formats(node)
@@ -380,15 +378,10 @@ def _check_flatten(node: fx.Node) -> None:
         fits = rest in ((1,), (1, -1))
     else:
         shape = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
-        fits = len(shape) == 2 and shape[1] == -1 and _is_first_size(shape[0])
+        first = shape[0] if len(shape) == 2 and shape[1] == -1 else None
+        fits = isinstance(first, fx.Node) and _is_size(first) and first.args[1:] == (0,)
     if not fits:
         raise Unfit(f"{node.name} does not reshape to one row per sample")
-
-
-def _is_first_size(value: Any) -> bool:
-    if not isinstance(value, fx.Node) or not _is_size(value):
-        return False
-    return value.args[1:] == (0,)
 
 
 def _in_place(node: fx.Node, root: nn.Module) -> bool:
@@ -437,23 +430,16 @@ def widths_of(family: Family, channels: int | None = None) -> list[list[Any]]:
         calls: list[Any] = family.calls(number)
         if call.kind == "input":
             widths.append([channels] * len(family))
-        elif call.kind == "linear":
-            widths.append([c.module.out_features for c in calls])
-        elif call.kind == "conv":
-            widths.append([c.module.out_channels for c in calls])
-        elif call.kind == "norm":
-            widths.append([c.module.num_features for c in calls])
+        elif call.kind in OUTPUTS:
+            widths.append([getattr(c.module, OUTPUTS[call.kind]) for c in calls])
         else:
             widths.append(widths[call.inputs[0]])
-        if call.kind == "add" and not _may_be_equal(*(widths[i] for i in call.inputs)):
+        operands = zip(*(widths[i] for i in call.inputs), strict=True)
+        if call.kind == "add" and any(a != b and None not in (a, b) for a, b in operands):
             raise Unfit(f"{call.name} adds operands of different widths")
     if len(set(widths[-1])) != 1:
         raise Unfit(f"candidates score different numbers of classes: {sorted(set(widths[-1]))}")
     return widths
-
-
-def _may_be_equal(a: list[int | None], b: list[int | None]) -> bool:
-    return all(x == y or None in (x, y) for x, y in zip(a, b, strict=True))
 
 
 def _check_layouts(family: Family) -> None:

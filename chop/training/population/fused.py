@@ -27,9 +27,8 @@ def batch_norm(
     """`F.batch_norm` in training for rows [C, B]; `statistics` are the moving mean and variance."""
     few = x.dtype == torch.float32 and 1 < x.shape[1] <= MOST_SAMPLES
     if few and fused.runs_kernels(x):
-        normalised: Tensor = _BatchNorm.apply(
-            x.contiguous(), weight, bias, statistics, momentum, epsilon
-        )
+        operands = (x.contiguous(), weight, bias, statistics, momentum, epsilon)
+        normalised: Tensor = _BatchNorm.apply(*operands)
         return normalised
     moving = (*statistics, weight, bias)
     return F.batch_norm(x.unsqueeze(0), *moving, True, momentum, epsilon).squeeze(0)
@@ -59,23 +58,10 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Tensor:
         result, mean, inverse = torch.empty_like(x), x.new_empty(len(x)), x.new_empty(len(x))
         grid, sizes = _grid(x)
-        launch = functools.partial(
-            _kernels().forward[grid],
-            x,
-            result,
-            x if weight is None else weight,
-            x if bias is None else bias,
-            mean,
-            inverse,
-            *statistics,
-            *x.shape,
-            momentum,
-            epsilon,
-            WEIGHT=weight is not None,
-            BIAS=bias is not None,
-            **sizes,
-        )
-        fused.on_device_of(x, launch)
+        affine = (x if weight is None else weight, x if bias is None else bias)
+        operands = (x, result, *affine, mean, inverse, *statistics, *x.shape, momentum, epsilon)
+        sizes |= {"WEIGHT": weight is not None, "BIAS": bias is not None}
+        fused.on_device_of(x, functools.partial(_kernels().forward[grid], *operands, **sizes))
         ctx.save_for_backward(x, weight, mean, inverse)
         ctx.has_bias = bias is not None
         return result
@@ -84,26 +70,11 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, inverse = ctx.saved_tensors
         grad = grads[0].contiguous()
-        x_grad, weight_grad, bias_grad = (
-            torch.empty_like(x),
-            x.new_empty(len(x)),
-            x.new_empty(len(x)),
-        )
+        results = torch.empty_like(x), x.new_empty(len(x)), x.new_empty(len(x))
+        x_grad, weight_grad, bias_grad = results
         grid, sizes = _grid(x)
-        launch = functools.partial(
-            _kernels().backward[grid],
-            grad,
-            x,
-            x if weight is None else weight,
-            mean,
-            inverse,
-            x_grad,
-            weight_grad,
-            bias_grad,
-            *x.shape,
-            WEIGHT=weight is not None,
-            **sizes,
-        )
-        fused.on_device_of(x, launch)
+        operands = (grad, x, x if weight is None else weight, mean, inverse, *results, *x.shape)
+        sizes["WEIGHT"] = weight is not None
+        fused.on_device_of(x, functools.partial(_kernels().backward[grid], *operands, **sizes))
         learnt = (weight_grad if weight is not None else None, bias_grad if ctx.has_bias else None)
         return x_grad, *learnt, None, None, None

@@ -7,8 +7,9 @@ nothing is copied between layers. Padded channels are zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,11 +27,7 @@ class Operand:
     """An activation: its number formats, and which of its channels are padding."""
 
     def __init__(
-        self,
-        formats: Sequence[NumberFormat | None],
-        widths: Sequence[int],
-        *,
-        maps: bool,
+        self, formats: Sequence[NumberFormat | None], widths: Sequence[int], *, maps: bool
     ) -> None:
         self.formats, self.widths, self.maps = formats, widths, maps
         self.idle = not any(formats)
@@ -74,10 +71,8 @@ class Operand:
 Named = dict[str, Tensor]
 
 
-class Layer(Protocol):
-    """One call for all candidates."""
-
-    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor: ...
+# one call for all candidates: its inputs, its parameters, whether it is being trained -> output
+Layer = Callable[[list[Tensor], Named, bool], Tensor]
 
 
 def _linear(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
@@ -87,83 +82,51 @@ def _linear(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(2), weight, inputs[0])
 
 
-class _Conv:
+def _conv(call: LayerCall, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
     """A grouped convolution with one group per candidate, or per channel of a candidate."""
-
-    def __init__(self, calls: Sequence[LayerCall]) -> None:
-        module: Any = calls[0].module
-        self.module = module
-        self.depthwise = calls[0].settings["depthwise"]
-        self.convolve: Any = F.conv1d if len(module.kernel_size) == 1 else F.conv2d
-
-    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
-        weight, bias = parameters["weight"], parameters.get("bias")
-        kernel, module = weight.flatten(0, 1), self.module
-        out: Tensor = self.convolve(
-            inputs[0],
-            kernel,
-            None if bias is None else bias.flatten(),
-            module.stride,
-            module.padding,
-            module.dilation,
-            len(kernel) if self.depthwise else len(weight),
-        )
-        return out
+    module: Any = call.module
+    weight, kernel = parameters["weight"], parameters["weight"].flatten(0, 1)
+    groups = len(kernel if call.settings["depthwise"] else weight)
+    settings = (module.stride, module.padding, module.dilation, groups)
+    convolve: Any = F.conv1d if len(module.kernel_size) == 1 else F.conv2d
+    out: Tensor = convolve(inputs[0], kernel, _flat(parameters.get("bias")), *settings)
+    return out
 
 
-class _Norm:
+def _norm(
+    call: LayerCall, maps: bool, inputs: list[Tensor], parameters: Named, training: bool
+) -> Tensor:
     """Batch norm over the channels of all candidates."""
-
-    def __init__(self, calls: Sequence[LayerCall], maps: bool) -> None:
-        self.module: Any = calls[0].module
-        self.maps = maps
-
-    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
-        x, (momentum, epsilon) = inputs[0], (self.module.momentum, self.module.eps)
-        statistics = parameters["running_mean"].view(-1), parameters["running_var"].view(-1)
-        weight, bias = (_flat(parameters.get(name)) for name in ("weight", "bias"))
-        if training and not self.maps:
-            rows = x.reshape(-1, x.shape[2])
-            return batch_norm(rows, statistics, weight, bias, momentum, epsilon).view(x.shape)
-        out = F.batch_norm(
-            x if self.maps else x.reshape(1, -1, x.shape[2]),
-            *statistics,
-            weight,
-            bias,
-            training,
-            momentum,
-            epsilon,
-        )
-        return out.view(x.shape)
+    x, module = inputs[0], cast(Any, call.module)
+    statistics = parameters["running_mean"].view(-1), parameters["running_var"].view(-1)
+    weight, bias = (_flat(parameters.get(name)) for name in ("weight", "bias"))
+    constants = (module.momentum, module.eps)
+    if training and not maps:
+        rows = x.reshape(-1, x.shape[2])
+        return batch_norm(rows, statistics, weight, bias, *constants).view(x.shape)
+    seen = x if maps else x.reshape(1, -1, x.shape[2])
+    return F.batch_norm(seen, *statistics, weight, bias, training, *constants).view(x.shape)
 
 
 def _flat(parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else parameter.flatten()
 
 
-class _Function:
-    """An activation or pooling function, applied to all candidates at once."""
-
-    def __init__(self, calls: Sequence[LayerCall], output: Operand) -> None:
-        assert calls[0].function is not None
-        self.function, self.output = calls[0].function, output
-        # padding must stay zero, but a sigmoid, for instance, is not zero at zero
-        self.moves_zero = calls[0].kind == "pointwise" and bool(self.function(torch.zeros(1)).any())
-
-    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
-        out = self.function(inputs[0])
-        return self.output.masked(out) if self.moves_zero else out
+def _function(call: LayerCall, output: Operand) -> Layer:
+    """Return an activation or pooling function that is applied to all candidates at once."""
+    function: Any = call.function
+    # padding must stay zero, but a sigmoid, for instance, is not zero at zero
+    moves_zero = call.kind == "pointwise" and bool(function(torch.zeros(1)).any())
+    if moves_zero:
+        return lambda inputs, parameters, training: output.masked(function(inputs[0]))
+    return lambda inputs, parameters, training: function(inputs[0])
 
 
-class _Flatten:
-    def __init__(self, candidates: int, maps: bool) -> None:
-        self.candidates, self.maps = candidates, maps
-
-    def __call__(self, inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
-        x = inputs[0]
-        if not self.maps:
-            return x
-        return x.reshape(len(x), self.candidates, -1).permute(1, 2, 0).contiguous()
+def _flatten(
+    candidates: int, maps: bool, inputs: list[Tensor], parameters: Named, training: bool
+) -> Tensor:
+    x = inputs[0]
+    return x.reshape(len(x), candidates, -1).permute(1, 2, 0).contiguous() if maps else x
 
 
 def _add(inputs: list[Tensor], parameters: Named, training: bool) -> Tensor:
@@ -202,19 +165,19 @@ class Network:
         return [self._operand(number, "data_in", i) for i in self.family.first[number].inputs]
 
     def _layer(self, number: int) -> Layer:
-        calls, maps = self.family.calls(number), self._layouts[number]
-        match calls[0].kind:
+        call, maps = self.family.first[number], self._layouts
+        match call.kind:
             case "linear":
                 return _linear
             case "conv":
-                return _Conv(calls)
+                return partial(_conv, call)
             case "norm":
-                return _Norm(calls, maps)
+                return partial(_norm, call, maps[number])
             case "flatten":
-                return _Flatten(len(calls), self._layouts[calls[0].inputs[0]])
+                return partial(_flatten, len(self.family), maps[call.inputs[0]])
             case "add":
                 return _add
-        return _Function(calls, self._output[number])
+        return _function(call, self._output[number])
 
     def __call__(self, state: State, x: Tensor, *, training: bool) -> Tensor:
         """Return the scores [K, classes, B] of samples in the layout of the input."""

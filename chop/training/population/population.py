@@ -65,9 +65,7 @@ class PopulationMember:
 
     def mark(self, calls: Sequence[LayerCall]) -> str:
         """Return a hash of the candidate without its weights and budget."""
-        layers = [
-            (call.kind, call.name, call.shapes, sorted(call.formats.items())) for call in calls
-        ]
+        layers = [(c.kind, c.name, c.shapes, sorted(c.formats.items())) for c in calls]
         text = f"{self.options.optimizer} {self.seed} {layers}"
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -76,12 +74,9 @@ class PopulationMember:
         p, options = self.progress, self.options
         if p.step > 0 and not math.isfinite(self.loss):
             return "diverged"
-        if p.epoch >= options.max_epochs or (options.max_steps and p.step >= options.max_steps):
+        if p.is_at_limit(options):
             return "budget"
-        patience = options.early_stopping
-        if patience is not None and p.best_epoch >= 0 and p.stale_epochs >= patience:
-            return "patience"
-        return None
+        return "patience" if p.is_out_of_patience(options) else None
 
     def end_epoch(self, loss: float, accuracy: float | None, *, step: int, rest: int) -> bool:
         """Record a score, and return whether it is the best; `rest` is 0 after a whole epoch."""
@@ -123,8 +118,7 @@ class Population:
         self.train = kind.split(data[0]).to(device)
         self.val = None if data[1] is None else kind.split(data[1]).to(device)
         sample = next(batches(self.train, 1))[0][0]
-        maps, channels = sample.dim() > 1, sample.shape[0]
-        self.network = Network(family, maps=maps, channels=channels)
+        self.network = Network(family, maps=sample.dim() > 1, channels=sample.shape[0])
         self.state = gather(family, self.network.plan, device, float_type(models[0]))
         self.moments = torch.zeros(2, *self.state.values.shape).to(self.state.values)
         # the parameters of each candidate's best epoch
@@ -148,8 +142,7 @@ class Population:
         options, seeds = [c.options for c in self.active], [c.seed for c in self.active]
         self.state.values.requires_grad_()
         self.updates = Updates(self.state.values, options, self.moments, self.step)
-        maps = self.network.maps
-        self.batches = Batches(self.train, self.batch_size, seeds, maps=maps)
+        self.batches = Batches(self.train, self.batch_size, seeds, maps=self.network.maps)
         self.losses = self.state.values.new_zeros(len(options))
         self._captured: Captured[None] | None = None
         if self.losses.is_cuda and self.train.augment is None:
@@ -243,14 +236,9 @@ class Population:
         self._write_back(list(done))
         for row, why in done.items():
             candidate = self.active[row]
-            report, p = candidate.report, candidate.progress
-            self.outcomes[candidate.number] = PopulationOutcome(
-                **asdict(report),
-                seconds=self.seconds,
-                stopped=why,
-                best_loss=p.best_loss,
-                best_epoch=p.best_epoch,
-            )
+            report, p = asdict(candidate.report), candidate.progress
+            report |= {"best_loss": p.best_loss, "best_epoch": p.best_epoch, "stopped": why}
+            self.outcomes[candidate.number] = PopulationOutcome(**report, seconds=self.seconds)
         self.keep([row for row in range(len(self.active)) if row not in done])
 
     def _write_back(self, rows: list[int]) -> None:

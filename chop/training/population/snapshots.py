@@ -8,35 +8,34 @@ from typing import Any
 
 from chop.checkpoints import read_torch_file
 from chop.training.fields import TrainingProgress
-from chop.training.population.population import Population, PopulationMember, PopulationOutcome
+from chop.training.population.population import Population, PopulationOutcome
 from chop.training.population.stacks import State
 from chop.version import __version__
 
 KEY = "mase_population"
+COUNTS = ("epoch", "step", "step_in_epoch")
 
 
 def snapshot_of(population: Population) -> dict[str, Any]:
     """Return the complete state of a population: active candidates and outcomes."""
-    done = population.outcomes
     return {
         KEY: __version__,
         "who": population.fingerprints,
         "batch_size": population.batch_size,
         "samples": len(population.train),
-        "progress": {
-            "epoch": population.epoch,
-            "step": population.step,
-            "step_in_epoch": population.step_in_epoch,
-            "seconds": population.seconds,
-        },
-        "active": [_progress_of(candidate) for candidate in population.active],
+        "progress": {name: getattr(population, name) for name in (*COUNTS, "seconds")},
+        "active": [
+            {"number": c.number, "progress": asdict(c.progress)}
+            | {"loss": c.loss, "accuracy": c.accuracy}
+            for c in population.active
+        ],
         **_tensors(population.state),
         "best": None if population.best is None else _tensors(population.best),
         "moments": population.moments,
         "finite": population.finite,
         "done": [
             [asdict(outcome), population.models[number].state_dict()]
-            for number, outcome in done.items()
+            for number, outcome in population.outcomes.items()
         ],
     }
 
@@ -51,15 +50,6 @@ def _tensors(state: State) -> dict[str, Any]:
 def _state(saved: dict[str, Any]) -> State:
     """The inverse of `_tensors`."""
     return State(saved["values"], {(call, name): stack for call, name, stack in saved["buffers"]})
-
-
-def _progress_of(candidate: PopulationMember) -> dict[str, Any]:
-    return {
-        "number": candidate.number,
-        "progress": asdict(candidate.progress),
-        "loss": candidate.loss,
-        "accuracy": candidate.accuracy,
-    }
 
 
 def read_snapshot(file: Path) -> dict[str, Any]:
@@ -78,8 +68,8 @@ def restore(population: Population, saved: dict[str, Any]) -> None:
         population.outcomes[outcome["candidate"]] = PopulationOutcome(**outcome)
     active = {each["number"]: each for each in saved["active"]}
     progress = saved["progress"]
-    population.epoch, population.step = progress["epoch"], progress["step"]
-    population.step_in_epoch = progress["step_in_epoch"]
+    for name in COUNTS:
+        setattr(population, name, progress[name])
     population.began -= progress["seconds"]
     population.keep([row for row, c in enumerate(population.active) if c.number in active])
     for candidate in population.active:

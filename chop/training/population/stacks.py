@@ -67,7 +67,7 @@ def plan_of(family: Family) -> StackPlan:
         for name, tensor in named.items():
             shapes = [_tensor(call, name).shape for call in calls]
             shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-            if not _is_trainable(tensor):
+            if not (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
                 buffers[number, name] = shape
                 continue
             slots.append(Slot(number, name, at, shape))
@@ -105,10 +105,6 @@ def _tensor(call: LayerCall, name: str) -> Tensor:
     return torch.ones_like(tensors[name.removesuffix(mask_name(""))], dtype=torch.bool)
 
 
-def _is_trainable(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter) and tensor.requires_grad
-
-
 @dataclass
 class State:
     """The tensors of a population: a row of trainable parameters each, and stacks of the rest."""
@@ -120,7 +116,7 @@ class State:
         """Return the state of the candidates at `rows`, moved from plan `old` to plan `new`."""
         kept = torch.tensor(rows, device=self.values.device)
         buffers = {
-            key: _narrowed(self.buffers[key].index_select(0, kept), shape).contiguous()
+            key: _within(self.buffers[key].index_select(0, kept), shape).contiguous()
             for key, shape in new.buffers.items()
         }
         return State(chosen_rows(self.values.detach(), rows, old, new), buffers)
@@ -148,18 +144,14 @@ def chosen_rows(values: Tensor, rows: Sequence[int], old: StackPlan, new: StackP
     kept = values.index_select(0, torch.tensor(rows, device=values.device))
     moved = kept.new_zeros(len(rows), new.length)
     for source, target in zip(old.slots, new.slots, strict=True):
-        target.stack(moved).copy_(_narrowed(source.stack(kept), target.shape))
+        target.stack(moved).copy_(_within(source.stack(kept), target.shape))
     return moved
 
 
-def _narrowed(stack: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return a stack without unnecessary padding."""
-    return stack[(slice(None), *(slice(size) for size in shape))]
-
-
-def _within(padded: Tensor, like: Tensor) -> Tensor:
-    """Return the part of a padded tensor that has the shape of `like`."""
-    return padded[tuple(slice(size) for size in like.shape)]
+def _within(padded: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the part of a padded tensor, or of a stack of them, that has `shape`."""
+    index: tuple[Any, ...] = (..., *(slice(size) for size in shape))
+    return padded[index]
 
 
 @torch.no_grad()
@@ -169,14 +161,14 @@ def gather(family: Family, plan: StackPlan, device: torch.device, dtype: torch.d
     for slot in plan.slots:
         for row, call in zip(values, family.calls(slot.call), strict=True):
             tensor = _tensors(call)[slot.name]
-            _within(slot.of(row), tensor).copy_(tensor)
+            _within(slot.of(row), tensor.shape).copy_(tensor)
     buffers = {}
     for (number, name), shape in plan.buffers.items():
         tensors = [_tensor(call, name) for call in family.calls(number)]
         kind = dtype if tensors[0].is_floating_point() else tensors[0].dtype
         stack = torch.zeros(len(family), *shape, dtype=kind)
         for row, tensor in zip(stack, tensors, strict=True):
-            _within(row, tensor).copy_(tensor)
+            _within(row, tensor.shape).copy_(tensor)
         buffers[number, name] = stack.to(device)
     return State(values.to(device), buffers)
 
@@ -193,11 +185,11 @@ def scatter(
         member = family.members[row]
         for slot in plan.slots:
             tensor = _tensors(member[slot.call])[slot.name]
-            tensor.copy_(_within(slot.of(values[at]), tensor))
+            tensor.copy_(_within(slot.of(values[at]), tensor.shape))
         for (number, name), stack in buffers.items():
             tensors = _tensors(member[number])
             if name in tensors:
-                tensors[name].copy_(_within(stack[at], tensors[name]))
+                tensors[name].copy_(_within(stack[at], tensors[name].shape))
         for number in _owners(family):
             tracked = getattr(member[number].module, "num_batches_tracked", None)
             if tracked is not None:

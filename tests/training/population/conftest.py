@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +15,10 @@ from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, vari
 from chop.training.devices import Place
 from chop.training.loop import Training
 from chop.training.options import TrainOptions
+from chop.training.population import train_population
 
 FEATURES, CLASSES = 6, 4
+TOLERANCE = 1e-8  # rounding of sums in float64, after a few steps of Adam
 PLACE = Place(torch.device("cpu"))
 OTHERS = {
     "minifloat_ieee": {"width": 8, "exponent_width": 4, "exponent_bias": 7},
@@ -106,22 +107,30 @@ def distance(a: nn.Module, b: nn.Module) -> float:
     return max((x.double() - y.double()).abs().max().item() for x, y in pairs)
 
 
+def assert_as_alone(models, chosen, splits, *, batch_size=32, **others):
+    """Train `models` as a population, and copies of them one by one: each learns the same."""
+    chosen = [chosen] * len(models) if isinstance(chosen, TrainOptions) else chosen
+    apart = [copy.deepcopy(model) for model in models]
+    outcomes = train_population(models, splits, chosen, batch_size=batch_size, **others)
+    for model, single, own, outcome in zip(models, apart, chosen, outcomes, strict=True):
+        fitted = alone(single, splits, own, batch_size=batch_size)
+        assert distance(model, single) < TOLERANCE
+        assert outcome.steps == fitted.progress.step
+        assert outcome.epochs == fitted.progress.epoch
+        assert outcome.best_epoch == fitted.progress.best_epoch
+        if fitted.validation is not None:
+            assert outcome.loss == pytest.approx(fitted.validation.loss, abs=TOLERANCE)
+            assert outcome.accuracy == pytest.approx(fitted.validation.accuracy)
+    return outcomes
+
+
 @pytest.fixture(scope="session")
 def family():
     """The makers above."""
+    makers = (data, integer, of_format, quantized, mlp, options, alone, distance, assert_as_alone)
     return SimpleNamespace(
-        data=data,
-        integer=integer,
-        of_format=of_format,
-        others=OTHERS,
+        **{maker.__name__: maker for maker in makers},
         smooth=[name for name in OTHERS if name != "binary"],
-        quantized=quantized,
-        mlp=mlp,
-        Residual=Residual,
-        options=options,
-        alone=alone,
-        distance=distance,
         copy=copy.deepcopy,
-        random=random.Random,
         splits=(data(1, 150), data(2, 60)),
     )

@@ -4,6 +4,8 @@ In float64, so that a difference is an error and not the rounding of sums, which
 number that lies on the border between two of a grid is rounded to either.
 """
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -15,26 +17,14 @@ from chop.training.population import train_population
 TOLERANCE = 1e-8  # rounding of sums, after a few steps of Adam
 
 
-def assert_as_alone(family, models, chosen, splits=None, **others):
-    splits = splits or family.splits
-    apart = [family.copy(model) for model in models]
-    outcomes = train_population(models, splits, chosen, batch_size=32, **others)
-    for model, single, own, outcome in zip(models, apart, chosen, outcomes, strict=True):
-        fitted = family.alone(single, splits, own)
-        assert family.distance(model, single) < TOLERANCE
-        assert outcome.steps == fitted.progress.step
-        assert outcome.epochs == fitted.progress.epoch
-        assert outcome.best_epoch == fitted.progress.best_epoch
-        if fitted.validation is not None:
-            assert outcome.loss == pytest.approx(fitted.validation.loss, abs=TOLERANCE)
-            assert outcome.accuracy == pytest.approx(fitted.validation.accuracy)
-    return outcomes
+def assert_as_alone(family, models, chosen, splits=None):
+    return family.assert_as_alone(models, chosen, splits or family.splits)
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_pairs_learn_as_alone(family, seed):
-    draw = family.random(seed)
+    draw = random.Random(seed)
     shape = {
         "norm": draw.random() < 0.5,
         "residual": draw.random() < 0.5,
@@ -107,11 +97,7 @@ def test_each_format_learns_as_alone_beside_others(family, name):
     assert_as_alone(family, models, [family.options()] * 4)
 
 
-REFINEMENTS = [
-    {"floor": True},
-    {"signed": False},
-    {"data_out_width": 6, "data_out_frac_width": 3},
-]
+REFINEMENTS = [{"floor": True}, {"signed": False}, {"data_out_width": 6, "data_out_frac_width": 3}]
 
 
 @pytest.mark.parametrize("others", REFINEMENTS)

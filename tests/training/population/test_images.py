@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.training.population import reason_against, train_population
+from chop.training.population import reason_against
 
 SHAPE = (2, 6, 6)
-TOLERANCE = 1e-8  # rounding of sums, in float64
 
 
 class Block(nn.Module):
@@ -58,12 +57,7 @@ def test_small_resnets_of_several_widths_learn_as_alone(family, format):
     assert reason_against(models) is None
     splits = family.data(1, 70, SHAPE), family.data(2, 40, SHAPE)
     chosen = [family.options(max_steps=n, learning_rate=3e-3, seed=n) for n in (3, 5, 4)]
-    apart = [family.copy(model) for model in models]
-    outcomes = train_population(models, splits, chosen, batch_size=16)
-    for model, single, own, outcome in zip(models, apart, chosen, outcomes, strict=True):
-        fitted = family.alone(single, splits, own, batch_size=16)
-        assert family.distance(model, single) < TOLERANCE
-        assert outcome.loss == pytest.approx(fitted.validation.loss, abs=TOLERANCE)
+    family.assert_as_alone(models, chosen, splits, batch_size=16)
 
 
 @pytest.mark.sampled(1)
@@ -78,11 +72,7 @@ def test_pictures_that_are_flattened_first_learn_as_alone(family, format):
 
     models = [make(width) for width in (3, 6)]
     splits = family.data(1, 50, SHAPE), family.data(2, 30, SHAPE)
-    apart = [family.copy(model) for model in models]
-    train_population(models, splits, family.options(), batch_size=16)
-    for model, single in zip(models, apart, strict=True):
-        family.alone(single, splits, family.options(), batch_size=16)
-        assert family.distance(model, single) < TOLERANCE
+    family.assert_as_alone(models, family.options(), splits, batch_size=16)
 
 
 def sequence(width: int) -> nn.Module:
@@ -101,11 +91,7 @@ def sequence(width: int) -> nn.Module:
 def test_sequences_learn_as_alone(family):
     models = [sequence(width) for width in (3, 6)]
     splits = family.data(1, 50, (2, 10)), family.data(2, 30, (2, 10))
-    apart = [family.copy(model) for model in models]
-    train_population(models, splits, family.options(), batch_size=16)
-    for model, single in zip(models, apart, strict=True):
-        family.alone(single, splits, family.options(), batch_size=16)
-        assert family.distance(model, single) < TOLERANCE
+    family.assert_as_alone(models, family.options(), splits, batch_size=16)
 
 
 def test_prepared_and_varied_images_are_each_candidates_own(family):
@@ -119,8 +105,4 @@ def test_prepared_and_varied_images_are_each_candidates_own(family):
     split = TensorSplit(stored.x, stored.y, prepare=lambda x: x * 2, augment=flipped)
     models = [Picture(width) for width in (2, 3)]
     chosen = [family.options(max_epochs=1, learning_rate=1e-3, seed=seed) for seed in (3, 4)]
-    apart = [family.copy(model) for model in models]
-    train_population(models, (split, None), chosen, batch_size=16)
-    for model, single, own in zip(models, apart, chosen, strict=True):
-        family.alone(single, (split, None), own, batch_size=16)
-        assert family.distance(model, single) < TOLERANCE
+    family.assert_as_alone(models, chosen, (split, None), batch_size=16)

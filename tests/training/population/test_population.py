@@ -225,11 +225,7 @@ def test_early_stopping_needs_validation(family):
 @pytest.mark.parametrize("make", [Twice, InPlace, Renamed])
 def test_layers_called_twice_and_values_changed_in_place_learn_as_alone(family, make):
     models = [make(width) for width in (3, 5)]
-    apart = [family.copy(model) for model in models]
-    train(family, models)
-    for model, single in zip(models, apart, strict=True):
-        family.alone(single, family.splits, family.options())
-        assert family.distance(model, single) < 1e-8
+    family.assert_as_alone(models, family.options(), family.splits)
 
 
 def test_graphs_with_quantized_functions_are_members(family):
@@ -242,12 +238,8 @@ def test_graphs_with_quantized_functions_are_members(family):
         return mase.model
 
     models = [graph(width) for width in (3, 5)]
-    apart = [family.copy(model) for model in models]
     assert reason_against(models) is None
-    train(family, models)
-    for model, single in zip(models, apart, strict=True):
-        family.alone(single, family.splits, family.options())
-        assert family.distance(model, single) < 1e-8
+    family.assert_as_alone(models, family.options(), family.splits)
 
 
 def test_a_candidate_that_diverges_ends_alone(family):
@@ -265,13 +257,8 @@ def test_the_caller_hears_of_each_epoch_and_may_end_candidates(family):
     heard = []
     models = [family.mlp([width], seed=width) for width in (3, 5, 8)]
     apart = family.copy(models[1])
-    outcomes = train(
-        family,
-        models,
-        family.options(max_epochs=3),
-        on_epoch=heard.append,
-        should_stop=lambda report: report.candidate == 1,
-    )
+    calls = {"on_epoch": heard.append, "should_stop": lambda report: report.candidate == 1}
+    outcomes = train(family, models, family.options(max_epochs=3), **calls)
     numbers = [[report.candidate for report in reports] for reports in heard]
     assert numbers == [[0, 1, 2], [0, 2], [0, 2]]
     assert [outcome.stopped for outcome in outcomes] == ["budget", "asked", "budget"]

@@ -15,6 +15,17 @@ class Killed(Exception):
     pass
 
 
+def killer(epochs):
+    """A function for `on_epoch` that raises `Killed` when it is called for the last of them."""
+    left = iter(range(epochs - 1))
+
+    def on_epoch(reports):
+        if next(left, None) is None:
+            raise Killed
+
+    return on_epoch
+
+
 def chosen(family):
     """Candidates that end after one, two, and six epochs, and in the middle of one."""
     return [
@@ -43,16 +54,9 @@ def facts(outcome):
 def test_resumed_is_uninterrupted(family, tmp_path, killed_at):
     whole = models(family)
     expected = train(family, whole)
-    calls = []
-
-    def killer(reports):
-        calls.append(reports)
-        if len(calls) == killed_at:
-            raise Killed
-
     file = tmp_path / "population.pt"
     with pytest.raises(Killed):
-        train(family, models(family), on_epoch=killer, snapshot=file)
+        train(family, models(family), on_epoch=killer(killed_at), snapshot=file)
     members = models(family)
     if killed_at > 1:
         for parameter in (p for member in members for p in member.parameters()):
@@ -72,15 +76,9 @@ def test_resumed_is_uninterrupted(family, tmp_path, killed_at):
 def test_the_best_epoch_survives_as_well(family, tmp_path, killed_at):
     whole = models(family)
     train(family, whole, keep_best=True)
-    calls, file = [], tmp_path / "population.pt"
-
-    def killer(reports):
-        calls.append(reports)
-        if len(calls) == killed_at:
-            raise Killed
-
+    file = tmp_path / "population.pt"
     with pytest.raises(Killed):
-        train(family, models(family), on_epoch=killer, snapshot=file, keep_best=True)
+        train(family, models(family), on_epoch=killer(killed_at), snapshot=file, keep_best=True)
     members = models(family)
     train(family, members, snapshot=file, resume=True, keep_best=True)
     for own, other in zip(members, whole, strict=True):
@@ -180,16 +178,9 @@ def test_who_goes_on_has_the_threads_of_those_who_began(family, tmp_path, monkey
         yield
 
     monkeypatch.setattr(training, "threads_for", noting)
-    reports = []
-
-    def killer(ended):
-        reports.extend(ended)
-        if len(reports) > len(chosen(family)):
-            raise Killed
-
     file = tmp_path / "population.pt"
     with pytest.raises(Killed):
-        train(family, models(family), on_epoch=killer, snapshot=file)
+        train(family, models(family), on_epoch=killer(2), snapshot=file)
     train(family, models(family), snapshot=file, resume=True)
     assert len(seen) == 2
     assert seen[0] == seen[1]
