@@ -13,22 +13,9 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.record import copied
-from chop.passes.schema import HasOptions, PassArgsError
+from chop.passes.schema import HasOptions
+from chop.passes.schema import PassArgsError as PassArgsError
 from chop.registry import Registry, UnknownName
-
-__all__ = [
-    "FILLED_BY",
-    "PASSES",
-    "GraphPass",
-    "Info",
-    "Kind",
-    "Pass",
-    "PassArgsError",
-    "graph_pass",
-    "has_metadata",
-    "pass_name",
-    "run_pass",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.analysis.cost.call import NOTHING
+from chop.passes.graph.analysis.cost.call import NOTHING, Call, Count, Product, count, spelt
 from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
 from chop.passes.graph.analysis.cost.report import report
-from chop.passes.graph.analysis.cost.rules import Call, Count, Product, count
 from chop.passes.graph.analysis.cost.tensors import (
     Place,
     element_width,
@@ -36,14 +35,8 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 # the keys that scale with the batch
-PER_BATCH = (
-    "macs",
-    "flops",
-    "backward_flops",
-    "bit_ops",
-    "bit_ops_multiply",
-    "bit_ops_accumulate",
-    "activation_bits",
+PER_BATCH = spelt(
+    "macs flops backward_flops bit_ops bit_ops_multiply bit_ops_accumulate activation_bits"
 )
 SUMMED = ("parameters", *PER_BATCH, "weight_bits", "moved_bits")
 
@@ -75,22 +68,18 @@ cost_analysis_pass.law(check_picture)
 
 def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False) -> Row:
     """Return the numbers of `cost_analysis_pass` without a report."""
-    unknown: dict[str, list[str]] = defaultdict(list)
+    nodes = list(graph.nodes)
+    counts, unknown = counts_of(nodes)
+    sizes = [_activation_bits(node) for node in nodes]
     counted: set[Place] = set()
-    rows: dict[str, Row] = {}
-    sizes: dict[fx.Node, int] = {}
-    for node in graph.nodes:
-        arithmetic = count(call_of(node))
-        if arithmetic is None:
-            unknown[mase(node).common.mase_op].append(node.name)
-        sizes[node] = _activation_bits(node)
-        rows[node.name] = _row(node, arithmetic or NOTHING, sizes[node], sparse, counted)
-    warn_of(unknown)
+    rows = {
+        node.name: _row(node, arithmetic, size, sparse, counted)
+        for node, arithmetic, size in zip(nodes, counts, sizes, strict=True)
+    }
     total = _sum(rows.values())
-    nodes = list(sizes)
-    total["peak_activation_bits"], busiest = peak(list(sizes.values()), lifetimes(nodes))
+    total["peak_activation_bits"], busiest = peak(sizes, lifetimes(nodes))
     total["peak_node"] = nodes[busiest].name if total["peak_activation_bits"] else ""
-    batch = batch_size(graph.nodes)
+    batch = batch_size(nodes)
     by_type = _by_type(rows)
     if per_sample:
         for row in (total, *by_type.values(), *rows.values()):
@@ -99,11 +88,32 @@ def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False)
         "total": total,
         "by_type": by_type,
         "nodes": rows,
-        "unknown": dict(unknown),
+        "unknown": unknown,
         "batch_size": batch,
         "per_sample": per_sample,
         "sparse": sparse,
     }
+
+
+def counts_of(nodes: Iterable[fx.Node]) -> tuple[list[Count], dict[str, list[str]]]:
+    """Return the arithmetic of each node, and the nodes of each op without a rule, with a warning.
+
+    Those count as 0.
+    """
+    unknown: dict[str, list[str]] = defaultdict(list)
+    counts = []
+    for node in nodes:
+        arithmetic = count(call_of(node))
+        if arithmetic is None:
+            unknown[mase(node).common.mase_op].append(node.name)
+        counts.append(arithmetic or NOTHING)
+    if unknown:
+        logger.warning(
+            "no cost rule for these, so they count as 0 (%s); give them one with "
+            "chop.passes.graph.analysis.cost.rule",
+            "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items()),
+        )
+    return counts, dict(unknown)
 
 
 def call_of(node: fx.Node) -> Call:
@@ -145,6 +155,11 @@ def _intensity(flops: float, moved_bits: float) -> float:
 
 def whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
+
+
+def per_sample(total: int | float, batch: int) -> int | float:
+    """Return the share of one sample in the total of a batch; whole numbers are integers."""
+    return whole(total / batch) if total % batch else total // batch
 
 
 def _bit_ops(node: fx.Node, arithmetic: Count) -> tuple[int | float, int | float]:
@@ -258,16 +273,4 @@ def batch_size(nodes: Iterable[fx.Node]) -> int:
 def _divide(row: Row, batch: int) -> None:
     for key in (*PER_BATCH, "peak_activation_bits"):
         if key in row:
-            row[key] = whole(row[key] / batch) if row[key] % batch else row[key] // batch
-
-
-def warn_of(unknown: Mapping[str, list[str]]) -> None:
-    """Warn once about all ops that have no cost rule."""
-    if not unknown:
-        return
-    named = "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items())
-    logger.warning(
-        "no cost rule for these, so they count as 0 (%s); give them one with "
-        "chop.passes.graph.analysis.cost.rule",
-        named,
-    )
+            row[key] = per_sample(row[key], batch)
