@@ -60,7 +60,7 @@ get_module_by_name = get_module_by_target
 
 def get_node_by_name(graph: fx.Graph, request_name: str) -> fx.Node:
     """Return the node of that name."""
-    nodes = {node.name: node for node in graph.nodes}
+    nodes: dict[str, fx.Node] = {node.name: node for node in graph.nodes}
     if request_name not in nodes:
         raise RuntimeError(unknown("node", request_name, nodes))
     return nodes[request_name]
