@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -58,8 +59,7 @@ def cost_analysis_pass(
     `file_name`, and bars as SVG to `picture`.
     """
     info = cost_of(graph, sparse=sparse, per_sample=per_sample)
-    if not silent or file_name is not None or picture is not None:
-        report(info, silent, file_name, picture)
+    report(info, silent, file_name, picture)
     return info
 
 
@@ -149,7 +149,7 @@ def _row(node: fx.Node, arithmetic: Count, stored: int, sparse: bool, counted: s
 
 
 def _intensity(flops: float, moved_bits: float) -> float:
-    """Operations per byte that is read or written."""
+    """Return the operations per byte that is read or written."""
     return flops / (moved_bits / 8) if moved_bits else 0.0
 
 
@@ -204,8 +204,8 @@ def _without_zeros(node: fx.Node, arithmetic: Count) -> Count:
                 tensor = tensor.chunk(product.part[1])[product.part[0]]
             if tensor.numel():
                 macs = macs * nonzero(tensor) // tensor.numel()
-        products.append(Product(macs, product.left, product.right, product.depth, product.part))
-    return Count(tuple(products), arithmetic.other, arithmetic.other_backward)
+        products.append(replace(product, macs=macs))
+    return replace(arithmetic, products=tuple(products))
 
 
 def _parameters(node: fx.Node, sparse: bool, counted: set[Place]) -> tuple[int, int]:
@@ -235,18 +235,15 @@ def _activation_bits(node: fx.Node) -> int:
 
 def _moved_bits(node: fx.Node, result: int, computes: bool) -> int:
     """Bits that a node reads and writes; a view moves nothing, a lookup reads only its rows."""
-    if node.op not in ("call_module", "call_function", "call_method"):
+    if not node.op.startswith("call_") or not (result or computes):
         return 0
-    if not result and not computes:
-        return 0
-    read = {
-        name: stored_bits(operand_format(node, name), tensor.shape)
-        for name, tensor in real_tensors(mase(node).common.args)
-    }
     written = result or result_bits(node)
-    if mase(node).common.mase_op == "embedding":
-        return written + sum(b for name, b in read.items() if name != "weight") + written
-    return written + sum(read.values())
+    lookup = mase(node).common.mase_op == "embedding"
+    return (2 if lookup else 1) * written + sum(
+        stored_bits(operand_format(node, name), tensor.shape)
+        for name, tensor in real_tensors(mase(node).common.args)
+        if not (lookup and name == "weight")
+    )
 
 
 def _sum(rows: Iterable[Mapping[str, Any]]) -> Row:
