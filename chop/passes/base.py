@@ -144,8 +144,8 @@ def run_pass(
 
 def pass_name(step: str | Pass | GraphPass) -> str:
     """Return the short name of a registered pass, or the function's `__name__` for any other."""
-    if isinstance(step, str | GraphPass):
-        return step if isinstance(step, str) else step.name
+    if isinstance(step, GraphPass):
+        return step.name
     return str(getattr(step, "__name__", step))
 
 

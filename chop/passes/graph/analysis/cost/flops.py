@@ -86,7 +86,9 @@ def calculate_flops_analysis_pass(
         row = breakdown[node.name] = _node(node, numbers["nodes"][node.name])
         if node.op == "call_module":
             module = graph.modules[str(node.target)]
-            by_module[module] = _added(by_module[module], row) if module in by_module else row
+            earlier = by_module.get(module, {})  # its parameters count once
+            sums = {k: n + row[k] for k, n in earlier.items() if k != "total_parameters"}
+            by_module[module] = {**row, **sums}
     total = numbers["total"]
     return {
         "breakdown": breakdown,
@@ -122,12 +124,4 @@ def _node(node: fx.Node, row: Mapping[str, Any]) -> dict[str, Any]:
         "input_buffer_size": size(call.data[0]) if call.data else 0,
         "output_buffer_size": size(call.out),
         "bit_ops": row["bit_ops"],
-    }
-
-
-def _added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The summed counts of two calls of one module, whose parameters count once."""
-    return {
-        key: value if key == "total_parameters" else value + second[key]
-        for key, value in first.items()
     }

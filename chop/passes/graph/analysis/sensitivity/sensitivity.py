@@ -19,9 +19,9 @@ from chop.charts import Bars, bar_page
 from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import has_trait, ops_with
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
 from chop.passes.graph.analysis.sensitivity.rerun import Rerun
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
 from chop.passes.graph.describe.interpreter import input_values, restored_random_state
@@ -31,8 +31,6 @@ from chop.passes.select import By, select
 
 logger = logging.getLogger(__name__)
 
-# the default layers; transposed convolutions are measured if `nodes` names them
-WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
 BATCHES = "yields dicts such as {'x': batch}, or pairs of these and targets"
 Key = tuple[str, str]  # node, format
 Measure = Literal["sqnr", "loss", "accuracy"]
@@ -94,7 +92,7 @@ def _named(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 
 def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
-    """The nodes to measure: those that match `keys`, or all layers with weights."""
+    """Return the names of the nodes that match `keys`, or of all weighted layers."""
     weighted = [node for node in graph.nodes if mase(node).common.mase_op in WEIGHTED]
     names = [node.name for node in (weighted if keys is None else select(graph, by, keys))]
     if not names:
