@@ -18,7 +18,6 @@ from chop.passes.graph.analysis.cost.call import (
     rule,
     size,
 )
-from chop.passes.graph.analysis.cost.products import attention
 
 # operations per hidden element and step besides the products: summing the gates, their
 # activations, the new state; forward and backward
@@ -77,7 +76,7 @@ def multihead_attention(call: Call) -> Count:
 def _heads(batch: int, queries: int, keys: int, width: int, heads: int) -> Count:
     """What scaled_dot_product_attention costs inside."""
     q, k = ((batch, heads, length, width // heads) for length in (queries, keys))
-    inner = attention(Call("scaled_dot_product_attention", numbered([q, k, k]), [q]))
+    inner = count(Call("scaled_dot_product_attention", numbered([q, k, k]), [q])) or NOTHING
     products = tuple(replace(p, left=None, right=None) for p in inner.products)
     return replace(inner, products=products)
 
