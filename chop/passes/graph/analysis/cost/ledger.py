@@ -30,7 +30,6 @@ from chop.passes.graph.analysis.cost.cost import (
 )
 from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
 from chop.passes.graph.analysis.cost.tensors import (
-    OPERANDS,
     element_width,
     format_of,
     parameters_of,
@@ -39,7 +38,7 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
 )
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.describe.formats import dtype_of, operands_of
+from chop.passes.graph.describe.formats import OPERANDS, dtype_of, operands_of
 from chop.passes.graph.describe.in_place import named_in_place
 from chop.passes.graph.transforms.quantize.quantize import float_target
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
@@ -154,7 +153,7 @@ class Ledger:
     def __init__(self, model: fx.GraphModule) -> None:
         self.model, self.graph = model, model.graph
         self.nodes = list(model.graph.nodes)
-        self.links = list(_links(model, self.nodes))
+        self.links = _links(model, self.nodes)
         self.batch = batch_size(self.nodes)
         counts, _ = counts_of(self.nodes)
         self.macs = per_sample(sum(call.macs for call in counts), self.batch)
@@ -238,19 +237,16 @@ def ledger_of(model: fx.GraphModule) -> Ledger:
 
 def _links(
     model: nn.Module, nodes: Iterable[fx.Node]
-) -> Iterable[tuple[dict[str, nn.Module | None], str, nn.Module]]:
-    """Every (container, name) pair on the path from the model to a called module."""
-    seen = set()
-    for node in nodes:
-        if node.op != "call_module":
-            continue
+) -> list[tuple[dict[str, nn.Module | None], str, nn.Module]]:
+    """Every container with a name and a module in it, on the path to a called module."""
+    links = {}
+    for node in (node for node in nodes if node.op == "call_module"):
         parent = model
         for name in str(node.target).split(".")[:-1]:
             child = parent.get_submodule(name)
-            if (id(parent), name) not in seen:
-                seen.add((id(parent), name))
-                yield parent._modules, name, child
+            links[id(parent), name] = (parent._modules, name, child)
             parent = child
+    return list(links.values())
 
 
 def _line(node: fx.Node, call: Count, counted: set[int]) -> _Line:

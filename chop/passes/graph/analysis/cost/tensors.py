@@ -14,12 +14,11 @@ from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.passes.base import PassArgsError
-from chop.passes.graph.describe.formats import node_formats
+from chop.passes.graph.describe.formats import OPERANDS, node_formats
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 Place = tuple[int, int, int]
-OPERANDS = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
 
 
 def result_tensors(node: fx.Node) -> list[TensorMeta]:

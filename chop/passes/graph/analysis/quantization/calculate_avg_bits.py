@@ -11,7 +11,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait, ops_with
 from chop.passes.base import graph_pass
-from chop.passes.graph.describe.formats import node_formats
+from chop.passes.graph.describe.formats import OPERANDS, node_formats
 
 # transposed convolutions are left out of the average, as the labs' figures leave them out
 WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
@@ -55,5 +55,5 @@ def _bits(node: fx.Node, name: str, legacy_sum: bool) -> float:
     if legacy_sum:
         return float(sum(number for number in tensor.precision if isinstance(number, int)))
     # the node knows more than its metadata: options beyond the precision may cost bits
-    fmt = node_formats(node).get("data_in" if name == "data_in_0" else name)
+    fmt = node_formats(node).get(OPERANDS[name])
     return (fmt or tensor.format).average_bits(tensor.shape)
