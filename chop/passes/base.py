@@ -13,22 +13,9 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.record import copied
-from chop.passes.schema import HasOptions, PassArgsError
+from chop.passes.schema import HasOptions
+from chop.passes.schema import PassArgsError as PassArgsError
 from chop.registry import Registry, UnknownName
-
-__all__ = [
-    "FILLED_BY",
-    "PASSES",
-    "GraphPass",
-    "Info",
-    "Kind",
-    "Pass",
-    "PassArgsError",
-    "graph_pass",
-    "has_metadata",
-    "pass_name",
-    "run_pass",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -157,8 +144,8 @@ def run_pass(
 
 def pass_name(step: str | Pass | GraphPass) -> str:
     """Return the short name of a registered pass, or the function's `__name__` for any other."""
-    if isinstance(step, str | GraphPass):
-        return step if isinstance(step, str) else step.name
+    if isinstance(step, GraphPass):
+        return step.name
     return str(getattr(step, "__name__", step))
 
 

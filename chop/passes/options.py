@@ -30,7 +30,6 @@ InputPath = Annotated[str | Path, PathUse.READ]
 OutputPath = Annotated[str | Path, PathUse.WRITTEN]
 
 STACK = "nn_module_stack"  # where fx's tracer records the modules that a node was created in
-PICTURES = (".svg",)
 
 
 def path_use(hint: Any) -> PathUse | None:
@@ -61,10 +60,8 @@ class NodeChoice:
         if self.by == "type" and self.wanted not in OPS:
             return Problem(self.key, unknown("op", self.wanted, self.ops or sorted(OPS)))
         if self.by == "type" and self.ops and self.wanted not in self.ops:
-            these = ", ".join(self.ops)
-            return Problem(
-                self.key, f"op {self.wanted!r} cannot be {self.done}; these can: {these}"
-            )
+            which = f"op {self.wanted!r} cannot be {self.done}"
+            return Problem(self.key, f"{which}; these can: {', '.join(self.ops)}")
         if self.by == "regex_name":
             try:
                 compiled(self.wanted)
@@ -115,7 +112,5 @@ def choices(key: str, by: Any, names: Iterable[str] | None, **more: Any) -> Iter
 def check_picture(options: Any) -> Iterator[Problem]:
     """Check the option `picture`: it must be a file type that can be drawn."""
     file = options.get("picture")
-    if file is not None and not str(file).endswith(PICTURES):
-        yield Problem(
-            "picture", f"{Path(file).name!r} cannot be drawn; use the suffix {PICTURES[0]}"
-        )
+    if file is not None and not str(file).endswith(".svg"):
+        yield Problem("picture", f"{Path(file).name!r} cannot be drawn; use the suffix .svg")

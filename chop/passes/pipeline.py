@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,17 +64,16 @@ class Pipeline:
         for name in pass_args:
             if name not in known:
                 raise UnknownName("step of the pipeline", name, sorted(known))
-        planned, seen = [], dict[str, int]()
+        planned, seen = [], Counter[str]()
         for run, options in self.steps:
-            merged = options | {
-                key: value for name in _names(run) for key, value in pass_args.get(name, {}).items()
-            }
+            merged = dict(options)
+            for name in _names(run):
+                merged |= pass_args.get(name, {})
             if isinstance(run, GraphPass):
                 run.check(merged)
             name = pass_name(run)
-            again = seen.get(name, 0)
-            seen[name] = again + 1
-            planned.append((f"{name}_{again}" if again else name, run, merged or None))
+            planned.append((f"{name}_{seen[name]}" if seen[name] else name, run, merged or None))
+            seen[name] += 1
         return planned
 
     def __repr__(self) -> str:

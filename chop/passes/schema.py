@@ -47,18 +47,18 @@ class HasOptions:
         return checked
 
     def problems(self, pass_args: Mapping[str, Any] | None) -> list[Problem]:
-        """All that is wrong with options, as far as can be said without a graph."""
+        """Return all problems of options that can be found without a graph."""
         return self._read(pass_args)[1]
 
     def misfits(self, subject: Any, pass_args: Mapping[str, Any]) -> list[Problem]:
-        """Names in options that nothing in this graph has, though the options are fine."""
-        found = (choice.problem_in(subject) for choice in self._choices(self.check(pass_args)))
-        return [problem for problem in found if problem is not None]
+        """Return a problem for each name in valid options that does not exist in this graph."""
+        problems = (choice.problem_in(subject) for choice in self._choices(self.check(pass_args)))
+        return [problem for problem in problems if problem is not None]
 
     def law(self, law: Law) -> Law:
-        """Add what options have to obey beyond their types; `law` is given valid ones only.
+        """Add a check of options beyond their types; it gets only those that are valid.
 
-        It need not find those without a default, and it does not know the graph.
+        Options without a default may be missing, and the graph is not known.
         """
         self._laws.append(law)
         return law
@@ -99,10 +99,8 @@ class HasOptions:
         options = self._with_defaults(valid)
         for law in self._laws:
             yield from law(options)
-        for choice in self._choices(valid):
-            problem = choice.problem()
-            if problem is not None:
-                yield problem
+        problems = (choice.problem() for choice in self._choices(valid))
+        yield from (problem for problem in problems if problem is not None)
 
     def _choices(self, options: Mapping[str, Any]) -> Iterator[NodeChoice]:
         for chosen in self._chosen:

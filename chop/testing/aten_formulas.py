@@ -7,7 +7,9 @@ as its formula, which is run once on a number that counts the operations on it.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -59,14 +61,7 @@ def times(count: int) -> Formula:
 
 def weighted(count: int) -> Formula:
     """Return a formula that sums `count` products."""
-
-    def formula(x: Number) -> Number:
-        total = x * 1
-        for _ in range(count - 1):
-            total = total + x * 1
-        return total
-
-    return formula
+    return lambda x: reduce(operator.add, [x * 1 for _ in range(count)])
 
 
 # for each element of the result
@@ -149,21 +144,13 @@ def _per_term(formula: Formula) -> Kernel:
     return lambda args, result: each * _elements(args)
 
 
-def _added(args: Sequence[Any], result: Any) -> int:
-    """Count the term that is added to a product of matrices."""
-    return _elements(result)
-
-
 def _bias(args: Sequence[Any], result: Any) -> int:
     return 0 if args[2] is None else _elements(result)
 
 
-def _grid_sampler(bilinear: int) -> Kernel:
-    def kernel(args: Sequence[Any], result: Any) -> int:
-        taps = (bilinear, 0, 16)[args[2]]  # torch numbers the modes: bilinear, nearest, bicubic
-        return _operations(weighted(taps)) * _elements(result) if taps else 0
-
-    return kernel
+def _grid_sampler(bilinear: int, args: Sequence[Any], result: Any) -> int:
+    taps = (bilinear, 0, 16)[args[2]]  # torch numbers the modes: bilinear, nearest, bicubic
+    return _operations(weighted(taps)) * _elements(result) if taps else 0
 
 
 def _elu(args: Sequence[Any], result: Any) -> int:
@@ -172,68 +159,53 @@ def _elu(args: Sequence[Any], result: Any) -> int:
     return (_operations(lambda x: 1 * (exp(larger(x)) - 1)) + scales) * _elements(result)
 
 
-def _celu(args: Sequence[Any], result: Any) -> int:
-    return _operations(lambda x: 1 * (exp(larger(x) / 1) - 1)) * _elements(result)
-
-
-def _norm(statistics: bool, first: int) -> Kernel:
+def _norm(first: int, args: Sequence[Any], result: Any, statistics: bool = True) -> int:
     """Count centring, scaling, weight and bias, and one more for statistics of the batch.
 
     `first` is the position of the weight in the arguments; the bias follows it.
     """
-
-    def kernel(args: Sequence[Any], result: Any) -> int:
-        parameters = sum(x is not None for x in args[first : first + 2])
-        return (2 + statistics + parameters) * _elements(result)
-
-    return kernel
+    parameters = sum(x is not None for x in args[first : first + 2])
+    return (2 + statistics + parameters) * _elements(result)
 
 
 def _batch_norm(args: Sequence[Any], result: Any) -> int:
-    return _norm(bool(args[5]), 1)(args, result)
+    return _norm(1, args, result, statistics=bool(args[5]))
 
 
-def _pool(rank: int) -> Kernel:
+def _pool(rank: int, args: Sequence[Any], result: Any) -> int:
     """Count the whole window of each result, its padding included."""
-
-    def kernel(args: Sequence[Any], result: Any) -> int:
-        window: list[int] = list(args[1]) * (rank if len(args[1]) == 1 else 1)
-        return math.prod(window) * _elements(result)
-
-    return kernel
+    window: list[int] = list(args[1]) * (rank if len(args[1]) == 1 else 1)
+    return math.prod(window) * _elements(result)
 
 
-def _adaptive_pool(rank: int) -> Kernel:
+def _adaptive_pool(rank: int, args: Sequence[Any], result: Any) -> int:
     """Pool one-hot vectors along each dimension to find the windows that hold each element."""
-
-    def kernel(args: Sequence[Any], result: Any) -> int:
-        pooled = next(x for x in tree_leaves(result) if isinstance(x, Tensor))
-        reads = math.prod(pooled.shape[:-rank])
-        for size_in, size_out in zip(args[0].shape[-rank:], pooled.shape[-rank:], strict=True):
-            one_hot = torch.eye(size_in)[:, None]
-            reads *= int(torch.count_nonzero(F.adaptive_avg_pool1d(one_hot, size_out)))
-        return reads
-
-    return kernel
+    pooled = next(x for x in tree_leaves(result) if isinstance(x, Tensor))
+    reads = math.prod(pooled.shape[:-rank])
+    for size_in, size_out in zip(args[0].shape[-rank:], pooled.shape[-rank:], strict=True):
+        one_hot = torch.eye(size_in)[:, None]
+        reads *= int(torch.count_nonzero(F.adaptive_avg_pool1d(one_hot, size_out)))
+    return reads
 
 
 KERNELS: Mapping[str, Kernel] = {
     **{name: _per_result(formula) for name, formula in FORMULAS.items()},
     **{name: _per_term(formula) for name, formula in TERMS.items()},
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), lambda args, result: 0),
-    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _added),
+    # the term that is added to a product of matrices
+    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _per_result(times(1))),
     **dict.fromkeys(("convolution", "_convolution"), _bias),
-    "grid_sampler_2d": _grid_sampler(4),
-    "grid_sampler_3d": _grid_sampler(8),
+    "grid_sampler_2d": partial(_grid_sampler, 4),
+    "grid_sampler_3d": partial(_grid_sampler, 8),
     "elu": _elu,
-    "celu": _celu,
+    "celu": _per_result(lambda x: 1 * (exp(larger(x) / 1) - 1)),
     "native_batch_norm": _batch_norm,
-    "native_layer_norm": _norm(True, 2),
-    "native_group_norm": _norm(True, 1),
-    **{f"avg_pool{rank}d": _pool(rank) for rank in (1, 2, 3)},
-    **{f"max_pool{rank}d_with_indices": _pool(rank) for rank in (2, 3)},
-    **{f"_adaptive_avg_pool{rank}d": _adaptive_pool(rank) for rank in (2, 3)},
-    **{f"adaptive_max_pool{rank}d": _adaptive_pool(rank) for rank in (2, 3)},
+    "native_layer_norm": partial(_norm, 2),
+    "native_group_norm": partial(_norm, 1),
+    **{f"avg_pool{rank}d": partial(_pool, rank) for rank in (1, 2, 3)},
+    **{f"max_pool{rank}d_with_indices": partial(_pool, rank) for rank in (2, 3)},
+    **{f"_adaptive_avg_pool{rank}d": partial(_adaptive_pool, rank) for rank in (2, 3)},
+    **{f"adaptive_max_pool{rank}d": partial(_adaptive_pool, rank) for rank in (2, 3)},
 }
 
 

@@ -89,34 +89,17 @@ def _ones(x: Tensor) -> Tensor:
     return torch.ones(x.shape, dtype=torch.float32)
 
 
-def _convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Tensor:
+def _convolution(x: Tensor, weight: Tensor, bias: Any, *options: Any) -> Tensor:
     """Count padding as ones; count a transposed convolution before its edge is cut off."""
-    rank = weight.dim() - 2
+    stride, padding, dilation, transposed, output_padding, groups = options[:6]
+    ones, no_padding, grown = _ones(x), [0] * len(padding), output_padding
     if transposed:
-        spread: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-        grown = tuple(
-            o if o < max(s, d) else 0
-            for o, s, d in zip(output_padding, stride, dilation, strict=True)
-        )
-        return torch.as_tensor(
-            spread(_ones(x), _ones(weight), None, tuple(stride), 0, grown, groups, tuple(dilation))
-        )
-    around = [p for side in reversed(padding) for p in (side, side)]
-    window: Any = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
-    padded = F.pad(_ones(x), around, value=1.0)
-    return torch.as_tensor(
-        window(padded, _ones(weight), None, tuple(stride), 0, tuple(dilation), groups)
-    )
+        sides = zip(output_padding, stride, dilation, strict=True)
+        grown = [o if o < max(s, d) else 0 for o, s, d in sides]
+    else:
+        ones = F.pad(ones, [p for side in reversed(padding) for p in (side, side)], value=1.0)
+    shape = stride, no_padding, dilation, transposed, grown, groups
+    return torch.convolution(ones, _ones(weight), None, *shape)
 
 
 def _matrices(a: Tensor, b: Tensor, *_: Any) -> Tensor:
@@ -129,15 +112,7 @@ def _added_matrices(_: Tensor, a: Tensor, b: Tensor, *__: Any) -> Tensor:
 
 # the number of products in each element of a result, for the ATen ops that multiply and add
 TERMS: Mapping[Any, Callable[..., Tensor]] = {
-    aten.convolution: _convolution,
-    aten._convolution: _convolution,
-    aten.mm: _matrices,
-    aten.bmm: _matrices,
-    aten.mv: _matrices,
-    aten.dot: _matrices,
-    aten.vdot: _matrices,
-    aten.addmm: _added_matrices,
-    aten.baddbmm: _added_matrices,
-    aten.addbmm: _added_matrices,
-    aten.addmv: _added_matrices,
+    **dict.fromkeys((aten.convolution, aten._convolution), _convolution),
+    **dict.fromkeys((aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot), _matrices),
+    **dict.fromkeys((aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv), _added_matrices),
 }

@@ -10,32 +10,11 @@ from typing import Any
 
 from torch import fx, nn
 
-from chop.dotted import deepgetattr, deepsetattr, get_parent_name
+from chop.dotted import deepgetattr as deepgetattr
+from chop.dotted import deepsetattr as deepsetattr
+from chop.dotted import get_parent_name as get_parent_name
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.registry import unknown
-
-__all__ = [
-    "check_func",
-    "check_func_type",
-    "deepcopy_mase_graph",
-    "deepgetattr",
-    "deepsetattr",
-    "get_input_index",
-    "get_mase_op",
-    "get_mase_type",
-    "get_module_by_name",
-    "get_module_by_target",
-    "get_node_actual_target",
-    "get_node_by_name",
-    "get_node_target_by_name",
-    "get_parent_name",
-    "get_similar_node_actual_target",
-    "init_project",
-    "isinstance_but_not_subclass",
-    "match_a_pattern",
-    "v2p",
-    "vf",
-]
 
 
 def check_func_type(node: fx.Node, my_func: Any) -> bool:
@@ -68,26 +47,23 @@ def match_a_pattern(name: str, patterns: Iterable[str]) -> str | None:
     return next((pattern for pattern in patterns if re.fullmatch(pattern, name)), None)
 
 
-def get_module_by_name(model: nn.Module, request_name: str) -> nn.Module | None:
-    """The module of that dotted name, or None."""
-    return get_module_by_target(model, request_name)
-
-
 def get_module_by_target(model: nn.Module, target: str) -> nn.Module | None:
-    """The module that a call_module node with this target calls, or None."""
+    """Return the module of that dotted name, which a call_module node calls, or None."""
     try:
         return model.get_submodule(target)
     except AttributeError:
         return None
 
 
+get_module_by_name = get_module_by_target
+
+
 def get_node_by_name(graph: fx.Graph, request_name: str) -> fx.Node:
-    """The node of that name."""
-    node: fx.Node
-    for node in graph.nodes:
-        if node.name == request_name:
-            return node
-    raise RuntimeError(unknown("node", request_name, [node.name for node in graph.nodes]))
+    """Return the node of that name."""
+    nodes: dict[str, fx.Node] = {node.name: node for node in graph.nodes}
+    if request_name not in nodes:
+        raise RuntimeError(unknown("node", request_name, nodes))
+    return nodes[request_name]
 
 
 def vf(string: str) -> str:
@@ -110,12 +86,11 @@ def v2p(string: str) -> str:
 
 def get_input_index(node: fx.Node, next_node: fx.Node) -> int:
     """Return the position of `node` among the inputs of `next_node`."""
-    if node not in next_node.all_input_nodes:
-        raise ValueError(
-            f"{node.name!r} is not an input of {next_node.name!r}; "
-            f"its inputs are {[n.name for n in next_node.all_input_nodes]}"
-        )
-    return next_node.all_input_nodes.index(node)
+    inputs = next_node.all_input_nodes
+    if node not in inputs:
+        what = f"{node.name!r} is not an input of {next_node.name!r}"
+        raise ValueError(f"{what}; its inputs are {[n.name for n in inputs]}")
+    return inputs.index(node)
 
 
 def _common(node: fx.Node, key: str) -> Any:
@@ -148,10 +123,8 @@ def get_node_actual_target(node: fx.Node) -> Any:
 
 
 def get_similar_node_actual_target(graph: MaseGraph | None, node: fx.Node) -> Any:
-    """The actual target of the node of the same name in another graph; None without a graph."""
-    if graph is None:
-        return None
-    return get_node_actual_target(get_node_by_name(graph.fx_graph, node.name))
+    """Return the actual target of the node of the same name in another graph, if there is one."""
+    return None if graph is None else get_node_target_by_name(graph, node.name)
 
 
 def get_node_target_by_name(graph: MaseGraph, name: str) -> Any:
@@ -166,6 +139,6 @@ def deepcopy_mase_graph(mase_graph: MaseGraph) -> MaseGraph:
 
 def init_project(project_dir: str | Path) -> None:
     """Create the directories of a hardware project."""
-    for folder in ("software", "hardware/rtl", "hardware/sim", "hardware/test/mase_top_tb"):
+    hardware = [f"hardware/{name}" for name in ("rtl", "sim", "test/mase_top_tb", "hls")]
+    for folder in ("software", *hardware):
         (Path(project_dir) / folder).mkdir(parents=True, exist_ok=True)
-    (Path(project_dir) / "hardware" / "hls").mkdir(parents=True, exist_ok=True)

@@ -95,15 +95,12 @@ def _op(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
     if mase_type not in MASE_TYPES:
         yield f"mase_type {mase_type!r} is not one of {', '.join(MASE_TYPES)}"
     op = identify(node, meta.module)
+    layers = tuple(getattr(meta.model, "patched_custom_layers", ()))
     patched = mase_type == "patched_func" and (
-        op.name.startswith("user_defined") or isinstance(meta.module, _patched_layers(meta))
+        op.name.startswith("user_defined") or isinstance(meta.module, layers)
     )
     if not patched and (mase_op, mase_type) != (op.name, op.mase_type):
         yield f"is recorded as {mase_type}/{mase_op}, but it is {op.mase_type}/{op.name}"
-
-
-def _patched_layers(meta: MaseMetadata) -> tuple[type, ...]:
-    return tuple(getattr(meta.model, "patched_custom_layers", ()))
 
 
 def _known(source: fx.Node) -> Any:
@@ -118,7 +115,7 @@ def _known(source: fx.Node) -> Any:
 
 def _edges(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
     """Check that each tensor that a node takes is recorded as its producer records it."""
-    args, kwargs = fx.node.map_arg(node.args, _known), fx.node.map_arg(node.kwargs, _known)
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), _known)
     if node.op == "output":
         actual = {f"data_out_{i}": leaf for i, leaf in enumerate(flatten(args[0]))}
         yield from _differences(meta.common.results, Operands(actual))
@@ -132,8 +129,8 @@ def _edges(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
                 yield f"takes {name!r} = {actual[name]!r}, but {recorded[name]!r} is recorded"
 
 
-def _differences(noting: Operands, giving: Operands) -> Iterator[str]:
-    recorded, actual = dict(noting.tensors()), dict(giving.tensors())
+def _differences(of_node: Operands, of_sources: Operands) -> Iterator[str]:
+    recorded, actual = dict(of_node.tensors()), dict(of_sources.tensors())
     for name in recorded.keys() - actual.keys():
         yield f"does not take the tensor {name!r} that is recorded"
     for name, produced in actual.items():
@@ -164,10 +161,9 @@ def _owned(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
         for name, parameter in meta.module.named_parameters():
             yield from _shape(f"parameter {name!r}", parameter, meta.common.args.get(name))
     if node.op == "get_attr":
+        recorded = meta.common.results.get("data_out_0")
         attribute = fetch_attr(meta.model, str(node.target))
-        yield from _shape(
-            f"attribute {node.target!r}", attribute, meta.common.results.get("data_out_0")
-        )
+        yield from _shape(f"attribute {node.target!r}", attribute, recorded)
 
 
 def _shape(what: str, tensor: Any, recorded: Any) -> Iterator[str]:
@@ -229,13 +225,12 @@ def _hardware(node: fx.Node) -> Iterator[str]:
         storage = port.get("storage", "BRAM")
         if storage not in MaseMetadata.known_storage:
             yield f"storage {storage!r} of {name!r} is not one of {MaseMetadata.known_storage}"
-    params = hardware.get("verilog_param", {})
-    common = mase(node).common
+    common, params = mase(node).common, hardware.get("verilog_param", {})
     if "parallelism" in hardware and "args" in common and "results" in common:
         expected = dict(verilog_params(common, hardware.parallelism))
         for name in expected.keys() | params.keys():
-            if params.get(name) != expected.get(name):
-                recorded, correct = params.get(name), expected.get(name)
+            recorded, correct = params.get(name), expected.get(name)
+            if recorded != correct:
                 yield f"verilog_param {name} = {recorded}, but common metadata says {correct}"
 
 

@@ -38,7 +38,7 @@ def describe(
         run.run_unchanged(inputs)
     except RunError as error:
         raise PassArgsError(f"pass 'add_common_metadata': {error}") from error.__cause__
-    for node, common in run.found.items():
+    for node, common in run.described.items():
         mase(node).parameters.common = common
     for node in graph.nodes:
         if node_formats(node):
@@ -53,14 +53,12 @@ class _Snapshots:
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
     def of(self, x: Tensor) -> Tensor:
-        version = None if x.is_inference() else x._version  # inference tensors do not count changes
-        source, seen_version, clone = self._seen.get(id(x), (None, None, None))
-        if source is not None and source() is x and seen_version == version and clone is not None:
-            return clone
-        clone = x.detach().clone()
-        if version is not None:
-            self._seen[id(x)] = (weakref.ref(x), version, clone)
-        return clone
+        if x.is_inference():  # its changes are not counted
+            return x.detach().clone()
+        seen = self._seen.get(id(x))
+        if seen is None or seen[0]() is not x or seen[1] != x._version:
+            seen = self._seen[id(x)] = (weakref.ref(x), x._version, x.detach().clone())
+        return seen[2]
 
 
 def described_parameter(p: Tensor, keep: Callable[[Tensor], Tensor] | None) -> dict[str, Any]:
@@ -79,7 +77,7 @@ class _Annotate(GraphRunner):
         self.patched_names = set(getattr(graph.model, "patched_op_names", ()))
         self.extra_inputs = getattr(graph.model, "additional_inputs", {})
         self.keep = _Snapshots().of if keep_values else None
-        self.found: dict[fx.Node, CommonMeta] = {}
+        self.described: dict[fx.Node, CommonMeta] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
@@ -87,13 +85,10 @@ class _Annotate(GraphRunner):
         spec = self._identify(n, module)
         operands: dict[str, Any] = {}
         if n.op in ("call_module", "call_function", "call_method"):
-            operands = bind_operands(
-                n, spec, module, described(args, self.keep), described(kwargs, self.keep)
-            )
-        if module is not None:
-            operands |= {
-                name: described_parameter(p, self.keep) for name, p in module.named_parameters()
-            }
+            metas = described(args, self.keep), described(kwargs, self.keep)
+            operands = bind_operands(n, spec, module, *metas)
+        for name, parameter in module.named_parameters() if module is not None else ():
+            operands[name] = described_parameter(parameter, self.keep)
         result = super().run_node(n)
         results = self._results(result)
         if n.op == "placeholder" and input_name(n) in self.extra_inputs:
@@ -103,7 +98,7 @@ class _Annotate(GraphRunner):
             common |= {"results": results, "args": operands}
         else:
             common |= {"args": operands, "results": results}
-        self.found[n] = common
+        self.described[n] = common
         return result
 
     def _identify(self, n: fx.Node, module: nn.Module | None) -> OpSpec:
@@ -141,15 +136,14 @@ def describe_again(graph: MaseGraph) -> None:
     for node in graph.inputs:
         result = mase(node).common.results["data_out_0"]
         values_kept |= "torch_dtype" in result and "value" in result
-        if "value" in result:
-            inputs[input_name(node)] = result["value"]
-        else:
-            zeros = torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
-            inputs[input_name(node)] = zeros
+        inputs[input_name(node)] = (
+            result["value"]
+            if "value" in result
+            else torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
+        )
+    elements = sum(x.numel() for x in inputs.values() if isinstance(x, Tensor))
     # a weight is used at most once per input element
-    work = sum(p.numel() for p in parameters) * sum(
-        x.numel() for x in inputs.values() if isinstance(x, Tensor)
-    )
+    work = elements * sum(p.numel() for p in parameters)
     if not values_kept and work > LITTLE_WORK and not _knows_its_device(graph):
         try:
             describe(graph, inputs, keep_values=False, on_meta=True)
@@ -172,11 +166,7 @@ def annotate_graph(graph: MaseGraph) -> None:
     common.nodes_in, common.nodes_out = first_computing(graph), last_computing(graph)
     for node in outer_nodes(graph):
         mase(node).hardware.is_implicit = True
-    common.args = Operands(
-        {
-            f"data_in_{k}": mase(node).common.results["data_out_0"].clone()
-            for k, node in enumerate(graph.inputs)
-        }
-    )
+    inputs = [mase(node).common.results["data_out_0"].clone() for node in graph.inputs]
+    common.args = Operands({f"data_in_{k}": meta for k, meta in enumerate(inputs)})
     output = next(node for node in graph.nodes if node.op == "output")
     common.results = mase(output).common.results.clone()

@@ -17,6 +17,9 @@ from chop.ir.ops import StandIn
 from chop.numerics import NumberFormat, from_dtype
 from chop.numerics.weight_cache import CachesWeights
 
+# operands of a layer in the metadata -> in its config
+OPERANDS = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
+
 
 class FormattedLayer(CachesWeights):
     """A layer that rounds its operands."""
@@ -65,7 +68,7 @@ def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dic
     """
     function = node.target if isinstance(node.target, FormattedFunction) else function
     if function is None:
-        return {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
+        return dict(OPERANDS)
     number = itertools.count()
     arguments = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
     tensors = [name for name, arg in arguments if isinstance(arg, fx.Node) and _is_tensor(arg)]

@@ -43,17 +43,15 @@ def _interface(common: CommonMeta) -> dict[str, Any]:
 
 
 def _component(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
-    custom = _custom(graph, node)
+    custom, ours = _custom(graph, node), INTERNAL.get(mase(node).common.mase_op)
     if custom:
-        return {
-            "toolchain": custom.get("toolchain", "EXTERNAL"),
-            "module": custom.get("module"),
-            "dependence_files": list(custom.get("dependence_files", ())),
-        }
-    ours = INTERNAL.get(mase(node).common.mase_op)
-    if ours is None:
-        return {"toolchain": "HLS", "module": None, "dependence_files": []}
-    return {"toolchain": "INTERNAL", "module": ours.module, "dependence_files": list(ours.files)}
+        module, files = custom.get("module"), custom.get("dependence_files", ())
+        toolchain = custom.get("toolchain", "EXTERNAL")
+    elif ours is not None:
+        toolchain, module, files = "INTERNAL", ours.module, ours.files
+    else:
+        toolchain, module, files = "HLS", None, ()
+    return {"toolchain": toolchain, "module": module, "dependence_files": list(files)}
 
 
 def _custom(graph: MaseGraph, node: fx.Node) -> Mapping[str, Any]:

@@ -64,19 +64,16 @@ class GraphRunner(fx.Interpreter):
 
     def run_unchanged(self, inputs: Sequence[Any]) -> Any:
         model = self.module
-        device = torch.device("meta") if self.on_meta else nullcontext()
         with (
             torch.no_grad(),
             attributes_restored(model),
             evaluation_mode(model),
             restored_random_state(model) if self.keep_random_state else nullcontext(),
-            device,
+            torch.device("meta") if self.on_meta else nullcontext(),
         ):
-            return torch.func.functional_call(
-                _InterpretedModule(model, self.run),
-                self._stand_ins(),
-                tuple(self._copied(x) for x in inputs),
-            )
+            whole = _InterpretedModule(model, self.run)
+            copies = tuple(self._copied(x) for x in inputs)
+            return torch.func.functional_call(whole, self._stand_ins(), copies)
 
     def _stand_ins(self) -> dict[str, Tensor]:
         """Copies of the model's buffers, and of the parameters that functions read, to run with.
@@ -91,10 +88,8 @@ class GraphRunner(fx.Interpreter):
         return {f"model.{name}": self._copied(tensor) for name, tensor in lent}
 
     def _copied(self, value: Any) -> Any:
-        def copy(x: Tensor) -> Tensor:
-            return x.detach().to("meta") if self.on_meta else x.detach().clone()
-
-        return tree_map_only(Tensor, copy, value)
+        device = "meta" if self.on_meta else None
+        return tree_map_only(Tensor, lambda x: x.detach().to(device, copy=True), value)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
         return next(self.args_iter)  # one value per input; *args is a tuple, **kwargs a dict
@@ -110,14 +105,10 @@ class GraphRunner(fx.Interpreter):
 
     def _explain(self, node: fx.Node, error: Exception) -> str:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        inputs = ", ".join(
-            f"{source.name} = {_shape(self.env[source])}" for source in node.all_input_nodes
-        )
-        absent = [
-            str(source.target)
-            for source in node.all_input_nodes
-            if source.op == "placeholder" and self.env[source] is None
-        ]
+        sources = node.all_input_nodes
+        inputs = ", ".join(f"{source.name} = {_shape(self.env[source])}" for source in sources)
+        missing = [n for n in sources if n.op == "placeholder" and self.env[n] is None]
+        absent = [str(source.target) for source in missing]
         fix = "check the shapes, dtypes and values of the inputs"
         if self.on_meta:
             fix += ", or drop force_device_meta"
@@ -125,10 +116,8 @@ class GraphRunner(fx.Interpreter):
             frozen = ", ".join(f"{name!r}: None" for name in absent)
             fix = f"give {', '.join(absent)} a value, or MaseGraph(model, cf_args={{{frozen}}})"
         what = getattr(node.target, "__name__", node.target)
-        return (
-            f"node {node.name!r} ({node.op} {what}) failed{inputs and ' on ' + inputs}: "
-            f"{reason}; {fix}"
-        )
+        failed = f"node {node.name!r} ({node.op} {what}) failed{inputs and ' on ' + inputs}"
+        return f"{failed}: {reason}; {fix}"
 
 
 class _InterpretedModule(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import fx, nn
@@ -57,28 +57,25 @@ def get_hardware_nodes(mg: MaseGraph) -> list[fx.Node]:
 
 def first_computing(graph: MaseGraph) -> list[fx.Node]:
     """The first nodes that compute, found from the inputs through nodes that only reshape."""
-    return _frontier(graph, get_input_nodes(graph.fx_graph), lambda node: list(node.users))[0]
+    return _frontier(graph, backwards=False)[0]
 
 
 def last_computing(graph: MaseGraph) -> list[fx.Node]:
     """The last nodes that compute, found backwards from the output."""
-    return _frontier(graph, get_output_nodes(graph.fx_graph), lambda node: node.all_input_nodes)[0]
+    return _frontier(graph, backwards=True)[0]
 
 
 def outer_nodes(graph: MaseGraph) -> set[fx.Node]:
     """The nodes before the first and after the last nodes that compute."""
-    inputs, outputs = get_input_nodes(graph.fx_graph), get_output_nodes(graph.fx_graph)
-    first = _frontier(graph, inputs, lambda node: list(node.users))[1]
-    return first | _frontier(graph, outputs, lambda node: node.all_input_nodes)[1]
+    return _frontier(graph, backwards=False)[1] | _frontier(graph, backwards=True)[1]
 
 
-def _frontier(
-    graph: MaseGraph, start: list[fx.Node], step: Callable[[fx.Node], list[fx.Node]]
-) -> tuple[list[fx.Node], set[fx.Node]]:
+def _frontier(graph: MaseGraph, backwards: bool) -> tuple[list[fx.Node], set[fx.Node]]:
     """The computing nodes that are reached first, and the nodes passed on the way."""
-    passed, queue, reached = set(start), list(start), set[fx.Node]()
+    queue = (get_output_nodes if backwards else get_input_nodes)(graph.fx_graph)
+    passed, reached = set(queue), set[fx.Node]()
     for node in queue:  # grows during iteration
-        for neighbour in step(node):
+        for neighbour in node.all_input_nodes if backwards else node.users:
             if not _is_implicit(neighbour):
                 reached.add(neighbour)
             elif neighbour not in passed:

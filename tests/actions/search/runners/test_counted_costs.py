@@ -304,4 +304,4 @@ def test_ever_new_formats_do_not_fill_the_memory(jets, monkeypatch):
         found = runner(make_trial(graph))["bitops"]
         assert found == 16 * 5 * (width * 4 + width + 4 + 4)
     line = next(line for line in ledger_of(graph.model).lines if line.products)
-    assert len(line.products[0][2].bits) <= 4
+    assert len(line.products[0][2]) <= 4

@@ -53,49 +53,27 @@ def meta(graph, name):
     return node(graph, name).meta["mase"]
 
 
-def change_shape(graph):
-    meta(graph, "wide")["common"]["args"]["data_in_0"]["shape"] = [2, 5]
+def entry(graph, name, path):
+    value = meta(graph, name).parameters
+    for key in path.split():
+        value = value[key]
+    return value
 
 
-def change_result(graph):
-    meta(graph, "wide")["common"]["results"]["data_out_0"]["shape"] = [2, 9]
+def change(name, path, **values):
+    return lambda graph: entry(graph, name, path).update(values)
 
 
-def change_dtype(graph):
-    meta(graph, "narrow")["common"]["args"]["data_in_0"]["torch_dtype"] = torch.float16
+def drop(name, path, key):
+    return lambda graph: entry(graph, name, path).pop(key)
 
 
-def shorten_precision(graph):
-    weight = meta(graph, "wide")["common"]["args"]["weight"]
-    weight["type"], weight["precision"] = "integer", [8]
+def swap(name, module):
+    return lambda graph: setattr(graph.modules[""], name, module)
 
 
-def unknown_format(graph):
-    meta(graph, "narrow")["common"]["results"]["data_out_0"]["type"] = "interger"
-
-
-def drop_precision(graph):
-    del meta(graph, "narrow")["common"]["args"]["bias"]["precision"]
-
-
-def swap_module(graph):
-    graph.modules[""].wide = nn.Linear(4, 9)
-
-
-def delete_module(graph):
-    del graph.modules[""].narrow
-
-
-def delete_attribute(graph):
-    del graph.modules[""].shift
-
-
-def swap_kind_of_module(graph):
-    graph.modules[""].relu = nn.Tanh()
-
-
-def swap_attribute(graph):
-    graph.modules[""].shift = nn.Parameter(torch.zeros(1))
+def delete(name):
+    return lambda graph: delattr(graph.modules[""], name)
 
 
 def insert_node(graph):
@@ -103,14 +81,6 @@ def insert_node(graph):
     with graph.fx_graph.inserting_after(wide):
         new = graph.fx_graph.call_function(torch.neg, (wide,))
     node(graph, "relu").replace_input_with(wide, new)
-
-
-def relabel(graph):
-    meta(graph, "add")["common"]["mase_op"] = "sub"
-
-
-def wrong_type(graph):
-    meta(graph, "add")["common"]["mase_type"] = "builtin"
 
 
 def rewire(graph):
@@ -137,67 +107,39 @@ def replace_function(graph):
     node(graph, "add").target = operator.mul
 
 
-def drop_common(graph):
-    meta(graph, "relu")["common"] = {}
-
-
-def drop_results(graph):
-    del meta(graph, "relu")["common"]["results"]
-
-
-def empty_results(graph):
-    meta(graph, "output")["common"]["results"] = {}
-
-
-def drop_software_argument(graph):
-    del meta(graph, "wide")["software"]["args"]["weight"]
-
-
-def drop_software_result(graph):
-    del meta(graph, "relu")["software"]["results"]["data_out_0"]
-
-
-def drop_stat(graph):
-    del meta(graph, "relu")["software"]["args"]["data_in_0"]["stat"]
-
-
-def wrong_toolchain(graph):
-    meta(graph, "wide")["hardware"]["toolchain"] = "VITIS"
-
-
-def wrong_storage(graph):
-    meta(graph, "wide")["hardware"]["interface"]["weight"]["storage"] = "TAPE"
-
-
-def wrong_parallelism(graph):
-    meta(graph, "wide")["hardware"]["verilog_param"]["WEIGHT_PARALLELISM_DIM_0"] = 3
-
-
-def no_parallelism(graph):
-    meta(graph, "wide")["hardware"]["verilog_param"]["WEIGHT_PARALLELISM_DIM_0"] = 0
-
-
-def undecided(graph):
-    del meta(graph, "wide")["hardware"]["is_implicit"]
-
-
-def claim_to_be_patched(graph):
-    common = meta(graph, "add").common
-    common.mase_type, common.mase_op = "patched_func", "banana"
-
-
 def change_plain_argument(graph):
     cat = node(graph, "cat")
     cat.args = (cat.args[0], -1)
 
 
-def surplus_statistic(graph):
-    meta(graph, "wide")["software"]["args"]["banana"] = {"stat": {}}
-
-
 def lend_metadata(graph):
     node(graph, "relu").meta["mase"] = meta(graph, "wide")
 
+
+change_shape = change("wide", "common args data_in_0", shape=[2, 5])
+change_result = change("wide", "common results data_out_0", shape=[2, 9])
+change_dtype = change("narrow", "common args data_in_0", torch_dtype=torch.float16)
+shorten_precision = change("wide", "common args weight", type="integer", precision=[8])
+unknown_format = change("narrow", "common results data_out_0", type="interger")
+drop_precision = drop("narrow", "common args bias", "precision")
+relabel = change("add", "common", mase_op="sub")
+wrong_type = change("add", "common", mase_type="builtin")
+claim_to_be_patched = change("add", "common", mase_type="patched_func", mase_op="banana")
+drop_common = change("relu", "", common={})
+drop_results = drop("relu", "common", "results")
+empty_results = change("output", "common", results={})
+drop_software_argument = drop("wide", "software args", "weight")
+drop_software_result = drop("relu", "software results", "data_out_0")
+drop_stat = drop("relu", "software args data_in_0", "stat")
+surplus_statistic = change("wide", "software args", banana={"stat": {}})
+wrong_toolchain = change("wide", "hardware", toolchain="VITIS")
+wrong_storage = change("wide", "hardware interface weight", storage="TAPE")
+wrong_parallelism = change("wide", "hardware verilog_param", WEIGHT_PARALLELISM_DIM_0=3)
+no_parallelism = change("wide", "hardware verilog_param", WEIGHT_PARALLELISM_DIM_0=0)
+undecided = drop("wide", "hardware", "is_implicit")
+swap_module, swap_kind_of_module = swap("wide", nn.Linear(4, 9)), swap("relu", nn.Tanh())
+swap_attribute = swap("shift", nn.Parameter(torch.zeros(1)))
+delete_module, delete_attribute = delete("narrow"), delete("shift")
 
 MUTATIONS = [
     (claim_to_be_patched, "add", "recorded as patched_func/banana, but it is builtin_func/add"),
@@ -238,9 +180,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("mutate", "name", "text"), MUTATIONS, ids=[m[0].__name__ for m in MUTATIONS]
-)
+@pytest.mark.parametrize(("mutate", "name", "text"), MUTATIONS, ids=[m[2] for m in MUTATIONS])
 class TestMutations:
     def test_the_node_is_named_with_what_is_wrong(self, graph, mutate, name, text):
         mutate(graph)

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+# importing these registers their rules
+from chop.passes.graph.analysis.cost import composed, elementwise, products  # noqa: F401
+from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Product, count, rule
 from chop.passes.graph.analysis.cost.cost import call_of, cost_analysis_pass, cost_of
 from chop.passes.graph.analysis.cost.flops import (
     calculate_flops_analysis_pass,
     calculate_flops_pass,
     calculate_modules,
 )
-from chop.passes.graph.analysis.cost.rules import RULES, Call, Count, Product, count, rule
 
 __all__ = [
     "RULES",

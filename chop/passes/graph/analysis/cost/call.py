@@ -50,11 +50,8 @@ class Count:
         return 4 * self.macs + self.other_backward
 
     def __add__(self, more: Count) -> Count:
-        return Count(
-            self.products + more.products,
-            self.other + more.other,
-            self.other_backward + more.other_backward,
-        )
+        other, backward = self.other + more.other, self.other_backward + more.other_backward
+        return Count(self.products + more.products, other, backward)
 
 
 NOTHING = Count()
@@ -107,14 +104,13 @@ class Call:
     def inside(self, part: str, op: str, shapes: Sequence[Shape], result: Shape) -> Call:
         """The call of a module inside this one's, on data of these shapes."""
         assert self.module is not None, f"{self.op} is not a module"
-        inputs = {f"data_in_{i}": shape for i, shape in enumerate(shapes)}
-        return Call(
-            op,
-            inputs,
-            [result],
-            self.module.get_submodule(part),
-            prefix=f"{self.prefix}{part}.",
-        )
+        inputs, module = numbered(shapes), self.module.get_submodule(part)
+        return Call(op, inputs, [result], module, prefix=f"{self.prefix}{part}.")
+
+
+def numbered(shapes: Sequence[Shape]) -> dict[str, Shape]:
+    """Name shapes as inputs of a call: data_in_0, data_in_1, …"""
+    return {f"data_in_{i}": shape for i, shape in enumerate(shapes)}
 
 
 Rule = Callable[[Call], Count]
@@ -143,6 +139,12 @@ def count(call: Call) -> Count | None:
 def size(shape: Sequence[int]) -> int:
     """The number of elements."""
     return math.prod(shape)
+
+
+def per_dimension(value: Any, rank: int) -> list[int]:
+    """Return an option such as kernel_size for each dimension; one number counts for all."""
+    values = [value] if isinstance(value, int) else list(value)
+    return values * rank if len(values) == 1 else values
 
 
 def spelt(names: str) -> tuple[str, ...]:

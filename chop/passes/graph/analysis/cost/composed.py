@@ -13,6 +13,7 @@ from chop.passes.graph.analysis.cost.call import (
     Product,
     Shape,
     count,
+    numbered,
     plain,
     rule,
     size,
@@ -34,10 +35,9 @@ def recurrent(call: Call) -> Count:
     for name, shape in call.inputs.items():
         if len(shape) != 2 or "weight_" not in name:
             continue
-        fed = (
-            "data_in_0" if name.endswith(("weight_ih", "weight_ih_l0", "_ih_l0_reverse")) else None
-        )
-        total += Count((Product(steps * size(shape), fed, name, shape[1]),))
+        first = name.endswith(("weight_ih", "weight_ih_l0", "_ih_l0_reverse"))
+        left = "data_in_0" if first else None
+        total += Count((Product(steps * size(shape), left, name, shape[1]),))
         if "weight_hh" in name:
             hidden = shape[0] // GATES[kind]
             forward, backward = RECURRENT[kind]
@@ -66,28 +66,19 @@ def multihead_attention(call: Call) -> Count:
         for i, ((n, depth), place, name) in enumerate(zip(projected, places, names, strict=True))
     ]
     products.append(Product(rows * width * width, None, f"{call.prefix}out_proj.weight", width))
-    biases = 0
-    if module.in_proj_bias is not None:
-        biases += (rows + 2 * pairs) * width
-    if module.out_proj.bias is not None:
-        biases += rows * width
+    biases = (rows + 2 * pairs) * width if module.in_proj_bias is not None else 0
+    biases += rows * width if module.out_proj.bias is not None else 0
     inner = _heads(batch, rows // batch, pairs // batch + extra, width, module.num_heads)
-    masked = plain(
-        inner.products[0].macs * module.num_heads // width if len(call.data) > 3 else 0, 0
-    )
-    return Count(tuple(products)) + plain(biases) + inner + masked
+    masked = inner.products[0].macs * module.num_heads // width if len(call.data) > 3 else 0
+    return Count(tuple(products)) + plain(biases) + inner + plain(masked, 0)
 
 
 def _heads(batch: int, queries: int, keys: int, width: int, heads: int) -> Count:
     """What scaled_dot_product_attention costs inside."""
-    q = (batch, heads, queries, width // heads)
-    k = (batch, heads, keys, width // heads)
-    inner = count(
-        Call("scaled_dot_product_attention", {"data_in_0": q, "data_in_1": k, "data_in_2": k}, [q])
-    )
-    assert inner is not None
-    products = tuple(Product(p.macs, None, None, p.depth) for p in inner.products)
-    return Count(products, inner.other, inner.other_backward)
+    q, k = ((batch, heads, length, width // heads) for length in (queries, keys))
+    inner = count(Call("scaled_dot_product_attention", numbered([q, k, k]), [q])) or NOTHING
+    products = tuple(replace(p, left=None, right=None) for p in inner.products)
+    return replace(inner, products=products)
 
 
 def _functional_attention(call: Call) -> Count:
@@ -96,18 +87,18 @@ def _functional_attention(call: Call) -> Count:
     width, heads = call.arguments["embed_dim_to_check"], call.arguments["num_heads"]
     batch = query[1] if len(query) == 3 else 1
     rows, pairs = size(query[:-1]), size(key[:-1])
-    products = (
-        Product(rows * query[-1] * width, "data_in_0", None, query[-1]),
-        Product(pairs * key[-1] * width, "data_in_1", None, key[-1]),
-        Product(pairs * value[-1] * width, "data_in_2", None, value[-1]),
-        Product(rows * width * width, None, None, width),
-    )
+    projected = [(rows, query[-1]), (pairs, key[-1]), (pairs, value[-1])]
+    products = [
+        Product(n * depth * width, f"data_in_{i}", None, depth)
+        for i, (n, depth) in enumerate(projected)
+    ]
+    products.append(Product(rows * width * width, None, None, width))
     inner = _heads(batch, rows // batch, pairs // batch, width, heads)
     # a bias that was passed is one of the tensors; None stays among the arguments
     without = {name for name, value in call.arguments.items() if value is None}
     biases = 0 if "in_proj_bias" in without else (rows + 2 * pairs) * width
     biases += 0 if "out_proj_bias" in without else rows * width
-    return Count(products) + plain(biases) + inner
+    return Count(tuple(products)) + plain(biases) + inner
 
 
 def _layer(call: Call, part: str, shape: Shape, result: Shape | None = None) -> Count:
@@ -125,22 +116,17 @@ def _layer(call: Call, part: str, shape: Shape, result: Shape | None = None) -> 
 def adapted_linear(call: Call) -> Count:
     """Cost of the layer and its adapter: down to the rank, up again, scaled and added."""
     module: Any = call.module
-    x, rows = call.required("data_in_0"), call.required("data_in_0")[:-1]
-    base = _layer(call, "linear", x, call.out)
-    down = _layer(call, "lora_a", x, (*rows, module.rank))
-    up = _layer(call, "lora_b", (*rows, module.rank), call.out)
-    return (
-        _rounded_by(base, f"{call.prefix}linear")
-        + down
-        + Count(tuple(replace(p, left=None) for p in up.products), up.other, up.other_backward)
-        + plain(2 * size(call.out), size(call.out))
-    )
+    x = call.required("data_in_0")
+    low = (*x[:-1], module.rank)
+    # the layer reads its input in its format; the input of lora_b is an intermediate value
+    base = _reading(_layer(call, "linear", x, call.out), f"{call.prefix}linear.data_in_0")
+    up = _reading(_layer(call, "lora_b", low, call.out), None)
+    return base + _layer(call, "lora_a", x, low) + up + plain(2 * size(call.out), size(call.out))
 
 
-def _rounded_by(count: Count, part: str) -> Count:
-    """The count with operands named as those of a submodule, which may have another format."""
-    products = tuple(replace(p, left=f"{part}.{p.left}") for p in count.products)
-    return Count(products, count.other, count.other_backward)
+def _reading(count: Count, left: str | None) -> Count:
+    """Return the count with another name for the left operand of its products."""
+    return replace(count, products=tuple(replace(p, left=left) for p in count.products))
 
 
 def _attend(call: Call, part: str, query: Shape, key: Shape) -> Count:
@@ -151,7 +137,7 @@ def _feed_forward(call: Call, x: Shape) -> Count:
     module: Any = call.module
     wide = (*x[:-1], module.linear1.out_features)
     name = getattr(module.activation, "__name__", type(module.activation).__name__.lower())
-    activation = count(Call(name, {"data_in_0": wide}, [wide]))
+    activation = count(Call(name, numbered([wide]), [wide]))
     assert activation is not None, f"the activation {name!r} has no cost rule"
     return _layer(call, "linear1", x, wide) + activation + _layer(call, "linear2", wide, x)
 
@@ -195,7 +181,6 @@ def transformer(call: Call) -> Count:
 def adaptive_log_softmax(call: Call) -> Count:
     """The head for every row; clusters of rare classes, which depend on the data, are left out."""
     module: Any = call.module
-    rows = size(call.required("data_in_0")[:-1])
-    return _layer(call, "head", call.required("data_in_0"), (rows, module.head_size)) + plain(
-        5 * rows * module.head_size
-    )
+    x = call.required("data_in_0")
+    result = (size(x[:-1]), module.head_size)
+    return _layer(call, "head", x, result) + plain(5 * size(result))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -12,10 +13,9 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.passes.base import graph_pass
-from chop.passes.graph.analysis.cost.call import NOTHING
+from chop.passes.graph.analysis.cost.call import NOTHING, Call, Count, Product, count, spelt
 from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
 from chop.passes.graph.analysis.cost.report import report
-from chop.passes.graph.analysis.cost.rules import Call, Count, Product, count
 from chop.passes.graph.analysis.cost.tensors import (
     Place,
     element_width,
@@ -36,14 +36,8 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 # the keys that scale with the batch
-PER_BATCH = (
-    "macs",
-    "flops",
-    "backward_flops",
-    "bit_ops",
-    "bit_ops_multiply",
-    "bit_ops_accumulate",
-    "activation_bits",
+PER_BATCH = spelt(
+    "macs flops backward_flops bit_ops bit_ops_multiply bit_ops_accumulate activation_bits"
 )
 SUMMED = ("parameters", *PER_BATCH, "weight_bits", "moved_bits")
 
@@ -65,8 +59,7 @@ def cost_analysis_pass(
     `file_name`, and bars as SVG to `picture`.
     """
     info = cost_of(graph, sparse=sparse, per_sample=per_sample)
-    if not silent or file_name is not None or picture is not None:
-        report(info, silent, file_name, picture)
+    report(info, silent, file_name, picture)
     return info
 
 
@@ -75,22 +68,18 @@ cost_analysis_pass.law(check_picture)
 
 def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False) -> Row:
     """Return the numbers of `cost_analysis_pass` without a report."""
-    unknown: dict[str, list[str]] = defaultdict(list)
+    nodes = list(graph.nodes)
+    counts, unknown = counts_of(nodes)
+    sizes = [_activation_bits(node) for node in nodes]
     counted: set[Place] = set()
-    rows: dict[str, Row] = {}
-    sizes: dict[fx.Node, int] = {}
-    for node in graph.nodes:
-        arithmetic = count(call_of(node))
-        if arithmetic is None:
-            unknown[mase(node).common.mase_op].append(node.name)
-        sizes[node] = _activation_bits(node)
-        rows[node.name] = _row(node, arithmetic or NOTHING, sizes[node], sparse, counted)
-    warn_of(unknown)
+    rows = {
+        node.name: _row(node, arithmetic, size, sparse, counted)
+        for node, arithmetic, size in zip(nodes, counts, sizes, strict=True)
+    }
     total = _sum(rows.values())
-    nodes = list(sizes)
-    total["peak_activation_bits"], busiest = peak(list(sizes.values()), lifetimes(nodes))
+    total["peak_activation_bits"], busiest = peak(sizes, lifetimes(nodes))
     total["peak_node"] = nodes[busiest].name if total["peak_activation_bits"] else ""
-    batch = batch_size(graph.nodes)
+    batch = batch_size(nodes)
     by_type = _by_type(rows)
     if per_sample:
         for row in (total, *by_type.values(), *rows.values()):
@@ -99,11 +88,32 @@ def cost_of(graph: MaseGraph, *, sparse: bool = False, per_sample: bool = False)
         "total": total,
         "by_type": by_type,
         "nodes": rows,
-        "unknown": dict(unknown),
+        "unknown": unknown,
         "batch_size": batch,
         "per_sample": per_sample,
         "sparse": sparse,
     }
+
+
+def counts_of(nodes: Iterable[fx.Node]) -> tuple[list[Count], dict[str, list[str]]]:
+    """Return the arithmetic of each node, and the nodes of each op without a rule, with a warning.
+
+    Those count as 0.
+    """
+    unknown: dict[str, list[str]] = defaultdict(list)
+    counts = []
+    for node in nodes:
+        arithmetic = count(call_of(node))
+        if arithmetic is None:
+            unknown[mase(node).common.mase_op].append(node.name)
+        counts.append(arithmetic or NOTHING)
+    if unknown:
+        logger.warning(
+            "no cost rule for these, so they count as 0 (%s); give them one with "
+            "chop.passes.graph.analysis.cost.rule",
+            "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items()),
+        )
+    return counts, dict(unknown)
 
 
 def call_of(node: fx.Node) -> Call:
@@ -139,12 +149,17 @@ def _row(node: fx.Node, arithmetic: Count, stored: int, sparse: bool, counted: s
 
 
 def _intensity(flops: float, moved_bits: float) -> float:
-    """Operations per byte that is read or written."""
+    """Return the operations per byte that is read or written."""
     return flops / (moved_bits / 8) if moved_bits else 0.0
 
 
 def whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
+
+
+def per_sample(total: int | float, batch: int) -> int | float:
+    """Return the share of one sample in the total of a batch; whole numbers are integers."""
+    return whole(total / batch) if total % batch else total // batch
 
 
 def _bit_ops(node: fx.Node, arithmetic: Count) -> tuple[int | float, int | float]:
@@ -189,8 +204,8 @@ def _without_zeros(node: fx.Node, arithmetic: Count) -> Count:
                 tensor = tensor.chunk(product.part[1])[product.part[0]]
             if tensor.numel():
                 macs = macs * nonzero(tensor) // tensor.numel()
-        products.append(Product(macs, product.left, product.right, product.depth, product.part))
-    return Count(tuple(products), arithmetic.other, arithmetic.other_backward)
+        products.append(replace(product, macs=macs))
+    return replace(arithmetic, products=tuple(products))
 
 
 def _parameters(node: fx.Node, sparse: bool, counted: set[Place]) -> tuple[int, int]:
@@ -220,18 +235,15 @@ def _activation_bits(node: fx.Node) -> int:
 
 def _moved_bits(node: fx.Node, result: int, computes: bool) -> int:
     """Bits that a node reads and writes; a view moves nothing, a lookup reads only its rows."""
-    if node.op not in ("call_module", "call_function", "call_method"):
+    if not node.op.startswith("call_") or not (result or computes):
         return 0
-    if not result and not computes:
-        return 0
-    read = {
-        name: stored_bits(operand_format(node, name), tensor.shape)
-        for name, tensor in real_tensors(mase(node).common.args)
-    }
     written = result or result_bits(node)
-    if mase(node).common.mase_op == "embedding":
-        return written + sum(b for name, b in read.items() if name != "weight") + written
-    return written + sum(read.values())
+    lookup = mase(node).common.mase_op == "embedding"
+    return (2 if lookup else 1) * written + sum(
+        stored_bits(operand_format(node, name), tensor.shape)
+        for name, tensor in real_tensors(mase(node).common.args)
+        if not (lookup and name == "weight")
+    )
 
 
 def _sum(rows: Iterable[Mapping[str, Any]]) -> Row:
@@ -258,16 +270,4 @@ def batch_size(nodes: Iterable[fx.Node]) -> int:
 def _divide(row: Row, batch: int) -> None:
     for key in (*PER_BATCH, "peak_activation_bits"):
         if key in row:
-            row[key] = whole(row[key] / batch) if row[key] % batch else row[key] // batch
-
-
-def warn_of(unknown: Mapping[str, list[str]]) -> None:
-    """Warn once about all ops that have no cost rule."""
-    if not unknown:
-        return
-    named = "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items())
-    logger.warning(
-        "no cost rule for these, so they count as 0 (%s); give them one with "
-        "chop.passes.graph.analysis.cost.rule",
-        named,
-    )
+            row[key] = per_sample(row[key], batch)

@@ -2,91 +2,91 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from chop.ir.ops import ops_with
-from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Rule, plain, rule, size, spelt
+from chop.passes.graph.analysis.cost.call import (
+    NOTHING,
+    RULES,
+    Call,
+    Count,
+    Rule,
+    per_dimension,
+    plain,
+    rule,
+    size,
+    spelt,
+)
 
 Pair = tuple[int, int]
 
 
-def _by_op(counts: Mapping[Pair, str]) -> dict[str, Pair]:
-    return {op: pair for pair, ops in counts.items() for op in spelt(ops)}
-
-
 # operations per element of the result, forward and backward: an addition, a multiplication, a
 # division, a comparison, a root or an elementary function is one
-PER_RESULT = _by_op(
-    {
-        (0, 0): "dropout",
-        (1, 0): (
-            "add gt greater lt less le less_equal greater_equal eq ge ne not invert bitwise_and "
-            "bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift sign sgn floor ceil "
-            "trunc round frac signbit isnan isinf isfinite nan_to_num angle conj bernoulli"
-        ),
-        (1, 1): (
-            "relu threshold sub rsub maximum minimum fmax fmin abs neg exp log cumsum cummax "
-            "cummin diff"
-        ),
-        (1, 2): "mul outer kron square sqrt exp2 expm1 log2 log10 log1p sin sinh cosh",
-        (1, 3): "tanh pow reciprocal cos tan cumprod",
-        (1, 4): "div erf erfc erfinv lgamma digamma asin acos atan asinh acosh atanh",
-        (1, 6): "atan2",
-        (2, 0): "floor_divide",
-        (2, 1): "relu6 rrelu leaky_relu hardtanh hardshrink clamp",
-        (2, 2): "addr",
-        (2, 3): "prelu tanhshrink xlogy rsqrt",
-        (3, 1): "softshrink remainder",
-        (3, 3): "softsign logcumsumexp",
-        (3, 4): "softplus addcmul lerp logit",
-        (3, 5): "sinc",
-        (3, 6): "addcdiv cross",
-        (4, 2): "elu hardsigmoid",
-        (4, 3): "sigmoid",
-        (4, 4): "logsigmoid hypot",
-        (5, 0): "isclose",
-        (5, 3): "selu celu",
-        (5, 4): "hardswish softmax log_softmax logaddexp",
-        (5, 5): "silu",
-        (5, 7): "gelu glu",
-        (5, 9): "mish",
-        (6, 5): "softmin",
-        (10, 5): "gumbel_softmax",
-    }
-)
+PER_RESULT = {
+    (0, 0): "dropout",
+    (1, 0): (
+        "add gt greater lt less le less_equal greater_equal eq ge ne not invert bitwise_and "
+        "bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift sign sgn floor ceil "
+        "trunc round frac signbit isnan isinf isfinite nan_to_num angle conj bernoulli"
+    ),
+    (1, 1): (
+        "relu threshold sub rsub maximum minimum fmax fmin abs neg exp log cumsum cummax "
+        "cummin diff"
+    ),
+    (1, 2): "mul outer kron square sqrt exp2 expm1 log2 log10 log1p sin sinh cosh",
+    (1, 3): "tanh pow reciprocal cos tan cumprod",
+    (1, 4): "div erf erfc erfinv lgamma digamma asin acos atan asinh acosh atanh",
+    (1, 6): "atan2",
+    (2, 0): "floor_divide",
+    (2, 1): "relu6 rrelu leaky_relu hardtanh hardshrink clamp",
+    (2, 2): "addr",
+    (2, 3): "prelu tanhshrink xlogy rsqrt",
+    (3, 1): "softshrink remainder",
+    (3, 3): "softsign logcumsumexp",
+    (3, 4): "softplus addcmul lerp logit",
+    (3, 5): "sinc",
+    (3, 6): "addcdiv cross",
+    (4, 2): "elu hardsigmoid",
+    (4, 3): "sigmoid",
+    (4, 4): "logsigmoid hypot",
+    (5, 0): "isclose",
+    (5, 3): "selu celu",
+    (5, 4): "hardswish softmax log_softmax logaddexp",
+    (5, 5): "silu",
+    (5, 7): "gelu glu",
+    (5, 9): "mish",
+    (6, 5): "softmin",
+    (10, 5): "gumbel_softmax",
+}
 # operations per element of the first input
-PER_INPUT = _by_op(
-    {
-        (1, 0): (
-            "sum trace fold max min amax amin aminmax argmax argmin any all count_nonzero bincount "
-            "histc mode allclose equal isin unique_consecutive"
-        ),
-        (1, 1): "mean nll_loss",
-        (1, 2): "prod",
-        (2, 1): "nansum nanmean",
-        (2, 2): "norm",
-        (3, 1): "l1_loss hinge_embedding_loss",
-        (3, 2): "mse_loss",
-        (3, 5): "normalize",
-        (4, 2): "logsumexp kl_div poisson_nll_loss multi_margin_loss multilabel_margin_loss",
-        (4, 3): "var var_mean",
-        (4, 4): "std std_mean pairwise_distance",
-        (5, 2): "margin_ranking_loss",
-        (5, 4): "soft_margin_loss",
-        (6, 2): "crossentropyloss",
-        (6, 3): "smooth_l1_loss huber_loss",
-        (6, 6): "local_response_norm",
-        (6, 8): "cosine_similarity",
-        (7, 4): "binary_cross_entropy",
-        (7, 6): "gaussian_nll_loss",
-        (7, 8): "cosine_embedding_loss",
-        (8, 5): "binary_cross_entropy_with_logits multilabel_soft_margin_loss",
-        (9, 8): "triplet_margin_loss triplet_margin_with_distance_loss",
-    }
-)
-FREE = ops_with("no_arithmetic")
+PER_INPUT = {
+    (1, 0): (
+        "sum trace fold max min amax amin aminmax argmax argmin any all count_nonzero bincount "
+        "histc mode allclose equal isin unique_consecutive"
+    ),
+    (1, 1): "mean nll_loss",
+    (1, 2): "prod",
+    (2, 1): "nansum nanmean",
+    (2, 2): "norm",
+    (3, 1): "l1_loss hinge_embedding_loss",
+    (3, 2): "mse_loss",
+    (3, 5): "normalize",
+    (4, 2): "logsumexp kl_div poisson_nll_loss multi_margin_loss multilabel_margin_loss",
+    (4, 3): "var var_mean",
+    (4, 4): "std std_mean pairwise_distance",
+    (5, 2): "margin_ranking_loss",
+    (5, 4): "soft_margin_loss",
+    (6, 2): "crossentropyloss",
+    (6, 3): "smooth_l1_loss huber_loss",
+    (6, 6): "local_response_norm",
+    (6, 8): "cosine_similarity",
+    (7, 4): "binary_cross_entropy",
+    (7, 6): "gaussian_nll_loss",
+    (7, 8): "cosine_embedding_loss",
+    (8, 5): "binary_cross_entropy_with_logits multilabel_soft_margin_loss",
+    (9, 8): "triplet_margin_loss triplet_margin_with_distance_loss",
+}
 
 
 def _per(elements: Callable[[Call], int], pair: Pair) -> Rule:
@@ -101,9 +101,11 @@ def _first_input(call: Call) -> int:
     return size(next(iter(call.inputs.values()), call.out))
 
 
-RULES.update({op: _per(lambda call: size(call.out), pair) for op, pair in PER_RESULT.items()})
-RULES.update({op: _per(_first_input, pair) for op, pair in PER_INPUT.items()})
-RULES.update(dict.fromkeys(FREE, lambda call: plain(0)))
+for _pair, _ops in PER_RESULT.items():
+    rule(*spelt(_ops))(_per(lambda call: size(call.out), _pair))
+for _pair, _ops in PER_INPUT.items():
+    rule(*spelt(_ops))(_per(_first_input, _pair))
+RULES.update(dict.fromkeys(ops_with("no_arithmetic"), lambda call: NOTHING))
 
 
 # --- norms: statistics count as one operation per element, shifting and scaling as one each
@@ -113,15 +115,10 @@ def batch_norm(call: Call) -> Count:
     return plain(size(call.out) * (2 + _affine(call)))
 
 
-@rule("layer_norm", "group_norm", "instance_norm")
+@rule("layer_norm", "group_norm", "instance_norm", "rms_norm")
 @rule("instance_norm1d", "instance_norm2d", "instance_norm3d")
 def norm_with_own_statistics(call: Call) -> Count:
-    return plain(size(call.out) * (3 + _affine(call)))
-
-
-@rule("rms_norm")
-def rms_norm(call: Call) -> Count:
-    """Squares, their sum, and scaling."""
+    """As batch_norm, and the statistics; for rms_norm squares, their sum, and scaling."""
     return plain(size(call.out) * (3 + _affine(call)))
 
 
@@ -130,15 +127,9 @@ def _affine(call: Call) -> int:
 
 
 # --- windows
-def _per_dimension(value: Any, rank: int) -> list[int]:
-    if isinstance(value, int):
-        return [value] * rank
-    return list(value) * rank if len(value) == 1 else list(value)
-
-
 def _pool(rank: int, forward: int, over_window: bool) -> Rule:
     def cost(call: Call) -> Count:
-        window = math.prod(_per_dimension(call.option("kernel_size"), rank))
+        window = size(per_dimension(call.option("kernel_size"), rank))
         n = size(call.out)
         return plain(forward * n * window, n * window if over_window else n)
 
@@ -147,13 +138,10 @@ def _pool(rank: int, forward: int, over_window: bool) -> Rule:
 
 def _adaptive_pool(rank: int, over_window: bool) -> Rule:
     def cost(call: Call) -> Count:
-        given = call.required("data_in_0")
         covered = size(call.out[:-rank])
-        for before, after in zip(given[-rank:], call.out[-rank:], strict=True):
+        for n, m in zip(call.required("data_in_0")[-rank:], call.out[-rank:], strict=True):
             # windows reach from floor(i·n/m) to ceil((i+1)·n/m), so they may overlap
-            covered *= sum(
-                -(-(i + 1) * before // after) - i * before // after for i in range(after)
-            )
+            covered *= sum(-(-(i + 1) * n // m) - i * n // m for i in range(m))
         return plain(covered, covered if over_window else size(call.out))
 
     return cost
@@ -206,16 +194,15 @@ def scattered(call: Call) -> Count:
 @rule("cdist")
 def cdist(call: Call) -> Count:
     """Difference, power and sum for each coordinate, then a root."""
-    n = size(call.out)
-    return plain(n * (3 * call.data[0][-1] + 1))
+    return plain(size(call.out) * (3 * call.data[0][-1] + 1))
 
 
 @rule("topk", "sort", "argsort", "kthvalue", "median", "nanmedian", "quantile")
 @rule("unique", "bucketize", "searchsorted")
 def ordered(call: Call) -> Count:
     """Comparisons of a merge sort of the last dimension; there is no gradient."""
-    given = next(iter(call.inputs.values()), call.out)
-    return plain(size(given) * max(given[-1] - 1, 0).bit_length() if given else 0, 0)
+    shape = next(iter(call.inputs.values()), call.out)
+    return plain(size(shape) * max(shape[-1] - 1, 0).bit_length() if shape else 0, 0)
 
 
 @rule("det", "inverse")

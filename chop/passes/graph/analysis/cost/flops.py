@@ -17,7 +17,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.analysis.cost.call import NOTHING, Call, Count, count, size
+from chop.passes.graph.analysis.cost.call import NOTHING, Call, Count, count, numbered, size
 from chop.passes.graph.analysis.cost.cost import call_of, cost_of
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def calculate_modules(module: nn.Module, in_data: Any, out_data: Any) -> dict[st
                 f"the cost of {type(module).__name__} depends on its tensors; "
                 f"give calculate_modules(module, (input,), (output,))"
             )
-        inputs = {f"data_in_{i}": shape for i, shape in enumerate(shapes)}
+        inputs = numbered(shapes)
         inputs |= {name: tuple(p.shape) for name, p in module.named_parameters()}
         arithmetic = count(Call(spec.name, inputs, results, module))
     if arithmetic is None:
@@ -86,7 +86,9 @@ def calculate_flops_analysis_pass(
         row = breakdown[node.name] = _node(node, numbers["nodes"][node.name])
         if node.op == "call_module":
             module = graph.modules[str(node.target)]
-            by_module[module] = _added(by_module[module], row) if module in by_module else row
+            earlier = by_module.get(module, {})  # its parameters count once
+            sums = {k: n + row[k] for k, n in earlier.items() if k != "total_parameters"}
+            by_module[module] = {**row, **sums}
     total = numbers["total"]
     return {
         "breakdown": breakdown,
@@ -102,35 +104,24 @@ def calculate_flops_analysis_pass(
 
 def _measured(graph: MaseGraph, dummy_in: Mapping[str, Any] | None) -> MaseGraph:
     """Return the graph if it has metadata and no `dummy_in` came, else a copy run on `dummy_in`."""
-    if dummy_in is None:
-        bare = next((node for node in graph.nodes if not has_metadata(node, "common")), None)
-        if bare is not None:
+    if dummy_in is not None:
+        graph, _ = init_metadata_analysis_pass(graph.clone())
+        add_common_metadata_analysis_pass(graph, {"dummy_in": dummy_in, "add_value": False})
+    for node in graph.nodes:
+        if not has_metadata(node, "common"):
             raise PassArgsError(
-                f"node {bare.name!r} has no common metadata; run add_common_metadata_analysis_pass "
+                f"node {node.name!r} has no common metadata; run add_common_metadata_analysis_pass "
                 f"first, or give {{'dummy_in': {{input: tensor}}}}"
             )
-        return graph
-    copy = graph.clone()
-    init_metadata_analysis_pass(copy)
-    add_common_metadata_analysis_pass(copy, {"dummy_in": dummy_in, "add_value": False})
-    return copy
+    return graph
 
 
 def _node(node: fx.Node, row: Mapping[str, Any]) -> dict[str, Any]:
-    call = call_of(node)
-    module = mase(node).module
+    call, module = call_of(node), mase(node).module
     return {
         "total_parameters": sum(p.numel() for p in module.parameters()) if module else 0,
         **_computations(count(call) or NOTHING),
         "input_buffer_size": size(call.data[0]) if call.data else 0,
         "output_buffer_size": size(call.out),
         "bit_ops": row["bit_ops"],
-    }
-
-
-def _added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The summed counts of two calls of one module, whose parameters count once."""
-    return {
-        key: value if key == "total_parameters" else value + second[key]
-        for key, value in first.items()
     }

@@ -7,9 +7,10 @@ quantized graph. Formats are read from the layers and functions, so metadata nee
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -19,12 +20,16 @@ from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.ops import OPS
 from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.numerics.float import Float
-from chop.passes.graph.analysis.cost.call import NOTHING, Count
-from chop.passes.graph.analysis.cost.cost import batch_size, call_of, guard_bits, warn_of, whole
+from chop.passes.graph.analysis.cost.call import Count
+from chop.passes.graph.analysis.cost.cost import (
+    batch_size,
+    counts_of,
+    guard_bits,
+    per_sample,
+    whole,
+)
 from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
-from chop.passes.graph.analysis.cost.rules import count
 from chop.passes.graph.analysis.cost.tensors import (
-    OPERANDS,
     element_width,
     format_of,
     parameters_of,
@@ -33,7 +38,7 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
 )
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.describe.formats import dtype_of, operands_of
+from chop.passes.graph.describe.formats import OPERANDS, dtype_of, operands_of
 from chop.passes.graph.describe.in_place import named_in_place
 from chop.passes.graph.transforms.quantize.quantize import float_target
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
@@ -64,11 +69,14 @@ class Numbers:
     weights: tuple[tuple[float | None, int], ...]
 
 
-class _Bits(dict[NumberFormat | None, Any]):
-    """Bits of a tensor in each format, computed on demand; the key None is torch's dtype."""
+class _CostSlot(dict[NumberFormat | None, Any]):
+    """Bits of one operand of a node in each format, computed on demand.
 
-    def __init__(self, measure: Measure, own: NumberFormat) -> None:
-        self.measure, self.own = measure, measure(own)
+    `key` is the name of its format among those of the node; the format None is torch's dtype.
+    """
+
+    def __init__(self, key: str, measure: Measure, own: NumberFormat) -> None:
+        self.key, self.measure, self.own = key, measure, measure(own)
         super().__init__({None: self.own})
 
     def __missing__(self, fmt: NumberFormat) -> Any:
@@ -78,16 +86,8 @@ class _Bits(dict[NumberFormat | None, Any]):
         self[fmt] = bits = self.measure(fmt)
         return bits
 
-
-@dataclass
-class _CostSlot:
-    """One operand of a node: the name of its format, and its bits in each format."""
-
-    key: str | None
-    bits: _Bits
-
     def __call__(self, formats: Formats) -> Any:
-        return self.bits[formats.get(self.key) if self.key else None]
+        return self[formats.get(self.key)]
 
 
 @dataclass
@@ -133,10 +133,9 @@ class _Line:
     def formats(self) -> Formats:
         if isinstance(self.module, Quantized):
             return self.module.formats
-        target = self.node.target
-        if isinstance(target, QuantizedFunction):
+        if isinstance(self.node.target, QuantizedFunction):
             config: Any = self.node.kwargs["config"]
-            return target.formats(config)
+            return self.node.target.formats(config)
         return NONE
 
     def bit_ops(self, formats: Formats) -> int | float:
@@ -154,14 +153,14 @@ class Ledger:
     def __init__(self, model: fx.GraphModule) -> None:
         self.model, self.graph = model, model.graph
         self.nodes = list(model.graph.nodes)
-        self.links = list(_links(model, self.nodes))
+        self.links = _links(model, self.nodes)
         self.batch = batch_size(self.nodes)
-        counts = _counts(self.nodes)
-        self.macs = self._per_sample(sum(found.macs for found in counts))
-        self.flops = self._per_sample(sum(found.flops for found in counts))
+        counts, _ = counts_of(self.nodes)
+        self.macs = per_sample(sum(call.macs for call in counts), self.batch)
+        self.flops = per_sample(sum(call.flops for call in counts), self.batch)
         counted: set[int] = set()
-        made = zip(self.nodes, counts, strict=True)
-        self.lines = [_line(node, found, counted) for node, found in made]
+        calls = zip(self.nodes, counts, strict=True)
+        self.lines = [_line(node, call, counted) for node, call in calls]
         _connect_readers(self.lines)
         _record_weights(self.lines)
         self.layers = [(line, *_place(line.node)) for line in self.lines if line.module is not None]
@@ -214,15 +213,12 @@ class Ledger:
         return Numbers(
             self.macs,
             self.flops,
-            self._per_sample(bit_ops),
+            per_sample(bit_ops, self.batch),
             parameter_bits,
             parameter_bits + self.rest,
-            self._per_sample(peak(sizes, self.dying)[0]),
+            per_sample(peak(sizes, self.dying)[0], self.batch),
             tuple(weights),
         )
-
-    def _per_sample(self, total: int | float) -> int | float:
-        return whole(total / self.batch) if total % self.batch else total // self.batch
 
 
 _LEDGERS: OrderedDict[int, Ledger] = OrderedDict()
@@ -239,34 +235,18 @@ def ledger_of(model: fx.GraphModule) -> Ledger:
     return ledger
 
 
-def _counts(nodes: Iterable[fx.Node]) -> list[Count]:
-    """Count the arithmetic of each node, and warn about ops without a rule."""
-    unknown: dict[str, list[str]] = defaultdict(list)
-    counts = []
-    for node in nodes:
-        operations = count(call_of(node))
-        if operations is None:
-            unknown[mase(node).common.mase_op].append(node.name)
-        counts.append(operations or NOTHING)
-    warn_of(unknown)
-    return counts
-
-
 def _links(
     model: nn.Module, nodes: Iterable[fx.Node]
-) -> Iterable[tuple[dict[str, nn.Module | None], str, nn.Module]]:
-    """Every (container, name) pair on the path from the model to a called module."""
-    seen = set()
-    for node in nodes:
-        if node.op != "call_module":
-            continue
+) -> list[tuple[dict[str, nn.Module | None], str, nn.Module]]:
+    """Every container with a name and a module in it, on the path to a called module."""
+    links = {}
+    for node in (node for node in nodes if node.op == "call_module"):
         parent = model
         for name in str(node.target).split(".")[:-1]:
             child = parent.get_submodule(name)
-            if (id(parent), name) not in seen:
-                seen.add((id(parent), name))
-                yield parent._modules, name, child
+            links[id(parent), name] = (parent._modules, name, child)
             parent = child
+    return list(links.values())
 
 
 def _line(node: fx.Node, call: Count, counted: set[int]) -> _Line:
@@ -328,23 +308,22 @@ def _width(node: fx.Node, name: str | None) -> _CostSlot:
         return _operand(node, name, element_width)
     for result, tensor in real_tensors(mase(node).common.results):
         return _result_slot(node, result, tensor, element_width)
-    return _CostSlot(None, _Bits(lambda fmt: 32.0, from_dtype(torch.float32)))
+    return _CostSlot("", lambda fmt: 32.0, from_dtype(torch.float32))
 
 
 def _operand(node: fx.Node, name: str, measure: Measure) -> _CostSlot:
     """The slot of an operand; a function's metadata stores only the precision of a format."""
     if node.op == "call_module":
-        return _CostSlot(OPERANDS.get(name), _Bits(measure, _float_format(node, name)))
+        return _CostSlot(OPERANDS.get(name, ""), measure, _float_format(node, name))
     fmt, function = _float_format(node, name), _rounded(node)
     if function is None or not isinstance(fmt, Float):
-        return _CostSlot(None, _Bits(measure, fmt))
-    return _CostSlot(operands_of(node, function).get(name), _Bits(_published(measure), fmt))
+        return _CostSlot("", measure, fmt)
+    return _CostSlot(operands_of(node, function).get(name) or "", _published(measure), fmt)
 
 
 def _rounded(node: fx.Node) -> QuantizedFunction | None:
     """Return a node's function with quantized operands, or None; formats do not matter here."""
-    op = mase(node).common.mase_op
-    spec = OPS.get(op)
+    spec = OPS.get(mase(node).common.mase_op)
     if node.op not in ("call_function", "call_method") or spec is None or not has_function(spec):
         return None
     return quantized_function(float_target(node), spec, Float)
@@ -369,10 +348,6 @@ def _stored(shape: Sequence[int]) -> Measure:
     return lambda fmt: stored_bits(fmt, list(shape))
 
 
-def _average(shape: Sequence[int]) -> Measure:
-    return lambda fmt: fmt.average_bits(shape)
-
-
 def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
     """A result of a node, before its readers are known."""
     measure = _stored(tensor.shape)
@@ -382,14 +357,14 @@ def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
         floating = from_dtype(tensor.torch_dtype)
         published = _published(measure)
         zero = lambda fmt: published(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731
-        grid = _CostSlot("data_in", _Bits(zero, floating))
+        grid = _CostSlot("data_in", zero, floating)
     return _Result(tuple(tensor.shape), slot, grid)
 
 
 def _result_slot(node: fx.Node, name: str, tensor: TensorMeta, measure: Measure) -> _CostSlot:
     if name != "data_out_0" or not _can_be_quantized(node) or "torch_dtype" not in tensor:
-        return _CostSlot(None, _Bits(measure, format_of(tensor)))
-    return _CostSlot("data_out", _Bits(_published(measure), from_dtype(tensor.torch_dtype)))
+        return _CostSlot("", measure, format_of(tensor))
+    return _CostSlot("data_out", _published(measure), from_dtype(tensor.torch_dtype))
 
 
 def _can_be_quantized(node: fx.Node) -> bool:
@@ -402,18 +377,11 @@ def _connect_readers(lines: Sequence[_Line]) -> None:
     origins = {line.node: sources(line.node) for line in lines if _can_be_quantized(line.node)}
     for line in lines:
         for result in line.results:
-            result.readers = [
-                (number[user], _reads(user, line.node, result.shape, origins.get(user, {})))
-                for user in line.node.users
-            ]
-
-
-def _reads(
-    user: fx.Node, source: fx.Node, shape: Sequence[int], origins: Mapping[str, fx.Node]
-) -> list[_CostSlot]:
-    return [
-        _operand(user, name, _stored(shape)) for name, origin in origins.items() if origin is source
-    ]
+            measure = _stored(result.shape)
+            for user in line.node.users:
+                read = [name for name, node in origins.get(user, {}).items() if node is line.node]
+                slots = [_operand(user, name, measure) for name in read]
+                result.readers.append((number[user], slots))
 
 
 def _record_weights(lines: Iterable[_Line]) -> None:
@@ -426,8 +394,9 @@ def _record_weights(lines: Iterable[_Line]) -> None:
             continue
         weighed.add(owner)
         shape = list(common.args.tensor("weight").shape)
-        bits = _Bits(_average(shape), from_dtype(dtype_of(node, "weight")))
-        line.weight = (_CostSlot("weight", bits), math.prod(shape))
+        average = methodcaller("average_bits", shape)
+        slot = _CostSlot("weight", average, from_dtype(dtype_of(node, "weight")))
+        line.weight = (slot, math.prod(shape))
 
 
 def _other_saved_bits(model: nn.Module, counted: set[int]) -> int:

@@ -6,7 +6,16 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-from chop.passes.graph.analysis.cost.call import Call, Count, Product, Shape, plain, rule, size
+from chop.passes.graph.analysis.cost.call import (
+    Call,
+    Count,
+    Product,
+    Shape,
+    per_dimension,
+    plain,
+    rule,
+    size,
+)
 
 
 def _with_bias(call: Call, product: Product) -> Count:
@@ -46,13 +55,10 @@ def convolution(call: Call) -> Count:
 def transposed_convolution(call: Call) -> Count:
     """Each input is spread over a window; what the padding cuts off is computed too."""
     weight = call.required("weight")
-    stride = call.option("stride", 1)
-    strides = [stride] * (len(weight) - 2) if isinstance(stride, int) else list(stride)
-    strides = strides * (len(weight) - 2) if len(strides) == 1 else strides
+    strides = per_dimension(call.option("stride", 1), len(weight) - 2)
     overlap = math.prod(-(-k // s) for k, s in zip(weight[2:], strides, strict=True))
-    groups = call.option("groups", 1)
     macs = size(call.required("data_in_0")) * size(weight[1:])
-    depth = weight[0] // groups * overlap
+    depth = weight[0] // call.option("groups", 1) * overlap
     return _with_bias(call, Product(macs, "data_in_0", _weight(call), depth))
 
 
@@ -141,9 +147,8 @@ def _letters(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]], l
     """The letters of each operand and of the result; an ellipsis becomes numbers."""
     operands, arrow, result = equation.replace(" ", "").partition("->")
     terms = operands.split(",")
-    hidden = [
-        len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)
-    ]
+    pairs = zip(terms, shapes, strict=True)
+    hidden = [len(shape) - len(term.replace("...", "")) for term, shape in pairs]
     widest = max([n for n, term in zip(hidden, terms, strict=True) if "..." in term], default=0)
 
     def spelt(term: str, count: int) -> list[str]:
@@ -169,4 +174,4 @@ def attention(call: Call) -> Count:
         Product(scores * value[-1], None, "data_in_2", key[-2]),
     )
     masked = scores if len(call.data) > 3 or call.option("is_causal", False) else 0
-    return Count(products) + plain(scores) + plain(masked, 0) + plain(5 * scores, 4 * scores)
+    return Count(products, 6 * scores + masked, 5 * scores)  # scaling is one, the softmax five

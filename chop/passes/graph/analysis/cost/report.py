@@ -37,10 +37,8 @@ MOST_BARS = 24
 
 def table(info: Mapping[str, Any]) -> str:
     """Format the nodes with nonzero cost and their sum as a table."""
-    nodes = info["nodes"].items()
-    rows = [
-        [name, row["op"], *_cells(row)] for name, row in nodes if row["flops"] or row["parameters"]
-    ]
+    costly = {n: row for n, row in info["nodes"].items() if row["flops"] or row["parameters"]}
+    rows = [[name, row["op"], *_cells(row)] for name, row in costly.items()]
     rows.append(["total", "", *_cells(info["total"])])
     return tabulate(rows, headers=["Node", "OP", *COLUMNS.values()], tablefmt="orgtbl")
 
@@ -73,10 +71,7 @@ def picture_of(info: Mapping[str, Any]) -> str:
 
 
 def report(
-    info: Mapping[str, Any],
-    silent: bool,
-    file_name: str | Path | None,
-    picture: str | Path | None,
+    info: Mapping[str, Any], silent: bool, file_name: str | Path | None, picture: str | Path | None
 ) -> None:
     if not silent:
         show_logs_unless_configured()

@@ -14,12 +14,11 @@ from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.passes.base import PassArgsError
-from chop.passes.graph.describe.formats import node_formats
+from chop.passes.graph.describe.formats import OPERANDS, node_formats
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 Place = tuple[int, int, int]
-OPERANDS = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
 
 
 def result_tensors(node: fx.Node) -> list[TensorMeta]:
@@ -58,23 +57,17 @@ def format_of(tensor: TensorMeta) -> NumberFormat:
 def operand_format(node: fx.Node, name: str) -> NumberFormat:
     """Return the format in which a node takes an operand."""
     part, _, operand = name.rpartition(".")
+    args, module = mase(node).common.args, mase(node).module
+    inside = None if module is None else module.get_submodule(part)
     # a quantized layer knows more than its metadata: options beyond the precision may cost bits
-    fmt = _formats_inside(node, part).get(OPERANDS.get(operand, ""))
-    args = mase(node).common.args
-    if fmt is None and operand in args:  # an operand that a submodule takes unrounded
-        return format_of(args.tensor(name if name in args else operand))
-    if fmt is None and name not in args:  # a parameter that is stored in another form
+    fmt = inside.formats.get(OPERANDS.get(operand, "")) if isinstance(inside, Quantized) else None
+    if fmt is not None:
+        return fmt
+    # a submodule may take an operand of its module unrounded
+    recorded = next((key for key in (name, operand) if key in args), None)
+    if recorded is None:  # a parameter that is stored in another form
         return from_dtype(parameters_of(node)[name].dtype)
-    return fmt or format_of(args.tensor(name))
-
-
-def _formats_inside(node: fx.Node, part: str) -> dict[str, NumberFormat]:
-    """The formats of a node's module, or of its submodule `part`."""
-    module = mase(node).module
-    if module is None:
-        return {}
-    inside = module.get_submodule(part)
-    return inside.formats if isinstance(inside, Quantized) else {}
+    return format_of(args.tensor(recorded))
 
 
 def stored_bits(fmt: NumberFormat, shape: list[int]) -> int:
@@ -104,12 +97,8 @@ def _read_bits(user: fx.Node, source: fx.Node, tensor: TensorMeta) -> int | None
     """Bits per tensor that a reader needs, or None for all of them."""
     if not node_formats(user):
         return None
-    shape = tensor.shape
-    bits = [
-        stored_bits(operand_format(user, name), shape)
-        for name, origin in sources(user).items()
-        if origin is source
-    ]
+    names = [name for name, origin in sources(user).items() if origin is source]
+    bits = (stored_bits(operand_format(user, name), tensor.shape) for name in names)
     return max(bits, default=None)
 
 
@@ -144,8 +133,7 @@ def weights_of(node: fx.Node) -> dict[str, Tensor]:
         origins = {name: s for name, s in sources(node).items() if s.op == "get_attr"}
         tensors = {n: fetch_attr(mase(s).model, str(s.target)) for n, s in origins.items()}
         return {name: operand_format(node, name)(t.detach()) for name, t in tensors.items()}
-    parameters = parameters_of(node)
-    tensors = {name: fetch_attr(module, name) for name in parameters}
+    tensors = {name: fetch_attr(module, name) for name in parameters_of(node)}
     weight = getattr(module, "weight", None)  # it may be computed from several parameters
     if isinstance(weight, Tensor) and "weight" not in tensors:
         return {**tensors, "weight": weight.detach()}

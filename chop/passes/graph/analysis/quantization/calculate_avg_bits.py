@@ -8,10 +8,10 @@ from typing import Any
 from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import TensorMeta, mase
+from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait, ops_with
 from chop.passes.base import graph_pass
-from chop.passes.graph.describe.formats import node_formats
+from chop.passes.graph.describe.formats import OPERANDS, node_formats
 
 # transposed convolutions are left out of the average, as the labs' figures leave them out
 WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
@@ -27,7 +27,8 @@ def calculate_avg_bits_mg_analysis_pass(
     counts with its 32 bits. `legacy_sum` adds up the precision list, as the predecessor did.
     """
     layers: dict[str, dict[str, float]] = {}
-    weights, data = _Average(), _Average()
+    weights: list[tuple[float, int]] = []  # bits per element, number of elements
+    data: list[tuple[float, int]] = []
     counted = set()
     for node in graph.nodes:
         common = mase(node).common
@@ -35,26 +36,18 @@ def calculate_avg_bits_mg_analysis_pass(
             continue
         bits = {name: _bits(node, name, legacy_sum) for name in ("weight", "data_in_0")}
         layers[node.name] = {"w_avg_bit": bits["weight"], "data_avg_bit": bits["data_in_0"]}
-        data.add(bits["data_in_0"], common.args.tensor("data_in_0"))
+        data.append((bits["data_in_0"], math.prod(common.args.tensor("data_in_0").shape)))
         weight = node.target if node.op == "call_module" else node
         if weight not in counted:  # a layer that is called twice has its weights only once
-            weights.add(bits["weight"], common.args.tensor("weight"))
+            weights.append((bits["weight"], math.prod(common.args.tensor("weight").shape)))
         counted.add(weight)
-    return {"w_avg_bit": weights.value, "data_avg_bit": data.value, "layers": layers}
+    return {"w_avg_bit": _average(weights), "data_avg_bit": _average(data), "layers": layers}
 
 
-class _Average:
-    """Average bits per element over tensors of any size; 32 if there are no tensors."""
-
-    bits, count = 0.0, 0
-
-    def add(self, bits: float, tensor: TensorMeta) -> None:
-        count = math.prod(tensor.shape)
-        self.bits, self.count = self.bits + bits * count, self.count + count
-
-    @property
-    def value(self) -> float:
-        return self.bits / self.count if self.count else 32.0
+def _average(tensors: list[tuple[float, int]]) -> float:
+    """Average bits per element over tensors of any size; 32 without elements."""
+    elements = sum(count for _, count in tensors)
+    return sum(bits * count for bits, count in tensors) / elements if elements else 32.0
 
 
 def _bits(node: fx.Node, name: str, legacy_sum: bool) -> float:
@@ -62,5 +55,5 @@ def _bits(node: fx.Node, name: str, legacy_sum: bool) -> float:
     if legacy_sum:
         return float(sum(number for number in tensor.precision if isinstance(number, int)))
     # the node knows more than its metadata: options beyond the precision may cost bits
-    fmt = node_formats(node).get("data_in" if name == "data_in_0" else name)
+    fmt = node_formats(node).get(OPERANDS[name])
     return (fmt or tensor.format).average_bits(tensor.shape)

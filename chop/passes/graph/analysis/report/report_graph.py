@@ -26,11 +26,12 @@ def report_graph_analysis_pass(
 
     `style = "sections"` adds a table of all nodes and headings.
     """
-    text = _sections(graph) if style == "sections" else _plain(graph)
+    plain = f"{graph.fx_graph}\n{_overview(graph)}"
+    text = _sections(graph) if style == "sections" else plain
     if file_name is None:
         print(text)  # noqa: T201  the labs read it off the notebook
-        return
-    write_whole(file_name, text)
+    else:
+        write_whole(file_name, text)
 
 
 def _overview(graph: MaseGraph) -> str:
@@ -39,10 +40,6 @@ def _overview(graph: MaseGraph) -> str:
     called = [n for n in graph.nodes if n.op == "call_module"]
     layers = [graph.modules[str(node.target)] for node in called]
     return f"Network overview:\n{counts}\nLayer types:\n{layers}"
-
-
-def _plain(graph: MaseGraph) -> str:
-    return f"{graph.fx_graph}\n{_overview(graph)}"
 
 
 def _sections(graph: MaseGraph) -> str:

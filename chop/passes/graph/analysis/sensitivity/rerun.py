@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.describe.in_place import writes_in_place
+from chop.passes.graph.describe.nodes import load_arg
 
 Values = dict[str, Any]  # the result of each node, by its name
 
@@ -28,9 +30,7 @@ class Rerun:
     def node(self, name: str, values: Mapping[str, Any]) -> Any:
         """Compute one node from the results of others, which are not modified."""
         node = self.nodes[name]
-        args, kwargs = fx.node.map_arg(
-            (node.args, dict(node.kwargs)), lambda source: values[source.name]
-        )
+        args, kwargs = load_arg((node.args, dict(node.kwargs)), values)
         if name in self._in_place:
             args, kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
         return getattr(self._interpreter, node.op)(node.target, args, kwargs)
@@ -43,23 +43,11 @@ class Rerun:
             values[name] = next(arguments) if node.op == "placeholder" else self.node(name, values)
         return values
 
-    def after(self, name: str, result: Any, values: Mapping[str, Any]) -> tuple[Any, int]:
+    def after(self, name: str, result: Any, values: Values) -> tuple[Any, int]:
         """Return the output if node `name` gave `result`, and how many nodes were run for it."""
         changed: Values = {name: result}
-        known = _Overlay(changed, values)
+        known = ChainMap(changed, values)
         for later, node in self.nodes.items():
             if later != name and any(source.name in changed for source in node.all_input_nodes):
                 changed[later] = self.node(later, known)
-        output = next(reversed(self.nodes))
-        return known[output], len(changed)
-
-
-class _Overlay(dict[str, Any]):
-    """Lookup in the changed values first, then in the previous ones."""
-
-    def __init__(self, changed: Values, before: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.changed, self.before = changed, before
-
-    def __missing__(self, name: str) -> Any:
-        return self.changed[name] if name in self.changed else self.before[name]
+        return known[next(reversed(self.nodes))], len(changed)

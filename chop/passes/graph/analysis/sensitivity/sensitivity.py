@@ -19,10 +19,10 @@ from chop.charts import Bars, bar_page
 from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import has_trait, ops_with
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.analysis.sensitivity.rerun import Rerun, Values
+from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
+from chop.passes.graph.analysis.sensitivity.rerun import Rerun
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
 from chop.passes.graph.describe.interpreter import input_values, restored_random_state
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
@@ -31,8 +31,7 @@ from chop.passes.select import By, select
 
 logger = logging.getLogger(__name__)
 
-# the default layers; transposed convolutions are measured if `nodes` names them
-WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
+BATCHES = "yields dicts such as {'x': batch}, or pairs of these and targets"
 Key = tuple[str, str]  # node, format
 Measure = Literal["sqnr", "loss", "accuracy"]
 
@@ -93,15 +92,12 @@ def _named(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 
 def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
-    """The nodes to measure: those that match `keys`, or all layers with weights."""
-    if keys is None:
-        return _some([n.name for n in graph.nodes if mase(n).common.mase_op in WEIGHTED], WEIGHTED)
-    return _some([node.name for node in select(graph, by, keys)], keys)
-
-
-def _some(names: list[str], keys: Sequence[str]) -> list[str]:
+    """Return the names of the nodes that match `keys`, or of all weighted layers."""
+    weighted = [node for node in graph.nodes if mase(node).common.mase_op in WEIGHTED]
+    names = [node.name for node in (weighted if keys is None else select(graph, by, keys))]
     if not names:
-        raise PassArgsError(f"no node of the graph matches {', '.join(keys)}; name others in nodes")
+        wanted = ", ".join(WEIGHTED if keys is None else keys)
+        raise PassArgsError(f"no node of the graph matches {wanted}; name others in nodes")
     return names
 
 
@@ -113,33 +109,24 @@ def _rounded(graph: MaseGraph, nodes: list[str], config: Mapping[str, Any]) -> R
     return Rerun(copy)
 
 
-Batch = tuple[list[Any], Tensor | None]
-
-
-def _batches(graph: MaseGraph, source: Any, number: int) -> Iterator[Batch]:
+def _batches(
+    graph: MaseGraph, source: Any, number: int
+) -> Iterator[tuple[list[Any], Tensor | None]]:
     """Yield inputs in the order of the graph's inputs, with their targets."""
     if not isinstance(source, Iterable):
-        raise PassArgsError(
-            f"input_generator yields dicts such as {{'x': batch}}, or pairs of these and targets; "
-            f"a {type(source).__name__} does not"
-        )
-    empty = True
+        raise PassArgsError(f"input_generator {BATCHES}; a {type(source).__name__} does not")
     for batch in islice(source, number):
-        empty = False
         inputs, target = batch if isinstance(batch, list | tuple) else (batch, None)
         if isinstance(inputs, Tensor):
             inputs = {str(graph.inputs[0].target): inputs}
         if not isinstance(inputs, Mapping):
-            raise PassArgsError(
-                f"input_generator gave {type(inputs).__name__}; it yields dicts such as "
-                f"{{'x': batch}}, or pairs of these and targets"
-            )
+            raise PassArgsError(f"input_generator gave {type(inputs).__name__}; it {BATCHES}")
         yield input_values(graph, inputs, "input_generator"), target
-    if empty:
-        raise PassArgsError("input_generator yields no batches; it must yield at least one")
 
 
 def _check_targets(rank_by: Measure, targets: list[Tensor | None]) -> None:
+    if not targets:
+        raise PassArgsError("input_generator yields no batches; it must yield at least one")
     present = [target for target in targets if target is not None]
     if present and len(present) < len(targets):
         raise PassArgsError(
@@ -168,7 +155,7 @@ class _Measured:
         self.ran, self.batches, self.classes = 0, 0, False
 
     def add(self, inputs: list[Any], target: Tensor | None) -> None:
-        copied = [tree_map_only(Tensor, torch.clone, value) for value in inputs]
+        copied = tree_map_only(Tensor, torch.clone, inputs)
         exact = self.plain.all(copied)
         output = exact[next(reversed(exact))]
         self._check(inputs, output)
@@ -178,29 +165,16 @@ class _Measured:
         for fmt, variant in self.variants.items():
             rounded = variant.all(copied)
             self.rounded[fmt].add(rounded[next(reversed(rounded))], output, target, self.loss)
-            for node, of in self.alone:
-                if of == fmt:
-                    self._node(node, fmt, exact, rounded, output, target)
-
-    def _node(
-        self,
-        node: str,
-        fmt: str,
-        exact: Values,
-        rounded: Values,
-        output: Any,
-        target: Tensor | None,
-    ) -> None:
-        variant = self.variants[fmt]
-        one, ran = self.plain.after(node, variant.node(node, exact), exact)
-        self.alone[node, fmt].add(one, output, target, self.loss)
-        rest, again = variant.after(node, self.plain.node(node, rounded), rounded)
-        self.all_but[node, fmt].add(rest, output, target, self.loss)
-        self.ran += ran + again
+            for node, _ in (key for key in self.alone if key[1] == fmt):
+                one, ran = self.plain.after(node, variant.node(node, exact), exact)
+                self.alone[node, fmt].add(one, output, target, self.loss)
+                rest, again = variant.after(node, self.plain.node(node, rounded), rounded)
+                self.all_but[node, fmt].add(rest, output, target, self.loss)
+                self.ran += ran + again
 
     def _check(self, inputs: list[Any], output: Any) -> None:
         """Check that the remembered activations are those that the model computes."""
-        copied = [tree_map_only(Tensor, torch.clone, value) for value in inputs]
+        copied = tree_map_only(Tensor, torch.clone, inputs)
         wanted = LayerScore()
         wanted.add(output, self.plain.graph.model(*copied), None, None)
         if not wanted.noise <= 1e-9 * wanted.signal:
@@ -217,14 +191,11 @@ class _Measured:
                 "alone": score.row(self.baseline, self.classes),
                 "all_but": self.all_but[node, fmt].row(self.baseline, self.classes),
             }
-        baseline = self.baseline.row(classes=self.classes)
-        scored = {
-            key: score.row(classes=self.classes)[rank_by] for key, score in self.alone.items()
-        }
-        worst_last = rank_by != "loss"  # a high loss is bad; for the other measures a low value is
-        order = sorted(scored, key=lambda key: scored[key] if worst_last else -scored[key])
+        scored = {key: layers[key[0]][key[1]]["alone"][rank_by] for key in self.alone}
+        # a high loss is bad; for the other measures a low value is
+        order = sorted(scored, key=lambda key: -scored[key] if rank_by == "loss" else scored[key])
         return {
-            "baseline": baseline,
+            "baseline": self.baseline.row(classes=self.classes),
             "rounded": {f: s.row(self.baseline, self.classes) for f, s in self.rounded.items()},
             "layers": layers,
             "ranking": [
@@ -277,15 +248,12 @@ def _finite(value: Any) -> Any:
 
 def _picture(info: Mapping[str, Any], rank_by: Measure) -> str:
     """Draw one bar chart per format; long bars mean high sensitivity."""
-    formats = list(info["rounded"])
     titles = {"sqnr": "noise, % of the signal", "loss": "increase of the loss"}
     title = titles.get(rank_by, "decrease of the accuracy, %")
     panels = []
-    for fmt in formats:
-        rows = {
-            node: scores[fmt]["alone"] for node, scores in info["layers"].items() if fmt in scores
-        }
-        panels.append(Bars(f"{fmt}: {title}", {n: _lost(r, rank_by) for n, r in rows.items()}))
+    for fmt in info["rounded"]:
+        lost = {n: _lost(scores[fmt]["alone"], rank_by) for n, scores in info["layers"].items()}
+        panels.append(Bars(f"{fmt}: {title}", lost))
     return bar_page(panels)
 
 

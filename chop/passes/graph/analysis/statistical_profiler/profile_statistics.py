@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from annotated_types import Ge
@@ -24,12 +25,13 @@ from chop.passes.graph.describe.interpreter import (
     input_values,
     restored_random_state,
 )
+from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import By, select
 
 logger = logging.getLogger(__name__)
 
-Statistics = Mapping[str, Mapping[str, Any] | None]
+Statistics = Mapping[str, Mapping[str, Any] | None]  # name -> options
 Targets = dict[fx.Node, dict[str, dict[str, Statistic]]]  # node -> operand -> statistic by name
 
 
@@ -40,8 +42,8 @@ def profile_statistics_analysis_pass(
     by: By,
     target_weight_nodes: Sequence[str] = (),
     target_activation_nodes: Sequence[str] = (),
-    weight_statistics: Mapping[str, Mapping[str, Any] | None] | None = None,
-    activation_statistics: Mapping[str, Mapping[str, Any] | None] | None = None,
+    weight_statistics: Statistics | None = None,
+    activation_statistics: Statistics | None = None,
     input_generator: Any = None,
     num_samples: Annotated[int, Ge(1)] = 512,
     profile_output_activation: bool = False,
@@ -53,14 +55,17 @@ def profile_statistics_analysis_pass(
     `input_generator`, which yields dicts of inputs, until exactly `num_samples` samples were seen.
     `profile_output_activation` also profiles the results of the chosen nodes.
     """
-    weights = _weight_targets(graph, by, target_weight_nodes, weight_statistics or {})
-    activations = _activation_targets(
-        graph, by, target_activation_nodes, activation_statistics or {}, profile_output_activation
-    )
-    if any(activations.values()):
-        _check_source(input_generator)
+    weights = _weight_targets(select(graph, by, target_weight_nodes), weight_statistics or {})
+    nodes = select(graph, by, target_activation_nodes)
+    activations = _activation_targets(nodes, activation_statistics or {}, profile_output_activation)
+    needs_inputs = any(activations.values())
+    if needs_inputs and not isinstance(input_generator, Iterable):
+        raise PassArgsError(
+            "pass 'profile_statistics' needs an input_generator to profile activations: "
+            f"an iterator of dicts such as {{'x': batch}}, not {type(input_generator).__name__}"
+        )
     _profile_weights(graph, weights)
-    if any(activations.values()):
+    if needs_inputs:
         _profile_activations(graph, activations, input_generator, num_samples)
     for targets in (weights, activations):
         for node, operands in targets.items():
@@ -95,11 +100,9 @@ def _for_each(names: Iterable[str], statistics: Statistics) -> dict[str, dict[st
     return {name: _new_stats(statistics) for name in names} if statistics else {}
 
 
-def _weight_targets(
-    graph: MaseGraph, by: Any, keys: Sequence[str], statistics: Statistics
-) -> Targets:
+def _weight_targets(nodes: Iterable[fx.Node], statistics: Statistics) -> Targets:
     targets: Targets = {}
-    for node in select(graph, by, keys):
+    for node in nodes:
         if node.op != "call_module":
             logger.warning(
                 "Node %s is not a call_module node, but is in target_weight_nodes. Skip.", node.name
@@ -110,11 +113,9 @@ def _weight_targets(
     return targets
 
 
-def _activation_targets(
-    graph: MaseGraph, by: Any, keys: Sequence[str], statistics: Statistics, outputs: bool
-) -> Targets:
+def _activation_targets(nodes: Iterable[fx.Node], statistics: Statistics, outputs: bool) -> Targets:
     targets: Targets = {}
-    for node in select(graph, by, keys):
+    for node in nodes:
         software = mase(node).software
         # a module's other operands are its weights; a function takes weights like its data
         whole = node.op != "call_module"
@@ -125,14 +126,6 @@ def _activation_targets(
     return targets
 
 
-def _check_source(input_generator: Any) -> None:
-    if not isinstance(input_generator, Iterable):
-        raise PassArgsError(
-            "pass 'profile_statistics' needs an input_generator to profile activations: "
-            f"an iterator of dicts such as {{'x': batch}}, not {type(input_generator).__name__}"
-        )
-
-
 def _profile_weights(graph: MaseGraph, targets: Targets) -> None:
     """Update the statistics of every weight; the progress bar counts all nodes, as in the labs."""
     for node in tqdm(graph.nodes, total=len(graph.nodes), desc="Profiling weight statistics"):
@@ -141,7 +134,7 @@ def _profile_weights(graph: MaseGraph, targets: Targets) -> None:
             assert module is not None
             with _located_errors(node, name):
                 for stat in stats.values():
-                    stat.update_a_sample(_fetch(module, name))
+                    stat.update_a_sample(fetch_attr(module, name))
 
 
 @contextmanager
@@ -155,12 +148,6 @@ def _located_errors(node: fx.Node, operand: str) -> Iterator[None]:
         ) from error
 
 
-def _fetch(module: Any, name: str) -> Tensor:
-    path, _, leaf = name.rpartition(".")
-    tensor: Tensor = getattr(module.get_submodule(path), leaf)
-    return tensor.detach()
-
-
 def _profile_activations(
     graph: MaseGraph, targets: Targets, input_generator: Any, num_samples: int
 ) -> None:
@@ -172,12 +159,12 @@ def _profile_activations(
         restored_random_state(graph.model),
         tqdm(total=total, desc="Profiling act statistics") as bar,
     ):
-        for batch in _batches(graph, input_generator, num_samples):
+        for inputs, size in _batches(graph, input_generator, num_samples):
             try:
-                _StatisticsWatch(graph, targets, batch.size, batched).run_unchanged(batch.inputs)
+                _StatisticsWatch(graph, targets, size, batched).run_unchanged(inputs)
             except RunError as error:
                 raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
-            samples += batch.size
+            samples += size
             bar.update()
     if samples == 0:
         raise PassArgsError("input_generator yields no batches; it must yield at least one")
@@ -187,38 +174,36 @@ def _profile_activations(
         )
 
 
-class _Batch:
-    """Inputs in the order of the model's arguments, and the number of samples in them."""
+def _batches(
+    graph: MaseGraph, input_generator: Any, num_samples: int
+) -> Iterator[tuple[list[Any], int]]:
+    """Yield inputs in the order of the model's arguments, and the number of samples in them.
 
-    def __init__(self, graph: MaseGraph, values: Mapping[str, Any], at_most: int) -> None:
-        tensors = [v for v in tree_leaves(dict(values)) if isinstance(v, Tensor) and v.ndim]
-        if not tensors:
-            raise PassArgsError("input_generator yields a dict without a tensor in it")
-        whole = tensors[0].shape[0]
-        if whole == 0:
-            raise PassArgsError("input_generator yields an empty batch")
-        self.size = size = min(whole, at_most)
-
-        def first(x: Tensor) -> Tensor:
-            return x[:size] if x.ndim and x.shape[0] == whole else x
-
-        cut = tree_map_only(Tensor, first, dict(values))
-        self.inputs = input_values(graph, cut, "input_generator")
-
-
-def _batches(graph: MaseGraph, input_generator: Any, num_samples: int) -> Iterator[_Batch]:
-    """Yield batches up to `num_samples` samples in total; the last batch is cut to size."""
+    The last batch is cut so that there are `num_samples` samples in total.
+    """
     left = num_samples
     for values in input_generator:
         if not isinstance(values, Mapping):
             raise PassArgsError(
                 f"input_generator yields dicts such as {{'x': batch}}, not {type(values).__name__}"
             )
-        batch = _Batch(graph, values, left)
-        left -= batch.size
-        yield batch
+        tensors = [v for v in tree_leaves(dict(values)) if isinstance(v, Tensor) and v.ndim]
+        if not tensors:
+            raise PassArgsError("input_generator yields a dict without a tensor in it")
+        whole = len(tensors[0])
+        if whole == 0:
+            raise PassArgsError("input_generator yields an empty batch")
+        size = min(whole, left)
+        cut = tree_map_only(Tensor, partial(_first_rows, whole, size), dict(values))
+        yield input_values(graph, cut, "input_generator"), size
+        left -= size
         if left == 0:
             return
+
+
+def _first_rows(whole: int, size: int, x: Tensor) -> Tensor:
+    """Return the first `size` samples of a tensor that has `whole` of them."""
+    return x[:size] if x.ndim and len(x) == whole else x
 
 
 class _StatisticsWatch(GraphRunner):
@@ -259,17 +244,13 @@ class _StatisticsWatch(GraphRunner):
                     (stat.update_a_batch if rows else stat.update_a_sample)(x)
 
 
-def _live(x: Tensor) -> Tensor:
-    return x
-
-
 def _taken(node: fx.Node, args: Any, kwargs: Any) -> dict[str, Tensor]:
     """The tensors that a node takes, by operand name."""
     if node.op == "output":
         return _numbered("data_in", args)
-    meta = mase(node)
-    metas = described(args, _live), described(kwargs, _live)
-    operands = bind_operands(node, identify(node, meta.module), meta.module, *metas)
+    module = mase(node).module
+    args, kwargs = (described(value, lambda tensor: tensor) for value in (args, kwargs))
+    operands = bind_operands(node, identify(node, module), module, args, kwargs)
     return {name: op.value for name, op in operands.items() if isinstance(op, TensorMeta)}
 
 

@@ -72,6 +72,7 @@ class Statistic(ABC):
 
     device: torch.device | str | None = None
     count: int = field(default=0, init=False)
+    _chunks: list[Tensor] = field(default_factory=list, init=False, repr=False)  # stored data
     _shape: torch.Size | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -154,10 +155,9 @@ def create_new_stat(name: str, **kwargs: Any) -> Statistic:
     except UnknownName as error:
         near = nearest(name, STAT_NAME_TO_CLS)
         hint = f", did you mean {near}?" if near else "."
+        known = list(STAT_NAME_TO_CLS)
         # the wording that documents and forum answers quote
-        error.args = (
-            f"Unknown stat name: {name}{hint} Available stat names: {list(STAT_NAME_TO_CLS)}",
-        )
+        error.args = (f"Unknown stat name: {name}{hint} Available stat names: {known}",)
         raise
     options = inspect.signature(cls).parameters
     for key in kwargs:
@@ -175,7 +175,6 @@ class RecordedSamples(Statistic):
     min_count = 1
 
     add_new_dim_before_concat: bool = False
-    _chunks: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def observe(self, rows: Tensor) -> None:
         separate = self.add_new_dim_before_concat or rows.ndim == 1  # scalars have no dim to join
@@ -241,13 +240,10 @@ class VarianceOnline(Reduction):
 
 
 @STAT_NAME_TO_CLS.register("variance_precise")
-@dataclass(kw_only=True, eq=False)
 class VariancePrecise(Reduction):
     """Unbiased variance (over n − 1) of all stored data."""
 
     keys = ("mean", "variance")
-
-    _chunks: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def observe(self, rows: Tensor) -> None:
         self._chunks.append(self.keep(rows))
@@ -288,14 +284,11 @@ class RangeNSigma(RangeStatistic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        variances: dict[str, type[Reduction]] = {
-            "online": VarianceOnline,
-            "precise": VariancePrecise,
-        }
-        self._check("var_mode", self.var_mode in list(variances), " or ".join(map(repr, variances)))
+        self._check("var_mode", self.var_mode in ("online", "precise"), "'online' or 'precise'")
         positive = isinstance(self.num_sigma, int | float) and 0 < self.num_sigma < math.inf
         self._check("num_sigma", positive, "a positive number")
-        self._variance = variances[self.var_mode](device=self.device, dims=self.dims)
+        name = f"variance_{self.var_mode}"
+        self._variance = create_new_stat(name, device=self.device, dims=self.dims)
 
     def observe(self, rows: Tensor) -> None:
         self._variance.take(rows)
@@ -327,7 +320,6 @@ class RangeQuantile(RangeStatistic):
     """Exact quantiles 1 − q and q with linear interpolation; NaN if the data contain NaN."""
 
     quantile: float = 0.975
-    _chunks: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -244,17 +244,14 @@ class TestMetaDevice:
         assert {p.device.type for p in model.parameters()} == {"cpu"}
 
     def test_nothing_is_computed(self):
-        model = Calls(
-            lambda m, x: m.fc(x) + torch.arange(x.size(0))[:, None] + torch.ones(4),
-            fc=nn.Linear(4, 4),
-        )
-        graph = MaseGraph(model)
+        def sums(m, x):
+            return m.fc(x) + torch.arange(x.size(0))[:, None] + torch.ones(4)
+
+        graph = MaseGraph(Calls(sums, fc=nn.Linear(4, 4)))
         init_metadata_analysis_pass(graph)
-        x = torch.randn(2, 4)
+        options = {"dummy_in": {"x": torch.randn(2, 4)}, "force_device_meta": True}
         with _Computed() as computed:
-            add_common_metadata_analysis_pass(
-                graph, {"dummy_in": {"x": x}, "force_device_meta": True}
-            )
+            add_common_metadata_analysis_pass(graph, options)
         assert computed.ops <= {"aten::detach"}
 
     def test_a_model_that_lives_on_the_meta_device_needs_no_option(self):
@@ -317,38 +314,19 @@ class TestInputs:
 
     def test_defaults_are_used(self):
         graph = annotated(Optional(), {"x": ONES}, {"y": None})
-        assert common(graph, "scale")["results"]["data_out_0"] == {
-            "type": float,
-            "shape": [1],
-            "value": 2.0,
-        }
+        scale = common(graph, "scale")["results"]["data_out_0"]
+        assert scale == {"type": float, "shape": [1], "value": 2.0}
 
     @pytest.mark.parametrize(
         ("model", "dummy_in", "message"),
         [
-            (
-                Optional(),
-                {},
-                r"has no value for the model's input 'x'; give \{'dummy_in': \{'x': t",
-            ),
+            (Optional(), {}, r"no value for the model's input 'x'; give \{'dummy_in': \{'x': t"),
             (Optional(), None, r"dummy_in has no value for the model's input 'x'; give \{'dummy_i"),
             (Optional(), {"X": ONES}, r"dummy_in: unknown input 'X'; did you mean 'x'\? \(known: "),
             (IDENTITY, {"input_1": ONES}, r"unknown input 'input_1'; did you mean 'input'\? \(kno"),
-            (
-                Optional(),
-                {"x": ONES},
-                r"give y a value, or MaseGraph\(model, cf_args=\{'y': None\}",
-            ),
-            (
-                NARROW,
-                {"input": ONES},
-                r"'_0' \(call_module 0\) failed on input_1 = float32\[2, 3\]:",
-            ),
-            (
-                NARROW,
-                {"input": ONES},
-                r"cannot be multiplied .*; check the shapes, dtypes and values of",
-            ),
+            (Optional(), {"x": ONES}, r"give y a value, or MaseGraph\(model, cf_args=\{'y': None"),
+            (NARROW, {"input": ONES}, r"'_0' \(call_module 0\) failed on input_1 = float32\[2, 3"),
+            (NARROW, {"input": ONES}, r"cannot be multiplied .*; check the shapes, dtypes and val"),
             (NARROW, {"input": ONES[:, :2].long()}, r"on input_1 = int64\[2, 2\]: .*; check the s"),
             (Optional(), {"x": np.ones(3)}, r"the input 'x' is a numpy array; give torch.from_num"),
             (Optional(), ["x"], r"option 'dummy_in' is \['x'\], but it should be a valid dicti"),
@@ -413,15 +391,9 @@ class TestAnyModel:
         assert common(graph, "linear")["args"]["weight"]["shape"] == [5, 4]
         annotated(model, {"x": torch.tensor([1, 2])}, force_device_meta=True)
 
-    @pytest.mark.parametrize(
-        "norm",
-        [
-            nn.utils.parametrizations.weight_norm,
-            nn.utils.parametrizations.spectral_norm,
-        ],
-    )
+    @pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
     def test_parametrised_layers_list_what_they_are_made_of(self, norm):
-        model = nn.Sequential(norm(nn.Linear(4, 2)))
+        model = nn.Sequential(getattr(nn.utils.parametrizations, norm)(nn.Linear(4, 2)))
         graph = annotated(model, {"input": torch.ones(1, 4)})
         assert common(graph, "_0")["mase_op"] == "linear"
         names = [name for name, _ in model[0].named_parameters()]
@@ -481,20 +453,18 @@ class TestTheGraph:
 
     def test_the_ends_and_what_only_reshapes_between_them_and_the_work_are_implicit(self):
         graph = annotated(Calls(lambda m, x: (x.view(-1) + 1).view(2, 3)), {"x": ONES})
-        implicit = {
-            node.name for node in graph.nodes if node.meta["mase"]["hardware"].get("is_implicit")
-        }
+        hardware = {node.name: node.meta["mase"]["hardware"] for node in graph.nodes}
+        implicit = {name for name, meta in hardware.items() if meta.get("is_implicit")}
         assert implicit == {"x", "view", "view_1", "output"}
 
     def test_a_second_run_replaces_the_first(self):
         graph = annotated(nn.Sequential(nn.Linear(3, 2)), {"input": ONES})
-        add_common_metadata_analysis_pass(
-            graph, {"dummy_in": {"input": torch.ones(7, 3)}, "add_value": False}
-        )
+        options = {"dummy_in": {"input": torch.ones(7, 3)}, "add_value": False}
+        add_common_metadata_analysis_pass(graph, options)
         assert common(graph, "_0")["results"]["data_out_0"]["shape"] == [7, 2]
         assert "value" not in common(graph, "_0")["results"]["data_out_0"]
 
-    def test_init_starts_anew(self):
+    def test_init_drops_all_metadata(self):
         graph = annotated(nn.Sequential(nn.Linear(3, 2)), {"input": ONES})
         init_metadata_analysis_pass(graph)
         empty = {"common": {}, "software": {}, "hardware": {}}

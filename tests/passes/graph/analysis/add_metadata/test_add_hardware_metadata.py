@@ -49,64 +49,40 @@ def hardware(graph, name):
     return next(node for node in graph.nodes if node.name == name).meta["mase"]["hardware"]
 
 
+def verilog(prefix, *dims):
+    """Parameters of a tensor in the precision [8, 3]; `dims` are (size, parallelism)."""
+    params = {f"{prefix}_PRECISION_0": 8, f"{prefix}_PRECISION_1": 3}
+    for i, (size, parallelism) in enumerate(dims):
+        params[f"{prefix}_TENSOR_SIZE_DIM_{i}"] = size
+        params[f"{prefix}_PARALLELISM_DIM_{i}"] = parallelism
+    return params
+
+
 def test_a_linear_layer_is_as_in_mase():
     graph = lowered(nn.Sequential(nn.Linear(4, 2)), [8, 3], input=torch.zeros(1, 4))
+    params = {
+        **verilog("DATA_IN_0", (4, 4), (1, 1)),
+        **verilog("WEIGHT", (4, 4), (2, 1)),
+        **verilog("BIAS", (2, 2), (1, 1)),
+        **verilog("DATA_OUT_0", (2, 2), (1, 1)),
+    }
     assert hardware(graph, "_0") == {
         "is_implicit": False,
         "device_id": -1,
-        "interface": {
-            "weight": {"storage": "BRAM", "transpose": False},
-            "bias": {"storage": "BRAM", "transpose": False},
-        },
+        "interface": {key: {"storage": "BRAM", "transpose": False} for key in ("weight", "bias")},
         "toolchain": "INTERNAL",
         "module": "fixed_linear",
         "dependence_files": LINEAR_FILES,
         "parallelism": [1, 4],
-        "verilog_param": {
-            "DATA_IN_0_PRECISION_0": 8,
-            "DATA_IN_0_PRECISION_1": 3,
-            "DATA_IN_0_TENSOR_SIZE_DIM_0": 4,
-            "DATA_IN_0_PARALLELISM_DIM_0": 4,
-            "DATA_IN_0_TENSOR_SIZE_DIM_1": 1,
-            "DATA_IN_0_PARALLELISM_DIM_1": 1,
-            "WEIGHT_PRECISION_0": 8,
-            "WEIGHT_PRECISION_1": 3,
-            "WEIGHT_TENSOR_SIZE_DIM_0": 4,
-            "WEIGHT_PARALLELISM_DIM_0": 4,
-            "WEIGHT_TENSOR_SIZE_DIM_1": 2,
-            "WEIGHT_PARALLELISM_DIM_1": 1,
-            "BIAS_PRECISION_0": 8,
-            "BIAS_PRECISION_1": 3,
-            "BIAS_TENSOR_SIZE_DIM_0": 2,
-            "BIAS_PARALLELISM_DIM_0": 2,
-            "BIAS_TENSOR_SIZE_DIM_1": 1,
-            "BIAS_PARALLELISM_DIM_1": 1,
-            "DATA_OUT_0_PRECISION_0": 8,
-            "DATA_OUT_0_PRECISION_1": 3,
-            "DATA_OUT_0_TENSOR_SIZE_DIM_0": 2,
-            "DATA_OUT_0_PARALLELISM_DIM_0": 2,
-            "DATA_OUT_0_TENSOR_SIZE_DIM_1": 1,
-            "DATA_OUT_0_PARALLELISM_DIM_1": 1,
-        },
+        "verilog_param": params,
     }
-    assert list(hardware(graph, "_0")["verilog_param"])[:6] == [
-        "DATA_IN_0_PRECISION_0",
-        "DATA_IN_0_PRECISION_1",
-        "DATA_IN_0_TENSOR_SIZE_DIM_0",
-        "DATA_IN_0_PARALLELISM_DIM_0",
-        "DATA_IN_0_TENSOR_SIZE_DIM_1",
-        "DATA_IN_0_PARALLELISM_DIM_1",
-    ]
+    assert list(hardware(graph, "_0")["verilog_param"]) == list(params)
 
 
 def test_the_ends_are_implicit():
     graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(1, 4))
-    for name in ("input_1", "output"):
-        assert hardware(graph, name) == {
-            "is_implicit": True,
-            "device_id": 0,
-            "parallelism": [1, 4],
-        }
+    implicit = {"is_implicit": True, "device_id": 0, "parallelism": [1, 4]}
+    assert hardware(graph, "input_1") == hardware(graph, "output") == implicit
 
 
 def test_the_graph_knows_its_sources_once_each_and_its_ends():

@@ -1,3 +1,1 @@
-from chop.passes.graph.analysis.cost.flops import calculate_modules
-
-__all__ = ["calculate_modules"]
+from chop.passes.graph.analysis.cost.flops import calculate_modules as calculate_modules
