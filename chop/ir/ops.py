@@ -219,10 +219,7 @@ define(
     quantized="data_in data_in data_in",
 )
 define(
-    "attention",
-    "module_related_func",
-    nn.MultiheadAttention,
-    names="multi_head_attention_forward",
+    "attention", "module_related_func", nn.MultiheadAttention, names="multi_head_attention_forward"
 )
 define("transformer", "module", nn.Transformer, names="")
 define("transformer_encoder", "module", nn.TransformerEncoder, names="")
@@ -258,11 +255,7 @@ define("multi_margin_loss", "module_related_func", nn.MultiMarginLoss)
 define("multilabel_margin_loss", "module_related_func", nn.MultiLabelMarginLoss)
 define("multilabel_soft_margin_loss", "module_related_func", nn.MultiLabelSoftMarginLoss)
 define("triplet_margin_loss", "module_related_func", nn.TripletMarginLoss)
-define(
-    "triplet_margin_with_distance_loss",
-    "module_related_func",
-    nn.TripletMarginWithDistanceLoss,
-)
+define("triplet_margin_with_distance_loss", "module_related_func", nn.TripletMarginWithDistanceLoss)
 define("adaptive_log_softmax", "module", nn.AdaptiveLogSoftmaxWithLoss, names="")
 define("cosine_similarity", "module_related_func", nn.CosineSimilarity)
 define("pairwise_distance", "module_related_func", nn.PairwiseDistance)

@@ -84,10 +84,7 @@ def test_it_says_rightly_whether_it_can_be_traced_and_is_annotated_to_the_end(na
     assert last["results"]["data_out_0"]["shape"] == [4, fitting(name).num_classes]
 
 
-@pytest.fixture(
-    scope="module",
-    params=BUILT,
-)
+@pytest.fixture(scope="module", params=BUILT)
 def built(request) -> tuple[str, nn.Module, torch.Tensor]:
     """A model, not to be changed, and what it makes of the batch."""
     model = build(request.param)

@@ -45,12 +45,7 @@ def args(fn, x=None, **options):
 
 
 def fp32(*shape):
-    return {
-        "shape": list(shape),
-        "torch_dtype": torch.float32,
-        "type": "float",
-        "precision": [32],
-    }
+    return {"shape": list(shape), "torch_dtype": torch.float32, "type": "float", "precision": [32]}
 
 
 def parameter(*shape):

@@ -88,8 +88,7 @@ def test_integer_fraction(low, high, fraction):
 
 
 @pytest.mark.parametrize(
-    ("width", "expected"),
-    [(4, [0.875, -1, 0.5, 0.25]), (8, [0.9921875, -1, 0.5, 0.296875])],
+    ("width", "expected"), [(4, [0.875, -1, 0.5, 0.25]), (8, [0.9921875, -1, 0.5, 0.296875])]
 )
 def test_scale_integer(width, expected):
     x = torch.tensor([1, -1, 0.5, 0.3])
@@ -220,10 +219,7 @@ def test_block_minifloat(x, expected):
 
 @pytest.mark.parametrize(
     ("x", "expected"),
-    [
-        ([0.1, -0.2, 0.4, 0.9], [0.125, -0.25, 0.5, 1]),
-        ([3, -0.01, 0.5, 1], [4, -0.03125, 0.5, 1]),
-    ],
+    [([0.1, -0.2, 0.4, 0.9], [0.125, -0.25, 0.5, 1]), ([3, -0.01, 0.5, 1], [4, -0.03125, 0.5, 1])],
 )
 def test_block_log(x, expected):
     x = torch.tensor(x, dtype=torch.float32)

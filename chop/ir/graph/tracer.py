@@ -174,9 +174,7 @@ class MaseTracer(fx.Tracer):
         ) or super().is_leaf_module(m, module_qualified_name)
 
     def trace(
-        self,
-        root: nn.Module | Callable[..., Any],
-        concrete_args: Mapping[str, Any] | None = None,
+        self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None
     ) -> fx.Graph:
         """Return the graph of `root`, with the arguments in `concrete_args` as constants."""
         self._frozen = concrete_args or {}

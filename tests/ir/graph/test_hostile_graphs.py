@@ -386,8 +386,7 @@ def test_texts_by_which_a_layer_looks_itself_up_are_names_of_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "key"),
-    [("attributes", "act", "inplace"), ("buffers", "norm", "running_var")],
+    ("part", "name", "key"), [("attributes", "act", "inplace"), ("buffers", "norm", "running_var")]
 )
 def test_a_layer_without_what_its_constructor_sets_is_named(folder, part, name, key):
     content_of = {"act": "ReLU", "norm": "BatchNorm1d"}
