@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
+from inspect import Parameter
 from itertools import count
 from types import FunctionType
 from typing import Any
@@ -17,11 +18,8 @@ from chop.ir.graph.mase_metadata import TensorMeta
 from chop.ir.ops import OpSpec, StandIn
 
 # tensors that keep the name of their parameter; all others are data_in_0, data_in_1, …
-NAMED_OPERANDS = frozenset(
-    ("weight", "bias", "running_mean", "running_var", "condition", "index", "mask")
-)
-
-
+NAMED_OPERANDS = frozenset({"weight", "bias", "running_mean", "running_var"})
+NAMED_OPERANDS |= {"condition", "index", "mask"}
 # torch's schemas give a dtype, a layout and a memory format the type int
 SCHEMA_TYPES: dict[str, Any] = {
     "Tensor": TensorMeta,
@@ -101,20 +99,18 @@ def _of_names(names: Sequence[str]) -> CallSignature:
     return CallSignature((*params, ANY_KEYWORD))
 
 
+@lru_cache(maxsize=4096)
 def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[CallSignature]:
     try:
         params = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         return []
-    if {p.kind for p in params} == {
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    }:
+    if [p.kind for p in params] == [Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD]:
         return []  # (*args, **kwargs) has no information
     return [CallSignature(tuple(_of_parameter(p) for p in params[skip_first:]))]
 
 
-def _of_parameter(p: inspect.Parameter) -> Param:
+def _of_parameter(p: Parameter) -> Param:
     if p.kind is p.VAR_KEYWORD:
         return ANY_KEYWORD
     return Param(p.name, keyword_only=p.kind is p.KEYWORD_ONLY, repeated=p.kind is p.VAR_POSITIONAL)
@@ -148,11 +144,6 @@ def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[CallSignature]:
         return _of_function(fn)
     spelt = getattr(fn, "__name__", "")  # of an overload: "add.Tensor"
     return _of_function(fn) or _of_schemas(spelt) or _of_schemas(spelt.rpartition(".")[0])
-
-
-@lru_cache(maxsize=4096)
-def _module_calls(forward: Callable[..., Any]) -> list[CallSignature]:
-    return _of_function(forward, skip_first=True)
 
 
 def _bind(
@@ -255,7 +246,7 @@ def bind_operands(
     by TensorMeta.
     """
     if module is not None:
-        bound = _bind(_module_calls(type(module).forward), args, kwargs)
+        bound = _bind(_of_function(type(module).forward, skip_first=True), args, kwargs)
     else:
         target, kwargs = _behind_stand_in(node.target, kwargs)
         bound = _bind(_calls(node.op, target, spec.params), args, kwargs)

@@ -153,7 +153,7 @@ _define_all("module_related_func", "fold:Fold")
 _define_all("module_related_func", "unfold:Unfold", traits=MOVES)
 _pads = [
     f":{_how}Pad{_d}d"
-    for _how in "Zero Constant Reflection Replication Circular".split()
+    for _how in ("Zero", "Constant", "Reflection", "Replication", "Circular")
     for _d in DIMS
 ]
 _define_all("module_related_func", f"pad/constant_pad_nd{''.join(_pads)}", traits=MOVES)
