@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,8 +99,7 @@ def write_safetensors(
 def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
     """Read the object in a JSON file; the error for a damaged file ends with `advice`."""
     try:
-        text = Path(file).read_text(encoding="utf-8")
-        content = json.loads(text)
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise _damaged(file, _where(error), advice) from error
     except UnicodeDecodeError as error:
@@ -188,12 +187,10 @@ def _swap(part: Path, target: Path, old: Path) -> None:
 def _check_replaceable(target: Path, files: set[str]) -> None:
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{target} is a file; give a directory")
-    others = (
-        sorted(p.name for p in target.iterdir() if p.name not in files) if target.exists() else []
-    )
+    others = {path.name for path in target.iterdir()} - files if target.exists() else set()
     if others:
         raise FileExistsError(
-            f"{target} holds other files ({others[0]!r}), which would be lost; use "
+            f"{target} holds other files ({min(others)!r}), which would be lost; use "
             f"another directory"
         )
 
@@ -221,19 +218,6 @@ def part_folder(target: Path) -> Iterator[Path]:
         _in_use.discard(part)
 
 
-class _WriterProcess(NamedTuple):
-    """The process that created a temporary directory."""
-
-    machine: str
-    process: int
-
-    def is_gone(self, age: float, longest: float) -> bool:
-        """Whether it has ended; for another machine, only the age of the directory can tell."""
-        if age > longest:
-            return True
-        return self.machine == _machine() and not _is_running(self.process)
-
-
 def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
     """Return the directories that ended processes left beside `target`, the newest last.
 
@@ -250,7 +234,8 @@ def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
             continue
         changed = _changed_at(path)
         age = (time.time() if now is None else now) - changed
-        if _WriterProcess(match[1], int(match[2])).is_gone(age, longest):
+        # of a process on another machine, only the age of the directory tells whether it has ended
+        if age > longest or (match[1] == _machine() and not _is_running(int(match[2]))):
             times[path] = changed
     return sorted(times, key=times.__getitem__)
 

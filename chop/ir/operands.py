@@ -18,8 +18,8 @@ from chop.ir.graph.mase_metadata import TensorMeta
 from chop.ir.ops import OpSpec, StandIn
 
 # tensors that keep the name of their parameter; all others are data_in_0, data_in_1, …
-NAMED_OPERANDS = frozenset({"weight", "bias", "running_mean", "running_var"})
-NAMED_OPERANDS |= {"condition", "index", "mask"}
+_NAMED = "weight bias running_mean running_var condition index mask"
+NAMED_OPERANDS = frozenset(_NAMED.split())
 # torch's schemas give a dtype, a layout and a memory format the type int
 SCHEMA_TYPES: dict[str, Any] = {
     "Tensor": TensorMeta,
@@ -220,13 +220,6 @@ class _Operands(dict[str, Any]):
         return self.add(value) if isinstance(value, TensorMeta) else _mapped(value, self.add_inside)
 
 
-def _behind_stand_in(target: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The function behind a stand-in, and the arguments of that function."""
-    if not isinstance(target, StandIn):
-        return target, kwargs
-    return target.target, {k: v for k, v in kwargs.items() if k not in target.own_arguments}
-
-
 def argument_names(target: Any, spec: OpSpec) -> list[str]:
     """Return the names of a function's positional arguments."""
     calls = _calls("call_function", target, spec.params)
@@ -248,7 +241,10 @@ def bind_operands(
     if module is not None:
         bound = _bind(_of_function(type(module).forward, skip_first=True), args, kwargs)
     else:
-        target, kwargs = _behind_stand_in(node.target, kwargs)
+        target: Any = node.target
+        if isinstance(target, StandIn):
+            kwargs = {k: v for k, v in kwargs.items() if k not in target.own_arguments}
+            target = target.target
         bound = _bind(_calls(node.op, target, spec.params), args, kwargs)
     operands = _Operands()
     for param, value in bound.items():
