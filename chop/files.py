@@ -100,32 +100,27 @@ def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
     """Read the object in a JSON file; the error for a damaged file ends with `advice`."""
     try:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise _damaged(file, _where(error), advice) from error
-    except UnicodeDecodeError as error:
-        raise _damaged(file, f"byte {error.start} is not UTF-8 text", advice) from error
-    except RecursionError as error:
-        raise _damaged(file, "it is nested too deeply", advice) from error
-    except ValueError as error:  # a number with thousands of digits
-        raise _damaged(file, str(error), advice) from error
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise _damaged(file, f"its content is of type {kind}, not an object", advice)
+        if not isinstance(content, dict):
+            raise ValueError(f"its content is of type {type(content).__name__}, not an object")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged ({_reason(error)}); {advice}") from error
     return content
 
 
-def _where(error: json.JSONDecodeError) -> str:
-    """Return where a text stops being JSON, and whether it is cut off there."""
+def _reason(error: Exception) -> str:
+    """Return why a text is not JSON; where it stops being JSON, and whether it is cut off there."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text"
+    if not isinstance(error, json.JSONDecodeError):  # such as a number with thousands of digits
+        return str(error)
     if not error.doc.strip():
         return "it is empty"
     place = f"line {error.lineno}, column {error.colno}"
     if not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated string"):
         return f"it is cut off at {place}"
     return f"{error.msg} at {place}"
-
-
-def _damaged(file: str | Path, reason: str, advice: str) -> ValueError:
-    return ValueError(f"{file} is damaged ({reason}); {advice}")
 
 
 def _sync(file: Path) -> None:

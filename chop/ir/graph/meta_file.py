@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache, lru_cache
+from itertools import takewhile
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
@@ -182,27 +183,21 @@ def _without_na(value: Any) -> Any:
     return None if value == NA else value
 
 
-def toml_text(tables: Mapping[str, Any]) -> str:
+def toml_text(tables: dict[str, Any]) -> str:
     """Write a mapping of plain values as TOML: one section per nested mapping, in key order."""
-    lines: list[str] = []
-    _write_table(lines, tables, "")
-    return "".join(lines)
+    return "".join(_section(tables, ""))
 
 
-def _write_table(lines: list[str], table: Mapping[str, Any], path: str) -> None:
-    """Write a section; mappings before a plain value stay inline, as a section ends at the next."""
-    inline = len(table)
-    for value in reversed(list(table.values())):
-        if not _is_table(value):
-            break
-        inline -= 1
+def _section(table: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield a section; mappings before a plain value stay inline, as a section ends at the next."""
+    inline = len(table) - len(list(takewhile(_is_table, reversed(table.values()))))
     if path and (inline or not table):
-        lines.append(f"\n[{path}]\n")
+        yield f"\n[{path}]\n"
     for place, (key, value) in enumerate(table.items()):
         if place < inline:
-            lines.append(f"{_key(key)} = {_inline(value)}\n")
+            yield f"{_key(key)} = {_inline(value)}\n"
         else:
-            _write_table(lines, value, f"{path}.{_key(key)}" if path else _key(key))
+            yield from _section(value, f"{path}.{_key(key)}" if path else _key(key))
 
 
 def _is_table(value: Any) -> bool:
