@@ -217,7 +217,7 @@ class MaseGraph:
 
         if Path(file).suffix != ".svg":
             raise ValueError(f"draw writes SVG: name the file {Path(file).stem}.svg, not {file}")
-        return write_whole(file, draw_svg(self.fx_graph, self.model.get_submodule))
+        return write_whole(file, draw_svg(self.fx_graph))
 
     def __repr__(self) -> str:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"
