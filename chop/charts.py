@@ -42,8 +42,11 @@ def _side_by_side(panels: Sequence[str], height: int, font_size: int) -> str:
 
 
 def _panel(chart: Chart) -> str:
-    lines = {name: _finite(points) for name, points in chart.series.items()}
-    lines = {name: points for name, points in lines.items() if points}
+    finite = {
+        name: [point for point in points if all(map(math.isfinite, point))]
+        for name, points in chart.series.items()
+    }
+    lines = {name: points for name, points in finite.items() if points}
     title = _text(WIDTH / 2, 20, chart.title, "middle", 'font-weight="bold"')
     if not lines:
         return title + _text(WIDTH / 2, HEIGHT / 2, "nothing to show", "middle")
@@ -52,24 +55,15 @@ def _panel(chart: Chart) -> str:
     parts = [title, _grid(chart, xs, ys)]
     for i, (name, points) in enumerate(lines.items()):
         colour = COLOURS[i % len(COLOURS)]
-        path = " ".join(f"{xs(x):.1f},{ys(y):.1f}" for x, y in points)
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-        )
+        at = [(f"{xs(x):.1f}", f"{ys(y):.1f}") for x, y in points]
+        path, stroke = " ".join(map(",".join, at)), f'stroke="{colour}" stroke-width="1.6"'
+        parts.append(f'<polyline points="{path}" fill="none" {stroke}/>')
         if len(points) <= 60:
-            parts += [
-                f'<circle cx="{xs(x):.1f}" cy="{ys(y):.1f}" r="2.2" fill="{colour}"/>'
-                for x, y in points
-            ]
+            parts += [f'<circle cx="{x}" cy="{y}" r="2.2" fill="{colour}"/>' for x, y in at]
         y = TOP + 14 + 15 * i
         parts.append(f'<rect x="{LEFT + 8}" y="{y - 8}" width="14" height="4" fill="{colour}"/>')
         parts.append(_text(LEFT + 27, y, name, "start"))
     return "".join(parts)
-
-
-def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that can be drawn."""
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
 @dataclass(frozen=True)
@@ -135,6 +129,7 @@ class Bars:
 
 
 BAR, NAMES = 16, 150  # height of a bar with its gap, room for the names
+MAX_NAME = 24  # characters of a name
 
 
 def bar_page(panels: Sequence[Bars]) -> str:
@@ -153,14 +148,9 @@ def _bars(panel: Bars) -> str:
     room = WIDTH - NAMES - 90
     for i, (name, value) in enumerate(drawn.items()):
         y, length = TOP + BAR * i, room * max(value, 0.0) / longest
-        parts.append(_text(NAMES - 6, y + 10, _shortened(name), "end"))
-        parts.append(
-            f'<rect x="{NAMES}" y="{y}" width="{length:.1f}" height="{BAR - 4}" '
-            f'fill="{COLOURS[0]}"/>'
-        )
+        short = name if len(name) <= MAX_NAME else f"…{name[1 - MAX_NAME :]}"
+        parts.append(_text(NAMES - 6, y + 10, short, "end"))
+        size = f'width="{length:.1f}" height="{BAR - 4}"'
+        parts.append(f'<rect x="{NAMES}" y="{y}" {size} fill="{COLOURS[0]}"/>')
         parts.append(_text(NAMES + length + 5, y + 10, _number(value), "start"))
     return "".join(parts)
-
-
-def _shortened(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else f"…{name[1 - most :]}"

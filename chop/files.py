@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,34 +99,28 @@ def write_safetensors(
 def read_json(file: str | Path, *, advice: str) -> dict[str, Any]:
     """Read the object in a JSON file; the error for a damaged file ends with `advice`."""
     try:
-        text = Path(file).read_text(encoding="utf-8")
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _damaged(file, _where(error), advice) from error
-    except UnicodeDecodeError as error:
-        raise _damaged(file, f"byte {error.start} is not UTF-8 text", advice) from error
-    except RecursionError as error:
-        raise _damaged(file, "it is nested too deeply", advice) from error
-    except ValueError as error:  # a number with thousands of digits
-        raise _damaged(file, str(error), advice) from error
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise _damaged(file, f"its content is of type {kind}, not an object", advice)
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"its content is of type {type(content).__name__}, not an object")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged ({_reason(error)}); {advice}") from error
     return content
 
 
-def _where(error: json.JSONDecodeError) -> str:
-    """Return where a text stops being JSON, and whether it is cut off there."""
+def _reason(error: Exception) -> str:
+    """Return why a text is not JSON; where it stops being JSON, and whether it is cut off there."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text"
+    if not isinstance(error, json.JSONDecodeError):  # such as a number with thousands of digits
+        return str(error)
     if not error.doc.strip():
         return "it is empty"
     place = f"line {error.lineno}, column {error.colno}"
     if not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated string"):
         return f"it is cut off at {place}"
     return f"{error.msg} at {place}"
-
-
-def _damaged(file: str | Path, reason: str, advice: str) -> ValueError:
-    return ValueError(f"{file} is damaged ({reason}); {advice}")
 
 
 def _sync(file: Path) -> None:
@@ -188,12 +182,10 @@ def _swap(part: Path, target: Path, old: Path) -> None:
 def _check_replaceable(target: Path, files: set[str]) -> None:
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{target} is a file; give a directory")
-    others = (
-        sorted(p.name for p in target.iterdir() if p.name not in files) if target.exists() else []
-    )
+    others = {path.name for path in target.iterdir()} - files if target.exists() else set()
     if others:
         raise FileExistsError(
-            f"{target} holds other files ({others[0]!r}), which would be lost; use "
+            f"{target} holds other files ({min(others)!r}), which would be lost; use "
             f"another directory"
         )
 
@@ -221,19 +213,6 @@ def part_folder(target: Path) -> Iterator[Path]:
         _in_use.discard(part)
 
 
-class _WriterProcess(NamedTuple):
-    """The process that created a temporary directory."""
-
-    machine: str
-    process: int
-
-    def is_gone(self, age: float, longest: float) -> bool:
-        """Whether it has ended; for another machine, only the age of the directory can tell."""
-        if age > longest:
-            return True
-        return self.machine == _machine() and not _is_running(self.process)
-
-
 def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
     """Return the directories that ended processes left beside `target`, the newest last.
 
@@ -250,7 +229,8 @@ def _abandoned(target: Path, kind: str, now: float | None = None) -> list[Path]:
             continue
         changed = _changed_at(path)
         age = (time.time() if now is None else now) - changed
-        if _WriterProcess(match[1], int(match[2])).is_gone(age, longest):
+        # of a process on another machine, only the age of the directory tells whether it has ended
+        if age > longest or (match[1] == _machine() and not _is_running(int(match[2]))):
             times[path] = changed
     return sorted(times, key=times.__getitem__)
 

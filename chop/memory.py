@@ -10,14 +10,9 @@ from pathlib import Path
 
 SMALLER = "lower `batch_size`, or choose a smaller model or smaller model_args"
 # what torch, CUDA and C++ say in a RuntimeError
-SIGNS = (
-    "can't allocate memory",
-    "not enough memory",
-    "out of memory",
-    "ALLOC_FAILED",
-    "bad_alloc",
-    "Invalid buffer size",
-    "Storage size calculation overflowed",
+SIGNS = re.compile(
+    "(can't allocate|not enough|out of) memory|ALLOC_FAILED|bad_alloc|Invalid buffer size|"
+    "Storage size calculation overflowed"
 )
 AMOUNT = re.compile(r"(?:[Tt]ried to|[Uu]nable to) allocate ([\d.]+) ?([KMGTPE]i?B|bytes)")
 
@@ -32,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    return isinstance(error, RuntimeError) and SIGNS.search(str(error)) is not None
 
 
 @contextlib.contextmanager

@@ -302,27 +302,22 @@ def halfway(tmp_path):
     return moved_aside(tmp_path / "f"), writer.process.pid
 
 
-def in_a_while(monkeypatch):
+@pytest.mark.parametrize(
+    "renumber",
+    [
+        lambda old, process: of_another_process(old, process, os.getppid()),
+        lambda old, _: of_another_machine(old),
+    ],
+    ids=["another process has the number", "another machine"],
+)
+def test_what_may_still_be_in_use_comes_back_after_a_while(
+    renumber, halfway, tmp_path, monkeypatch
+):
+    renumber(*halfway)
+    restore_folder(tmp_path / "f")
+    assert not (tmp_path / "f").exists()
     later = time.time() + files.SWAP_SECONDS + 1
     monkeypatch.setattr(time, "time", lambda: later)
-
-
-def test_a_number_that_was_given_to_another_process_hides_nothing_for_long(
-    halfway, tmp_path, monkeypatch
-):
-    of_another_process(*halfway, os.getppid())
-    restore_folder(tmp_path / "f")
-    assert not (tmp_path / "f").exists()
-    in_a_while(monkeypatch)
-    restore_folder(tmp_path / "f")
-    assert (tmp_path / "f" / "a").read_text() == "old"
-
-
-def test_what_another_machine_moved_aside_comes_back_after_a_while(halfway, tmp_path, monkeypatch):
-    of_another_machine(halfway[0])
-    restore_folder(tmp_path / "f")
-    assert not (tmp_path / "f").exists()
-    in_a_while(monkeypatch)
     restore_folder(tmp_path / "f")
     assert (tmp_path / "f" / "a").read_text() == "old"
 

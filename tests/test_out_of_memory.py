@@ -159,33 +159,21 @@ def test_data_that_does_not_fit_is_a_sentence_of_the_command(here, tmp_path):
 # --- what is recognised
 
 
-def numpy_error():
-    np.empty(2**59)
+def fails(error):
+    raise error
 
 
-def torch_error():
-    torch.empty(2**60)
+CAUSES = {
+    "numpy": lambda: np.empty(2**59),
+    "torch": lambda: torch.empty(2**60),
+    "overflow": lambda: torch.empty(2**40, 2**40),
+    "python": lambda: bytearray(2**60),
+    "gpu": lambda: fails(torch.OutOfMemoryError("")),
+    "system": lambda: fails(OSError(12, "Cannot allocate memory")),
+}
 
 
-def overflow():
-    torch.empty(2**40, 2**40)
-
-
-def python_error():
-    bytearray(2**60)
-
-
-def gpu_error():
-    raise torch.OutOfMemoryError("")
-
-
-def system_error():
-    raise OSError(12, "Cannot allocate memory")
-
-
-@pytest.mark.parametrize(
-    "cause", [numpy_error, torch_error, overflow, python_error, gpu_error, system_error]
-)
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
 def test_every_kind_of_error_is_recognised(cause):
     with (
         pytest.raises(OutOfMemory, match=r"^not enough memory to live.*; eat less$"),

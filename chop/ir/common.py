@@ -22,10 +22,5 @@ MASE_MODULE_RELATED_FUNCS = _of_type("module_related_func")
 MASE_MODULES = _of_type("module")
 MASE_BUILTIN_FUNCS = _of_type("builtin_func")
 MASE_TYPE_MAP = {op.name: {"type": op.mase_type} for op in OPS.values()}
-MASE_HARDWARE_TOOLCHAIN = [
-    "INTERNAL_RTL",
-    "EXTERNAL_RTL",
-    "INTERNAL_HLS",
-    "EXTERNAL_HLS",
-    "MLIR_HLS",
-]
+_TOOLCHAINS = "INTERNAL_RTL EXTERNAL_RTL INTERNAL_HLS EXTERNAL_HLS MLIR_HLS"
+MASE_HARDWARE_TOOLCHAIN = _TOOLCHAINS.split()

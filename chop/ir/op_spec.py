@@ -87,11 +87,6 @@ _BY_FUNCTION: dict[Any, OpSpec] = {}
 _BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
 
 
-def _spelt(name: str) -> list[Callable[..., Any]]:
-    found = (getattr(space, name, None) for space in NAMESPACES)
-    return [thing for thing in found if callable(thing)]
-
-
 def define(
     name: str,
     mase_type: MaseType,
@@ -115,21 +110,13 @@ def define(
     spellings = (name if names is None else names).split()
     inplace = (f"{spelling}_" for spelling in spellings if not spelling.endswith("_"))
     spellings += [spelling for spelling in inplace if spelling not in OPS]
-    callables = [*functions, *(fn for spelling in spellings for fn in _spelt(spelling))]
+    named = (getattr(space, spelling, None) for spelling in spellings for space in NAMESPACES)
+    unique = tuple({id(fn): fn for fn in (*functions, *named) if callable(fn)}.values())
     methods = tuple(spelling for spelling in spellings if hasattr(Tensor, spelling))
-    unique = tuple({id(fn): fn for fn in callables}.values())
     spec = OpSpec(
-        name,
-        mase_type,
-        modules,
-        unique,
-        methods,
-        tuple(params.split()),
-        tuple(quantized.split()),
-        functions,
-        pure,
-        frozenset(traits.split()),
-    )
+        name, mase_type, modules, unique, methods, tuple(params.split()), tuple(quantized.split()),
+        functions, pure, frozenset(traits.split()),
+    )  # fmt: skip
     again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
     claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
     for other in claimed:

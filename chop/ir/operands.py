@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
+from inspect import Parameter
 from itertools import count
 from types import FunctionType
 from typing import Any
@@ -17,11 +18,8 @@ from chop.ir.graph.mase_metadata import TensorMeta
 from chop.ir.ops import OpSpec, StandIn
 
 # tensors that keep the name of their parameter; all others are data_in_0, data_in_1, …
-NAMED_OPERANDS = frozenset(
-    ("weight", "bias", "running_mean", "running_var", "condition", "index", "mask")
-)
-
-
+_NAMED = "weight bias running_mean running_var condition index mask"
+NAMED_OPERANDS = frozenset(_NAMED.split())
 # torch's schemas give a dtype, a layout and a memory format the type int
 SCHEMA_TYPES: dict[str, Any] = {
     "Tensor": TensorMeta,
@@ -46,33 +44,27 @@ class Param:
 ANY_KEYWORD = Param("**", keyword_only=True)
 
 
-@dataclass(frozen=True)
-class CallSignature:
-    """One way to call a target: the names of its arguments."""
+CallSignature = tuple[Param, ...]  # one way to call a target
 
-    params: tuple[Param, ...]
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return argument names -> values as passed, or None if they do not fit."""
-        bound: dict[str, Any] = {}
-        rest = list(args)
-        renamed = {param.keyword: param.name for param in self.params if param.keyword}
-        kwargs = {renamed.get(name, name): value for name, value in kwargs.items()}
-        for param in self.params:
-            if param.repeated:
-                bound |= _repeated(param.name, rest)
-                rest = []
-            elif rest and not param.keyword_only:
-                bound[param.name] = rest.pop(0)
-        names = {param.name for param in self.params}
-        if rest or kwargs.keys() & bound.keys():
-            return None
-        if not kwargs.keys() <= names and ANY_KEYWORD not in self.params:
-            return None
-        return bound | kwargs
-
-    def fits(self, bound: Mapping[str, Any]) -> bool:
-        return all(_is(p.kind, bound[p.name]) for p in self.params if p.name in bound)
+def _bound(
+    params: CallSignature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return argument names -> values as passed, or None if they do not fit."""
+    bound: dict[str, Any] = {}
+    rest = list(args)
+    renamed = {param.keyword: param.name for param in params if param.keyword}
+    kwargs = {renamed.get(name, name): value for name, value in kwargs.items()}
+    for param in params:
+        if param.repeated:
+            bound |= _repeated(param.name, rest)
+            rest = []
+        elif rest and not param.keyword_only:
+            bound[param.name] = rest.pop(0)
+    known = kwargs.keys() <= {param.name for param in params} or ANY_KEYWORD in params
+    if rest or kwargs.keys() & bound.keys() or not known:
+        return None
+    return bound | kwargs
 
 
 def _repeated(name: str, values: list[Any]) -> dict[str, Any]:
@@ -98,23 +90,21 @@ def _of_names(names: Sequence[str]) -> CallSignature:
     for written in names:
         name, _, keyword = written.removeprefix("*").partition("=")
         params.append(Param(name, repeated=written.startswith("*"), keyword=keyword))
-    return CallSignature((*params, ANY_KEYWORD))
+    return (*params, ANY_KEYWORD)
 
 
+@lru_cache(maxsize=4096)
 def _of_function(fn: Callable[..., Any], skip_first: bool = False) -> list[CallSignature]:
     try:
         params = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         return []
-    if {p.kind for p in params} == {
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    }:
+    if [p.kind for p in params] == [Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD]:
         return []  # (*args, **kwargs) has no information
-    return [CallSignature(tuple(_of_parameter(p) for p in params[skip_first:]))]
+    return [tuple(_of_parameter(p) for p in params[skip_first:])]
 
 
-def _of_parameter(p: inspect.Parameter) -> Param:
+def _of_parameter(p: Parameter) -> Param:
     if p.kind is p.VAR_KEYWORD:
         return ANY_KEYWORD
     return Param(p.name, keyword_only=p.kind is p.KEYWORD_ONLY, repeated=p.kind is p.VAR_POSITIONAL)
@@ -127,14 +117,8 @@ def _of_schemas(name: str, method: bool = False) -> list[CallSignature]:
         if method:  # torch.where(condition, x, y), but x.where(condition, y)
             arguments = sorted(arguments, key=lambda a: a.name != "self")
         named = [("input" if a.name == "self" else a.name, a) for a in arguments]
-        calls.append(CallSignature(tuple(Param(n, str(a.type), a.kwarg_only) for n, a in named)))
+        calls.append(tuple(Param(n, str(a.type), a.kwarg_only) for n, a in named))
     return calls
-
-
-def _dispatched(fn: Any) -> Any:
-    """The Python function behind F.max_pool2d and the like, which dispatch on `return_indices`."""
-    table: Any = getattr(torch._jit_internal, "boolean_dispatched", {})
-    return table[fn]["if_false"] if fn in table else fn
 
 
 @lru_cache(maxsize=4096)
@@ -143,16 +127,13 @@ def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[CallSignature]:
         return [_of_names(names)]
     if op == "call_method":
         return _of_schemas(target, method=True)
-    fn = _dispatched(target)
+    # F.max_pool2d and the like dispatch on `return_indices` to a Python function
+    table: Any = getattr(torch._jit_internal, "boolean_dispatched", {})
+    fn = table[target]["if_false"] if target in table else target
     if isinstance(fn, FunctionType):
         return _of_function(fn)
     spelt = getattr(fn, "__name__", "")  # of an overload: "add.Tensor"
     return _of_function(fn) or _of_schemas(spelt) or _of_schemas(spelt.rpartition(".")[0])
-
-
-@lru_cache(maxsize=4096)
-def _module_calls(forward: Callable[..., Any]) -> list[CallSignature]:
-    return _of_function(forward, skip_first=True)
 
 
 def _bind(
@@ -160,9 +141,13 @@ def _bind(
 ) -> dict[str, Any]:
     """Bind by the overload with matching types, else by the first with enough arguments."""
     positional = {f"arg_{i}": value for i, value in enumerate(args)}
-    candidates = [(call, bound) for call in calls if (bound := call.bind(args, kwargs)) is not None]
-    fitting = (bound for call, bound in candidates if call.fits(bound))
-    return next(fitting, candidates[0][1] if candidates else positional | dict(kwargs))
+    candidates = [
+        (call, bound) for call in calls if (bound := _bound(call, args, kwargs)) is not None
+    ]
+    for call, bound in candidates:
+        if all(_is(param.kind, bound[param.name]) for param in call if param.name in bound):
+            return bound
+    return candidates[0][1] if candidates else positional | dict(kwargs)
 
 
 def _inside(value: Any) -> dict[Any, Any] | None:
@@ -229,17 +214,10 @@ class _Operands(dict[str, Any]):
         return self.add(value) if isinstance(value, TensorMeta) else _mapped(value, self.add_inside)
 
 
-def _behind_stand_in(target: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The function behind a stand-in, and the arguments of that function."""
-    if not isinstance(target, StandIn):
-        return target, kwargs
-    return target.target, {k: v for k, v in kwargs.items() if k not in target.own_arguments}
-
-
 def argument_names(target: Any, spec: OpSpec) -> list[str]:
     """Return the names of a function's positional arguments."""
     calls = _calls("call_function", target, spec.params)
-    return [param.name for param in calls[0].params] if calls else []
+    return [param.name for param in calls[0]] if calls else []
 
 
 def bind_operands(
@@ -255,9 +233,12 @@ def bind_operands(
     by TensorMeta.
     """
     if module is not None:
-        bound = _bind(_module_calls(type(module).forward), args, kwargs)
+        bound = _bind(_of_function(type(module).forward, skip_first=True), args, kwargs)
     else:
-        target, kwargs = _behind_stand_in(node.target, kwargs)
+        target: Any = node.target
+        if isinstance(target, StandIn):
+            kwargs = {k: v for k, v in kwargs.items() if k not in target.own_arguments}
+            target = target.target
         bound = _bind(_calls(node.op, target, spec.params), args, kwargs)
     operands = _Operands()
     for param, value in bound.items():

@@ -29,10 +29,26 @@ class TrainingMode(nn.Module):
         return self.training
 
 
-def _define_all(mase_type: MaseType, rows: str, params: str = "", traits: str = "") -> None:
-    """Define an op for each word; `add/iadd` is the op add, which is spelt iadd as well."""
-    for name, *spellings in (row.split("/") for row in rows.split()):
-        define(name, mase_type, names=" ".join((name, *spellings)), params=params, traits=traits)
+def _define_all(
+    mase_type: MaseType, rows: str, params: str = "", traits: str = "", quantized: str = ""
+) -> None:
+    """Define an op for each word of `rows`.
+
+    `add/iadd` is the op add, which is spelt iadd as well; `a=b/c` is spelt b and c only, and `a=`
+    not at all. Its classes in torch.nn follow, as in `relu:ReLU`.
+    """
+    for row in rows.split():
+        spelt, *classes = row.split(":")
+        name, only, spellings = spelt.partition("=")
+        define(
+            name.partition("/")[0],
+            mase_type,
+            *(getattr(nn, cls) for cls in classes),
+            names=(spellings if only else name).replace("/", " "),
+            params=params,
+            quantized=quantized,
+            traits=traits,
+        )
 
 
 WEIGHTED = "data_in weight bias"
@@ -42,248 +58,153 @@ MOVES = "no_arithmetic"
 COPIES = "pointwise no_arithmetic"
 RESHAPES = "reshape no_arithmetic"
 SCALAR = "pointwise activation"
+SIGNED = "pointwise activation signed"
+DIMS = (1, 2, 3)
 
 # --- the graph itself
-define("placeholder", "placeholder", names="", traits=MOVES)
-define("get_attr", "get_attr", names="", traits=MOVES)
-define("output", "output", names="", traits=MOVES)
-define("constant", "implicit_func", names="", traits=MOVES)
+_define_all("placeholder", "placeholder=", traits=MOVES)
+_define_all("get_attr", "get_attr=", traits=MOVES)
+_define_all("output", "output=", traits=MOVES)
+_define_all("implicit_func", "constant=", traits=MOVES)
 define("training_mode", "implicit_func", TrainingMode, names="", traits=MOVES)
-define("user_defined_module", "module", names="")
-define("lora_linear", "module_related_func", names="")
-define("user_defined_function", "patched_func", names="")
-define("user_defined_method", "patched_func", names="")
-define("patched_custom_layers", "patched_func", names="")
+_define_all("module", "user_defined_module=")
+_define_all("module_related_func", "lora_linear=")
+_define_all("patched_func", "user_defined_function= user_defined_method= patched_custom_layers=")
 
 # --- layers with weights
-define("linear", "module_related_func", nn.Linear, quantized=WEIGHTED, traits="weighted_sum")
-define("bilinear", "module_related_func", nn.Bilinear)
-for _d in (1, 2, 3):
-    define(
-        f"conv{_d}d",
-        "module_related_func",
-        getattr(nn, f"Conv{_d}d"),
-        quantized=WEIGHTED,
-        traits="weighted_sum convolution",
-    )
-for _d in (1, 2, 3):
-    define(
-        f"convtranspose{_d}d",
-        "module_related_func",
-        getattr(nn, f"ConvTranspose{_d}d"),
-        names=f"conv_transpose{_d}d",
-        quantized=WEIGHTED,
-        traits="weighted_sum convolution transposed",
-    )
-define("convolution", "builtin_func", names="convolution _convolution")
-define("embedding", "module_related_func", nn.Embedding, quantized="weight", traits=MOVES)
-define("embedding_bag", "module_related_func", nn.EmbeddingBag, quantized="weight")
+_define_all("module_related_func", "linear:Linear", traits="weighted_sum", quantized=WEIGHTED)
+_define_all("module_related_func", "bilinear:Bilinear")
+for _rows, _traits in (
+    ("conv{0}d:Conv{0}d", "weighted_sum convolution"),
+    (
+        "convtranspose{0}d=conv_transpose{0}d:ConvTranspose{0}d",
+        "weighted_sum convolution transposed",
+    ),
+):
+    for _d in DIMS:
+        _define_all("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
+_define_all("builtin_func", "convolution/_convolution")
+_define_all("module_related_func", "embedding:Embedding", traits=MOVES, quantized="weight")
+_define_all("module_related_func", "embedding_bag:EmbeddingBag", quantized="weight")
 
 # --- norms
-define("batch_norm1d", "module", nn.BatchNorm1d, names="", quantized=WEIGHTED)
-define("batch_norm2d", "module", nn.BatchNorm2d, names="", quantized=WEIGHTED)
-define("batch_norm3d", "module", nn.BatchNorm3d, names="", quantized=WEIGHTED)
-define("sync_batch_norm", "module", nn.SyncBatchNorm, names="")
-define("instance_norm1d", "module", nn.InstanceNorm1d, names="", quantized=WEIGHTED)
-define("instance_norm2d", "module", nn.InstanceNorm2d, names="", quantized=WEIGHTED)
-define("instance_norm3d", "module", nn.InstanceNorm3d, names="", quantized=WEIGHTED)
-define(
-    "batch_norm",
+for _d in DIMS:
+    _define_all("module", f"batch_norm{_d}d=:BatchNorm{_d}d", quantized=WEIGHTED)
+_define_all("module", "sync_batch_norm=:SyncBatchNorm")
+for _d in DIMS:
+    _define_all("module", f"instance_norm{_d}d=:InstanceNorm{_d}d", quantized=WEIGHTED)
+_define_all(
     "module_related_func",
-    names="batch_norm native_batch_norm _native_batch_norm_legit_no_training",
+    "batch_norm/native_batch_norm/_native_batch_norm_legit_no_training instance_norm "
+    "layer_norm/native_layer_norm:LayerNorm group_norm/native_group_norm:GroupNorm",
     quantized=WEIGHTED,
 )
-define("instance_norm", "module_related_func", quantized=WEIGHTED)
-define(
-    "layer_norm",
-    "module_related_func",
-    nn.LayerNorm,
-    names="layer_norm native_layer_norm",
-    quantized=WEIGHTED,
-)
-define(
-    "group_norm",
-    "module_related_func",
-    nn.GroupNorm,
-    names="group_norm native_group_norm",
-    quantized=WEIGHTED,
-)
-define("rms_norm", "module_related_func", nn.RMSNorm, quantized="data_in weight")
-define("local_response_norm", "module_related_func", nn.LocalResponseNorm, nn.CrossMapLRN2d)
-define("normalize", "builtin_func")
+_define_all("module_related_func", "rms_norm:RMSNorm", quantized="data_in weight")
+_define_all("module_related_func", "local_response_norm:LocalResponseNorm:CrossMapLRN2d")
+_define_all("builtin_func", "normalize")
 
 # --- activations
-_SPELLINGS = {
-    "sigmoid": "sigmoid expit",
-    "logsigmoid": "logsigmoid log_sigmoid",
-    "softmax": "softmax _softmax _safe_softmax",
-    "log_softmax": "log_softmax _log_softmax",
-}
-for _name, _classes, _traits in (
-    ("relu", (nn.ReLU,), f"{SCALAR} signed idempotent"),
-    ("relu6", (nn.ReLU6,), f"{SCALAR} signed idempotent"),
-    ("rrelu", (nn.RReLU,), POINTWISE),  # draws random numbers in train mode
-    ("leaky_relu", (nn.LeakyReLU,), f"{SCALAR} signed"),
-    ("prelu", (nn.PReLU,), ""),  # has a weight for each channel
-    ("elu", (nn.ELU,), f"{SCALAR} signed"),
-    ("selu", (nn.SELU,), f"{SCALAR} signed"),
-    ("celu", (nn.CELU,), f"{SCALAR} signed"),
-    ("gelu", (nn.GELU,), f"{SCALAR} signed"),
-    ("silu", (nn.SiLU,), f"{SCALAR} signed"),
-    ("mish", (nn.Mish,), SCALAR),
-    ("sigmoid", (nn.Sigmoid,), SCALAR),
-    ("logsigmoid", (nn.LogSigmoid,), SCALAR),
-    ("hardsigmoid", (nn.Hardsigmoid,), SCALAR),
-    ("tanh", (nn.Tanh,), SCALAR),
-    ("hardtanh", (nn.Hardtanh,), SCALAR),
-    ("hardswish", (nn.Hardswish,), f"{SCALAR} signed"),
-    ("hardshrink", (nn.Hardshrink,), SCALAR),
-    ("softshrink", (nn.Softshrink,), SCALAR),
-    ("tanhshrink", (nn.Tanhshrink,), SCALAR),
-    ("softsign", (nn.Softsign,), SCALAR),
-    ("softplus", (nn.Softplus,), SCALAR),
-    ("threshold", (nn.Threshold,), SCALAR),
-    ("glu", (nn.GLU,), ""),
-    ("softmax", (nn.Softmax, nn.Softmax2d), ""),
-    ("softmin", (nn.Softmin,), ""),
-    ("log_softmax", (nn.LogSoftmax,), ""),
-    ("gumbel_softmax", (), ""),
+for _rows, _traits in (
+    ("relu:ReLU relu6:ReLU6", f"{SIGNED} idempotent"),
+    ("rrelu:RReLU", POINTWISE),  # draws random numbers in train mode
+    ("leaky_relu:LeakyReLU", SIGNED),
+    ("prelu:PReLU", ""),  # has a weight for each channel
+    ("elu:ELU selu:SELU celu:CELU gelu:GELU silu:SiLU", SIGNED),
+    ("mish:Mish sigmoid/expit:Sigmoid logsigmoid/log_sigmoid:LogSigmoid", SCALAR),
+    ("hardsigmoid:Hardsigmoid tanh:Tanh hardtanh:Hardtanh", SCALAR),
+    ("hardswish:Hardswish", SIGNED),
+    ("hardshrink:Hardshrink softshrink:Softshrink tanhshrink:Tanhshrink", SCALAR),
+    ("softsign:Softsign softplus:Softplus threshold:Threshold", SCALAR),
+    ("glu:GLU softmax/_softmax/_safe_softmax:Softmax:Softmax2d softmin:Softmin", ""),
+    ("log_softmax/_log_softmax:LogSoftmax gumbel_softmax", ""),
 ):
-    define(
-        _name,
-        "module_related_func",
-        *_classes,
-        names=_SPELLINGS.get(_name),
-        quantized="data_in",
-        traits=_traits,
-    )
+    _define_all("module_related_func", _rows, traits=_traits, quantized="data_in")
 
 # --- pooling and resizing
-for _d in (1, 2, 3):
-    for _pool, _camel, _traits in (
-        ("adaptive_avg_pool", "AdaptiveAvgPool", "pool"),
-        ("adaptive_max_pool", "AdaptiveMaxPool", "pool"),
-        ("avg_pool", "AvgPool", "pool"),
-        ("max_pool", "MaxPool", "pool"),
-        ("lp_pool", "LPPool", "pool"),
-        ("max_unpool", "MaxUnpool", MOVES),
+for _d in DIMS:
+    for _row, _traits in (
+        ("adaptive_avg_pool AdaptiveAvgPool", "pool"),
+        ("adaptive_max_pool AdaptiveMaxPool", "pool"),
+        ("avg_pool AvgPool", "pool"),
+        ("max_pool MaxPool", "pool"),
+        ("lp_pool LPPool", "pool"),
+        ("max_unpool MaxUnpool", MOVES),
     ):
-        _op = f"{_pool}{_d}d"
-        define(
-            _op,
-            "module_related_func",
-            getattr(nn, f"{_camel}{_d}d"),
-            names=f"{_op} {_op}_with_indices _{_op}",
-            traits=_traits,
-        )
+        _op, _class = (f"{_name}{_d}d" for _name in _row.split())
+        _spelt = f"{_op}/{_op}_with_indices/_{_op}"
+        _define_all("module_related_func", f"{_spelt}:{_class}", traits=_traits)
 # no pools: their windows are drawn at random
-define("fractional_max_pool2d", "module_related_func", nn.FractionalMaxPool2d)
-define("fractional_max_pool3d", "module_related_func", nn.FractionalMaxPool3d)
-define(
-    "upsample",
+_define_all(
     "module_related_func",
-    nn.Upsample,
-    names="upsample upsample_nearest upsample_bilinear",
+    "fractional_max_pool2d:FractionalMaxPool2d fractional_max_pool3d:FractionalMaxPool3d "
+    "upsample/upsample_nearest/upsample_bilinear:Upsample",
 )
-define(
-    "interpolate",
+_define_all(
     "builtin_func",
-    names="interpolate upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
-    "upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d",
+    "interpolate/upsample_nearest1d/upsample_nearest2d/upsample_nearest3d/upsample_linear1d/"
+    "upsample_bilinear2d/upsample_bicubic2d/upsample_trilinear3d",
 )
-define("pixel_shuffle", "module_related_func", nn.PixelShuffle, traits=MOVES)
-define("pixel_unshuffle", "module_related_func", nn.PixelUnshuffle, traits=MOVES)
-define("channel_shuffle", "module_related_func", nn.ChannelShuffle, traits=MOVES)
-define("fold", "module_related_func", nn.Fold)
-define("unfold", "module_related_func", nn.Unfold, traits=MOVES)
-define(
-    "pad",
+_define_all(
     "module_related_func",
-    *(
-        getattr(nn, f"{how}Pad{_d}d")
-        for how in ("Zero", "Constant", "Reflection", "Replication", "Circular")
-        for _d in (1, 2, 3)
-    ),
-    names="pad constant_pad_nd",
+    "pixel_shuffle:PixelShuffle pixel_unshuffle:PixelUnshuffle channel_shuffle:ChannelShuffle",
     traits=MOVES,
 )
+_define_all("module_related_func", "fold:Fold")
+_define_all("module_related_func", "unfold:Unfold", traits=MOVES)
+_pads = [
+    f":{_how}Pad{_d}d"
+    for _how in ("Zero", "Constant", "Reflection", "Replication", "Circular")
+    for _d in DIMS
+]
+_define_all("module_related_func", f"pad/constant_pad_nd{''.join(_pads)}", traits=MOVES)
 _define_all("builtin_func", "grid_sample affine_grid")
 
 # --- attention, transformers, recurrence
-define(
-    "scaled_dot_product_attention",
+_define_all(
     "builtin_func",
-    names="scaled_dot_product_attention _scaled_dot_product_flash_attention "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
+    "scaled_dot_product_attention/_scaled_dot_product_flash_attention/"
+    "_scaled_dot_product_flash_attention_for_cpu/_scaled_dot_product_efficient_attention/"
     "_scaled_dot_product_cudnn_attention",
     quantized="data_in data_in data_in",
 )
-define(
-    "attention",
-    "module_related_func",
-    nn.MultiheadAttention,
-    names="multi_head_attention_forward",
+_define_all("module_related_func", "attention=multi_head_attention_forward:MultiheadAttention")
+_define_all(
+    "module",
+    "transformer=:Transformer transformer_encoder=:TransformerEncoder "
+    "transformer_encoder_layer=:TransformerEncoderLayer transformer_decoder=:TransformerDecoder "
+    "transformer_decoder_layer=:TransformerDecoderLayer rnn=:RNN lstm:LSTM gru:GRU "
+    "rnn_cell=:RNNCell lstm_cell:LSTMCell gru_cell:GRUCell grouped_query_attention=",
 )
-define("transformer", "module", nn.Transformer, names="")
-define("transformer_encoder", "module", nn.TransformerEncoder, names="")
-define("transformer_encoder_layer", "module", nn.TransformerEncoderLayer, names="")
-define("transformer_decoder", "module", nn.TransformerDecoder, names="")
-define("transformer_decoder_layer", "module", nn.TransformerDecoderLayer, names="")
-define("rnn", "module", nn.RNN, names="")
-define("lstm", "module", nn.LSTM, names="lstm")
-define("gru", "module", nn.GRU, names="gru")
-define("rnn_cell", "module", nn.RNNCell, names="")
-define("lstm_cell", "module", nn.LSTMCell)
-define("gru_cell", "module", nn.GRUCell)
-define("grouped_query_attention", "module", names="")
 
 # --- losses and distances
-define("crossentropyloss", "module_related_func", nn.CrossEntropyLoss, names="cross_entropy")
-define("nll_loss", "module_related_func", nn.NLLLoss)
-define("mse_loss", "module_related_func", nn.MSELoss)
-define("l1_loss", "module_related_func", nn.L1Loss)
-define("smooth_l1_loss", "module_related_func", nn.SmoothL1Loss)
-define("huber_loss", "module_related_func", nn.HuberLoss)
-define("kl_div", "module_related_func", nn.KLDivLoss)
-define("binary_cross_entropy", "module_related_func", nn.BCELoss)
-define("binary_cross_entropy_with_logits", "module_related_func", nn.BCEWithLogitsLoss)
-define("poisson_nll_loss", "module_related_func", nn.PoissonNLLLoss)
-define("gaussian_nll_loss", "module_related_func", nn.GaussianNLLLoss)
-define("ctc_loss", "module_related_func", nn.CTCLoss)
-define("hinge_embedding_loss", "module_related_func", nn.HingeEmbeddingLoss)
-define("cosine_embedding_loss", "module_related_func", nn.CosineEmbeddingLoss)
-define("margin_ranking_loss", "module_related_func", nn.MarginRankingLoss)
-define("soft_margin_loss", "module_related_func", nn.SoftMarginLoss)
-define("multi_margin_loss", "module_related_func", nn.MultiMarginLoss)
-define("multilabel_margin_loss", "module_related_func", nn.MultiLabelMarginLoss)
-define("multilabel_soft_margin_loss", "module_related_func", nn.MultiLabelSoftMarginLoss)
-define("triplet_margin_loss", "module_related_func", nn.TripletMarginLoss)
-define(
-    "triplet_margin_with_distance_loss",
+_define_all(
     "module_related_func",
-    nn.TripletMarginWithDistanceLoss,
+    "crossentropyloss=cross_entropy:CrossEntropyLoss nll_loss:NLLLoss mse_loss:MSELoss "
+    "l1_loss:L1Loss smooth_l1_loss:SmoothL1Loss huber_loss:HuberLoss kl_div:KLDivLoss "
+    "binary_cross_entropy:BCELoss binary_cross_entropy_with_logits:BCEWithLogitsLoss "
+    "poisson_nll_loss:PoissonNLLLoss gaussian_nll_loss:GaussianNLLLoss ctc_loss:CTCLoss "
+    "hinge_embedding_loss:HingeEmbeddingLoss cosine_embedding_loss:CosineEmbeddingLoss "
+    "margin_ranking_loss:MarginRankingLoss soft_margin_loss:SoftMarginLoss "
+    "multi_margin_loss:MultiMarginLoss multilabel_margin_loss:MultiLabelMarginLoss "
+    "multilabel_soft_margin_loss:MultiLabelSoftMarginLoss triplet_margin_loss:TripletMarginLoss "
+    "triplet_margin_with_distance_loss:TripletMarginWithDistanceLoss",
 )
-define("adaptive_log_softmax", "module", nn.AdaptiveLogSoftmaxWithLoss, names="")
-define("cosine_similarity", "module_related_func", nn.CosineSimilarity)
-define("pairwise_distance", "module_related_func", nn.PairwiseDistance)
+_define_all("module", "adaptive_log_softmax=:AdaptiveLogSoftmaxWithLoss")
+_define_all(
+    "module_related_func",
+    "cosine_similarity:CosineSimilarity pairwise_distance:PairwiseDistance",
+)
 
 # --- arithmetic on two tensors
-for _name, _names in (
-    ("add", "add iadd"),
-    ("sub", "sub isub subtract"),
-    ("mul", "mul imul multiply"),
-):
-    define(
-        _name,
-        "builtin_func",
-        names=_names,
-        params=BINARY,
-        quantized="data_in data_in",
-        traits=POINTWISE,
-    )
-define("matmul", "builtin_func", names="matmul imatmul", params=BINARY, quantized="data_in weight")
-define("bmm", "builtin_func", params="input mat2", quantized="data_in weight")
-define("mm", "builtin_func", params="input mat2", quantized="data_in weight")
+_define_all(
+    "builtin_func",
+    "add/iadd sub/isub/subtract mul/imul/multiply",
+    BINARY,
+    POINTWISE,
+    quantized="data_in data_in",
+)
+_define_all("builtin_func", "matmul/imatmul", BINARY, quantized="data_in weight")
+_define_all("builtin_func", "bmm mm", "input mat2", quantized="data_in weight")
 _define_all(
     "builtin_func",
     "div/divide/true_divide/truediv/itruediv floor_divide/floordiv/ifloordiv "
@@ -292,8 +213,7 @@ _define_all(
     POINTWISE,
 )
 _define_all("builtin_func", "pow/ipow/float_power", "input exponent", POINTWISE)
-define("not", "builtin_func", names="not_ logical_not", params="input", traits=POINTWISE)
-_define_all("builtin_func", "invert/bitwise_not", "input", POINTWISE)
+_define_all("builtin_func", "not=not_/logical_not invert/bitwise_not", "input", POINTWISE)
 _define_all(
     "builtin_func",
     "bitwise_and/and_/iand/logical_and bitwise_or/or_/ior/logical_or "
@@ -363,14 +283,13 @@ define("getattr", "implicit_func", names="", functions=(getattr,), params="a b",
 define("getitem", "implicit_func", params="in select", traits=MOVES)
 define("setitem", "builtin_func", params="in select value", traits=MOVES)
 define("_assert", "implicit_func", names="_assert", params="condition message", traits=MOVES)
-define(
-    "assert_metadata",
+_define_all(
     "implicit_func",
-    names="_assert_tensor_metadata _assert_scalar _assert_async",
+    "assert_metadata=_assert_tensor_metadata/_assert_scalar/_assert_async",
     traits=MOVES,
 )
 _define_all("implicit_func", "view/_unsafe_view reshape", "input *shape", RESHAPES)
-define("expand", "implicit_func", params="input *shape", traits=MOVES)
+_define_all("implicit_func", "expand", "input *shape", MOVES)
 define("repeat", "implicit_func", params="input *repeats", traits=MOVES)
 _define_all("implicit_func", "tile permute flip", "input *dims", MOVES)
 _define_all("implicit_func", "transpose swapdims", "input dim_0=dim0 dim_1=dim1", MOVES)
@@ -386,22 +305,12 @@ _define_all(
 _define_all("implicit_func", "finfo iinfo", "dtype=type", MOVES)
 define("masked_fill_", "implicit_func", names="masked_fill_", traits=MOVES)
 _define_all("implicit_func", "masked_fill to/_to_copy", traits=COPIES)
-define("flatten", "implicit_func", nn.Flatten, traits=RESHAPES)
-define("unflatten", "implicit_func", nn.Unflatten, traits=RESHAPES)
-define(
-    "identity", "module_related_func", nn.Identity, names="", traits=f"{COPIES} no_op idempotent"
-)
-define(
-    "dropout",
+_define_all("implicit_func", "flatten:Flatten unflatten:Unflatten", traits=RESHAPES)
+_define_all("module_related_func", "identity=:Identity", traits=f"{COPIES} no_op idempotent")
+_define_all(
     "implicit_func",
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-    names="dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout "
-    "feature_dropout native_dropout",
+    "dropout/dropout1d/dropout2d/dropout3d/alpha_dropout/feature_alpha_dropout/feature_dropout/"
+    "native_dropout:Dropout:Dropout1d:Dropout2d:Dropout3d:AlphaDropout:FeatureAlphaDropout",
     traits="pointwise no_op idempotent",
 )
 _define_all("implicit_func", "eq ge ne/not_equal", BINARY, POINTWISE)

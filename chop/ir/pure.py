@@ -22,18 +22,9 @@ from chop.ir.ops import PURE_SPELLINGS, TABLE
 Function = Callable[..., Any]
 
 # namespaces of functions, by their names in files
-SPACES: dict[str, Any] = {
-    "torch": torch,
-    "torch.nn.functional": F,
-    "torch.special": torch.special,
-    "torch.linalg": torch.linalg,
-    "torch.fft": torch.fft,
-    "torch._C._nn": torch._C._nn,
-    "torch.Tensor": Tensor,
-    "operator": operator,
-    "math": math,
-    "builtins": builtins,
-}
+_TORCH: tuple[Any, ...] = (torch, F, torch.special, torch.linalg, torch.fft, torch._C._nn)
+SPACES: dict[str, Any] = {space.__name__: space for space in _TORCH} | {"torch.Tensor": Tensor}
+SPACES |= {space.__name__: space for space in (operator, math, builtins)}
 
 TENSOR_SPACES = [space for name, space in SPACES.items() if name != "builtins"]
 

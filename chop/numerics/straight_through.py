@@ -68,10 +68,7 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        roundings: Sequence[Rounding],
-        limits: Sequence[Limits | None],
-        *tensors: Tensor,
+        ctx: Any, roundings: Sequence[Rounding], limits: Sequence[Limits | None], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.limits = limits
@@ -112,9 +109,7 @@ def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None
     return through
 
 
-def all_straight_through(
-    inputs: Sequence[tuple[Tensor, Rounding, Limits | None]],
-) -> list[Tensor]:
+def all_straight_through(inputs: Sequence[tuple[Tensor, Rounding, Limits | None]]) -> list[Tensor]:
     """`straight_through` for each; plain tensors with gradients share an autograd node."""
     if not torch.is_grad_enabled():
         return [rounding(x) for x, rounding, _ in inputs]

@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from chop.dataset import (
-    DATASETS,
-    MaseDataModule,
-    TensorSplit,
-    cifar,
-    get_dataset,
-    get_dataset_info,
-)
+from chop.dataset import DATASETS, MaseDataModule, TensorSplit, cifar, get_dataset, get_dataset_info
 
 IMAGES = runpy.run_path(str(Path(__file__).parents[1] / "dataset" / "image_files.py"))
 LAYOUTS = runpy.run_path(str(Path(__file__).parents[1] / "dataset" / "layouts.py"))

@@ -48,18 +48,12 @@ CHANNELS = {"in_channels": 4, "out_channels": 2}
 
 
 def convolution(function):
-    def compute(m, x, w, b):
-        return function(x, w, b, m.stride, m.padding, m.dilation, m.groups)
-
-    return compute
+    return lambda m, x, w, b: function(x, w, b, m.stride, m.padding, m.dilation, m.groups)
 
 
 def transposed(function):
-    def compute(m, x, w, b):
-        rest = (m.stride, m.padding, m.output_padding, m.groups, m.dilation)
-        return function(x, w, b, *rest)
-
-    return compute
+    names = ("stride", "padding", "output_padding", "groups", "dilation")
+    return lambda m, x, w, b: function(x, w, b, *(getattr(m, name) for name in names))
 
 
 def batch_norm(m, x, w, b):
@@ -86,9 +80,9 @@ class Case(NamedTuple):
     compute: Callable
 
 
-def simple(function, *names, **extra):
-    """An activation of a short sequence."""
-    return Case({}, SEQUENCE, activation(function, *names, **extra))
+def simple(function, **arguments):
+    """An activation of a short sequence; its function takes what the layer is made with."""
+    return Case(arguments, SEQUENCE, activation(function, *arguments))
 
 
 CASES = {
@@ -117,38 +111,32 @@ CASES = {
     ),
     nn.ReLU: simple(F.relu),
     nn.ReLU6: simple(F.relu6),
-    nn.RReLU: simple(F.rrelu, "lower", "upper", "training"),
-    nn.LeakyReLU: Case(
-        {"negative_slope": 0.3}, SEQUENCE, activation(F.leaky_relu, "negative_slope")
-    ),
+    nn.RReLU: Case({}, SEQUENCE, activation(F.rrelu, "lower", "upper", "training")),
+    nn.LeakyReLU: simple(F.leaky_relu, negative_slope=0.3),
     nn.PReLU: Case({"num_parameters": 4}, SEQUENCE, lambda m, x, w, b: F.prelu(x, m.weight)),
-    nn.ELU: Case({"alpha": 0.5}, SEQUENCE, activation(F.elu, "alpha")),
+    nn.ELU: simple(F.elu, alpha=0.5),
     nn.SELU: simple(F.selu),
-    nn.CELU: Case({"alpha": 0.5}, SEQUENCE, activation(F.celu, "alpha")),
-    nn.GELU: Case({"approximate": "tanh"}, SEQUENCE, activation(F.gelu, "approximate")),
+    nn.CELU: simple(F.celu, alpha=0.5),
+    nn.GELU: simple(F.gelu, approximate="tanh"),
     nn.SiLU: simple(F.silu),
     nn.Mish: simple(F.mish),
     nn.Sigmoid: simple(torch.sigmoid),
     nn.LogSigmoid: simple(F.logsigmoid),
     nn.Hardsigmoid: simple(F.hardsigmoid),
     nn.Tanh: simple(torch.tanh),
-    nn.Hardtanh: Case(
-        {"min_val": -0.5, "max_val": 0.7}, SEQUENCE, activation(F.hardtanh, "min_val", "max_val")
-    ),
+    nn.Hardtanh: simple(F.hardtanh, min_val=-0.5, max_val=0.7),
     nn.Hardswish: simple(F.hardswish),
-    nn.Hardshrink: Case({"lambd": 0.2}, SEQUENCE, activation(F.hardshrink, "lambd")),
-    nn.Softshrink: Case({"lambd": 0.2}, SEQUENCE, activation(F.softshrink, "lambd")),
+    nn.Hardshrink: simple(F.hardshrink, lambd=0.2),
+    nn.Softshrink: simple(F.softshrink, lambd=0.2),
     nn.Tanhshrink: simple(F.tanhshrink),
     nn.Softsign: simple(F.softsign),
     nn.Softplus: Case({"beta": 2}, SEQUENCE, activation(F.softplus, "beta", "threshold")),
-    nn.Threshold: Case(
-        {"threshold": 0.1, "value": 20}, SEQUENCE, activation(F.threshold, "threshold", "value")
-    ),
-    nn.GLU: Case({"dim": 1}, SEQUENCE, activation(F.glu, "dim")),
-    nn.Softmax: Case({"dim": 1}, SEQUENCE, activation(F.softmax, "dim")),
+    nn.Threshold: simple(F.threshold, threshold=0.1, value=20),
+    nn.GLU: simple(F.glu, dim=1),
+    nn.Softmax: simple(F.softmax, dim=1),
     nn.Softmax2d: Case({}, IMAGE, activation(F.softmax, dim=-3)),
-    nn.Softmin: Case({"dim": 1}, SEQUENCE, activation(F.softmin, "dim")),
-    nn.LogSoftmax: Case({"dim": 1}, SEQUENCE, activation(F.log_softmax, "dim")),
+    nn.Softmin: simple(F.softmin, dim=1),
+    nn.LogSoftmax: simple(F.log_softmax, dim=1),
     nn.BatchNorm1d: Case({"num_features": 4}, SEQUENCE, batch_norm),
     nn.BatchNorm2d: Case({"num_features": 4, "momentum": 0.3}, IMAGE, batch_norm),
     nn.BatchNorm3d: Case({"num_features": 4, "eps": 1e-3}, VOLUME, batch_norm),

@@ -28,6 +28,11 @@ class Inputs:
 
 INTEGER = {"config": {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}}
 INTEGER["config"] |= {"weight_width": 8, "weight_frac_width": 4}
+WIDTHS = {
+    f"data_{way}_{key}": bits
+    for way in ("in", "out")
+    for key, bits in (("width", 8), ("frac_width", 4))
+}
 
 # what a pass is called with in these tests; a pass without a line here fails the first test
 EXAMPLES = {
@@ -82,14 +87,7 @@ EXAMPLES = {
     "insert_lora_adapter": {"rank": 2, "alpha": 1.0},
     "fuse_lora_weights": None,
     "logicnets_fusion": {},
-    "patch_metadata": {
-        "q_config": {
-            "data_in_width": 8,
-            "data_in_frac_width": 4,
-            "data_out_width": 8,
-            "data_out_frac_width": 4,
-        }
-    },
+    "patch_metadata": {"q_config": WIDTHS},
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 

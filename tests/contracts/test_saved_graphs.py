@@ -1,6 +1,7 @@
 """Every registered model, plain and quantized, comes back from disk as it was."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,19 +15,11 @@ from chop.passes import Pipeline, run_pass
 
 FEATURES = MaseDatasetInfo(name="rows", num_features=16, num_classes=5)
 IMAGES = MaseDatasetInfo(name="pictures", image_size=(3, 32, 32), num_classes=4)
-BIG = {
-    "deit_base_patch16_224",
-    "deit_small_patch16_224",
-    "deit_tiny_patch16_224",
-    "mobilenetv2",
-    "mobilenetv3_large",
-    "resnet101",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "vgg7",
-    "wideresnet50_2",
-}
+_BIG = """
+    deit_base_patch16_224 deit_small_patch16_224 deit_tiny_patch16_224 mobilenetv2
+    mobilenetv3_large resnet101 resnet18 resnet34 resnet50 vgg7 wideresnet50_2
+"""
+BIG = set(_BIG.split())
 NAMES = [
     name
     for name, spec in MODELS.items()
@@ -109,6 +102,20 @@ def train_a_step(model: nn.Module, x: Tensor) -> None:
     optimiser.step()
 
 
+def saved_trained_and_saved_again(graph: MaseGraph, x: Tensor, folder: Path) -> MaseGraph:
+    """Return the graph that comes back, which is that in memory at each step."""
+    graph.model.eval()
+    graph.export(folder)
+    loaded = MaseGraph.from_checkpoint(folder)
+    assert_same_graph(graph, loaded, x)
+    for each in (graph, loaded):
+        train_a_step(each.model, x)
+    loaded.export(folder)
+    again = MaseGraph.from_checkpoint(folder)
+    assert_same_graph(graph, again, x)
+    return again
+
+
 def quantized(name: str) -> tuple[str, dict]:
     return "quantize", {"by": "type", "default": {"config": CONFIGS[name]}}
 
@@ -138,16 +145,8 @@ RECIPES = {
     ],
 )
 def test_what_passes_make_of_a_model_comes_back_and_trains_on(name, recipe, tmp_path):
-    graph, x = graph_of(name, None), batch(name)
-    graph, _ = Pipeline(RECIPES[recipe])(graph)
-    graph.model.eval()
-    graph.export(tmp_path / "a")
-    loaded = MaseGraph.from_checkpoint(tmp_path / "a")
-    assert_same_graph(graph, loaded, x)
-    for each in (graph, loaded):
-        train_a_step(each.model, x)
-    loaded.export(tmp_path / "a")
-    assert_same_graph(graph, MaseGraph.from_checkpoint(tmp_path / "a"), x)
+    graph, _ = Pipeline(RECIPES[recipe])(graph_of(name, None))
+    saved_trained_and_saved_again(graph, batch(name), tmp_path / "a")
 
 
 SMALL = MaseDatasetInfo(name="small", image_size=(3, 8, 8), num_classes=4)
@@ -203,63 +202,38 @@ def test_a_pruned_quantized_and_fused_vgg7_survives_saving_and_training(steps, t
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_a_saved_graph_comes_back_trains_on_and_is_saved_again(name, kind, tmp_path):
     graph, x = graph_of(name, CONFIGS[kind]), batch(name)
-    graph.model.eval()
-    graph.export(tmp_path / "a")
-    loaded = MaseGraph.from_checkpoint(tmp_path / "a")
-    assert_same_graph(graph, loaded, x)
-    for each in (graph, loaded):
-        train_a_step(each.model, x)
-    loaded.export(tmp_path / "a")
-    again = MaseGraph.from_checkpoint(tmp_path / "a")
-    assert_same_graph(graph, again, x)
+    again = saved_trained_and_saved_again(graph, x, tmp_path / "a")
     other = {"by": "type", "default": {"config": CONFIGS["integer"] | {"weight_width": 4}}}
     for each in (graph, again):
         run_pass("quantize", each, other)
     assert_same_graph(graph, again, x)
 
 
-ARGUMENTS = {  # of constructors, by the beginning of the name; others do without
-    "Linear": (3, 2),
-    "Bilinear": (3, 2, 2),
-    "Conv": (2, 4, 3),
-    "Embedding": (7, 3),
-    "BatchNorm": (4,),
-    "SyncBatchNorm": (4,),
-    "InstanceNorm": (4,),
-    "LayerNorm": (4,),
-    "RMSNorm": (4,),
-    "GroupNorm": (2, 4),
-    "LocalResponseNorm": (2,),
-    "CrossMapLRN2d": (2,),
-    "Threshold": (0.5, 1.0),
-    "AdaptiveLogSoftmaxWithLoss": (4, 6, [2]),
-    "Adaptive": (2,),
-    "AvgPool": (2,),
-    "MaxPool": (2,),
-    "MaxUnpool": (2,),
-    "LPPool": (2, 2),
-    "FractionalMaxPool": (2, 3),
-    "Upsample": (2,),
-    "Pixel": (2,),
-    "ChannelShuffle": (2,),
-    "Fold": (4, 2),
-    "Unfold": (2,),
-    "Unflatten": (1, (2, 2)),
-    "ConstantPad": (1, 0.5),
-    "ReflectionPad": (1,),
-    "ReplicationPad": (1,),
-    "ZeroPad": (1,),
-    "CircularPad": (1,),
-    "MultiheadAttention": (4, 2),
-    "TransformerEncoderLayer": (4, 2, 8),
-    "TransformerDecoderLayer": (4, 2, 8),
-    "TransformerEncoder": (nn.TransformerEncoderLayer(4, 2, 8), 1),
-    "TransformerDecoder": (nn.TransformerDecoderLayer(4, 2, 8), 1),
-    "Transformer": (4, 2, 1, 1, 8),
-    "RNN": (3, 3),
-    "LSTM": (3, 3),
-    "GRU": (3, 3),
-}
+ENCODER, DECODER = nn.TransformerEncoderLayer(4, 2, 8), nn.TransformerDecoderLayer(4, 2, 8)
+GROUPS = (  # arguments of constructors, and the beginnings of their names; others take none
+    ((1,), "ReflectionPad ReplicationPad ZeroPad CircularPad"),
+    ((2,), "LocalResponseNorm CrossMapLRN2d Adaptive AvgPool MaxPool MaxUnpool"),
+    ((2,), "Upsample Pixel ChannelShuffle Unfold"),
+    ((4,), "BatchNorm SyncBatchNorm InstanceNorm LayerNorm RMSNorm"),
+    ((2, 2), "LPPool"),
+    ((2, 3), "FractionalMaxPool"),
+    ((2, 4), "GroupNorm"),
+    ((3, 2), "Linear"),
+    ((3, 3), "RNN LSTM GRU"),
+    ((4, 2), "Fold MultiheadAttention"),
+    ((7, 3), "Embedding"),
+    ((2, 4, 3), "Conv"),
+    ((3, 2, 2), "Bilinear"),
+    ((4, 2, 8), "TransformerEncoderLayer TransformerDecoderLayer"),
+    ((4, 2, 1, 1, 8), "Transformer"),
+    ((0.5, 1.0), "Threshold"),
+    ((1, 0.5), "ConstantPad"),
+    ((1, (2, 2)), "Unflatten"),
+    ((4, 6, [2]), "AdaptiveLogSoftmaxWithLoss"),
+    ((ENCODER, 1), "TransformerEncoder"),
+    ((DECODER, 1), "TransformerDecoder"),
+)
+ARGUMENTS = {name: arguments for arguments, names in GROUPS for name in names.split()}
 TORCH_LAYERS = [cls for op in TABLE for cls in op.modules if cls.__module__.startswith("torch.nn.")]
 
 

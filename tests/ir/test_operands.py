@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from chop.ir import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta
 from chop.ir.operands import described, flatten
+from chop.numerics import from_dtype
 from chop.passes import Pipeline
 
 ANNOTATE = Pipeline(["init_metadata", "add_common_metadata"])
@@ -45,12 +46,7 @@ def args(fn, x=None, **options):
 
 
 def fp32(*shape):
-    return {
-        "shape": list(shape),
-        "torch_dtype": torch.float32,
-        "type": "float",
-        "precision": [32],
-    }
+    return {"shape": list(shape), "torch_dtype": torch.float32, "type": "float", "precision": [32]}
 
 
 def parameter(*shape):
@@ -58,6 +54,7 @@ def parameter(*shape):
 
 
 X = [2, 3, 4]  # the shape of the input below
+VIEWED = {"shape_0": 2, "shape_1": -1}
 
 
 class TestTheVerifiedExamples:
@@ -104,31 +101,24 @@ class TestTheVerifiedExamples:
         found = common(lambda m, x: m.relu(x), self.image, layers={"relu": nn.ReLU()})
         assert found["args"] == {"data_in_0": fp32(2, 3, 8, 8)}
 
-    def test_add(self):
-        found = common(lambda m, x: x + F.relu(x))
-        assert (found["mase_type"], found["mase_op"]) == ("builtin_func", "add")
-        assert found["args"] == {"data_in_0": fp32(2, 3, 4), "data_in_1": fp32(2, 3, 4)}
+    @pytest.mark.parametrize(
+        ("fn", "mase_type", "mase_op", "others"),
+        [
+            (lambda m, x: x + F.relu(x), "builtin_func", "add", {"data_in_1": fp32(2, 3, 4)}),
+            (lambda m, x: x * 2, "builtin_func", "mul", {"other": 2}),
+            (lambda m, x: x.size(0), "implicit_func", "size", {"dim": 0}),
+            (lambda m, x: x.view(x.size(0), -1), "implicit_func", "view", VIEWED),
+            (lambda m, x: torch.flatten(x, 1), "implicit_func", "flatten", {"start_dim": 1}),
+        ],
+    )
+    def test_a_function_or_method_of_one_tensor(self, fn, mase_type, mase_op, others):
+        entry = common(fn)
+        assert (entry["mase_type"], entry["mase_op"]) == (mase_type, mase_op)
+        assert entry["args"] == {"data_in_0": fp32(2, 3, 4), **others}
 
-    def test_mul_with_a_number(self):
-        found = common(lambda m, x: x * 2)
-        assert (found["mase_type"], found["mase_op"]) == ("builtin_func", "mul")
-        assert found["args"] == {"data_in_0": fp32(2, 3, 4), "other": 2}
-
-    def test_size(self):
-        found = common(lambda m, x: x.size(0))
-        assert (found["mase_type"], found["mase_op"]) == ("implicit_func", "size")
-        assert found["args"] == {"data_in_0": fp32(2, 3, 4), "dim": 0}
-        assert found["results"] == {"data_out_0": {"type": int, "shape": [1], "value": 2}}
-
-    def test_view(self):
-        found = common(lambda m, x: x.view(x.size(0), -1))
-        assert (found["mase_type"], found["mase_op"]) == ("implicit_func", "view")
-        assert found["args"] == {"data_in_0": fp32(2, 3, 4), "shape_0": 2, "shape_1": -1}
-
-    def test_flatten(self):
-        found = common(lambda m, x: torch.flatten(x, 1))
-        assert (found["mase_type"], found["mase_op"]) == ("implicit_func", "flatten")
-        assert found["args"] == {"data_in_0": fp32(2, 3, 4), "start_dim": 1}
+    def test_a_size_is_a_number(self):
+        results = common(lambda m, x: x.size(0))["results"]
+        assert results == {"data_out_0": {"type": int, "shape": [1], "value": 2}}
 
     def test_placeholder_and_output(self):
         begin, end = common(lambda m, x: x * 2, at=0), common(lambda m, x: x * 2, at=-1)
@@ -246,13 +236,8 @@ def test_a_call_on_one_tensor_lists_it_and_the_other_arguments_by_name(fn, expec
     ],
 )  # fmt: skip
 def test_a_call_on_several_tensors_numbers_its_data_and_names_its_weights(fn, expected):
-    layers = {
-        "w4": nn.Parameter(torch.zeros(5, 4)),
-        "b": nn.Parameter(torch.zeros(5)),
-        "w1": nn.Parameter(torch.zeros(4)),
-        "b3": nn.Parameter(torch.ones(3)),
-        "w333": nn.Parameter(torch.zeros(3, 3, 3)),
-    }
+    shapes = {"w4": (5, 4), "b": 5, "w1": 4, "b3": 3, "w333": (3, 3, 3)}
+    layers = {name: nn.Parameter(torch.ones(shape)) for name, shape in shapes.items()}
     assert args(fn, layers=layers) == expected
 
 
@@ -425,23 +410,16 @@ def test_every_tensor_gets_a_record_of_its_own_even_if_it_is_used_twice():
     assert found["data_in_1"]["precision"] == [32]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kind", "precision"),
-    [
-        (torch.float64, "float", [64]),
-        (torch.float32, "float", [32]),
-        (torch.float16, "float", [16]),
-        (torch.bfloat16, "float", [16]),
-        (torch.complex64, "float", [64]),
-        (torch.int64, "integer", [64, 0]),
-        (torch.uint8, "integer", [8, 0]),
-        (torch.bool, "integer", [1, 0]),
-    ],
-)
-def test_the_format_follows_the_dtype(dtype, kind, precision):
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8, torch.bool])
+def test_the_format_follows_the_dtype(dtype):
     meta = common(lambda m, x: torch.cat([x, x]), torch.zeros(2, 3).to(dtype))
+    fmt = from_dtype(dtype)
     for entry in (meta["args"]["data_in_0"], meta["results"]["data_out_0"]):
-        assert (entry["type"], entry["precision"], entry["torch_dtype"]) == (kind, precision, dtype)
+        assert (entry["type"], entry["precision"]) == (fmt.name, fmt.precision)
+        assert entry["torch_dtype"] == dtype
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (1,)])

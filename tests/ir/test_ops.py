@@ -8,15 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from chop.ir.common import (
-    MASE_BUILTIN_FUNCS,
-    MASE_HARDWARE_TOOLCHAIN,
-    MASE_IMPLICIT_FUNCS,
-    MASE_MODULE_RELATED_FUNCS,
-    MASE_MODULES,
-    MASE_TYPE_MAP,
-    MASE_TYPES,
-)
+from chop.ir import common
+from chop.ir.common import MASE_TYPE_MAP, MASE_TYPES
 from chop.ir.ops import OPS, define, has_trait, identify, ops_with
 from chop.registry import UnknownName
 
@@ -47,18 +40,11 @@ OTHER_MODULES = (
 )
 
 
-def function_node(target):
-    return fx.Graph().call_function(target)
-
-
-def method_node(name):
-    return fx.Graph().call_method(name)
-
-
 def op_of(target):
     if isinstance(target, nn.Module):
         return identify(fx.Graph().call_module("m"), target)
-    return identify(method_node(target) if isinstance(target, str) else function_node(target))
+    graph, is_method = fx.Graph(), isinstance(target, str)
+    return identify(graph.call_method(target) if is_method else graph.call_function(target))
 
 
 def of_class(cls):
@@ -94,16 +80,14 @@ def test_no_function_method_or_class_belongs_to_two_rows():
 @pytest.mark.parametrize(
     ("names", "mase_type", "listed"),
     [
-        (IMPLICIT, "implicit_func", MASE_IMPLICIT_FUNCS),
-        (MODULE_RELATED, "module_related_func", MASE_MODULE_RELATED_FUNCS),
-        (MODULES, "module", MASE_MODULES),
-        (BUILTIN, "builtin_func", MASE_BUILTIN_FUNCS),
+        (IMPLICIT, "implicit_func", common.MASE_IMPLICIT_FUNCS),
+        (MODULE_RELATED, "module_related_func", common.MASE_MODULE_RELATED_FUNCS),
+        (MODULES, "module", common.MASE_MODULES),
+        (BUILTIN, "builtin_func", common.MASE_BUILTIN_FUNCS),
     ],
 )
 def test_every_op_of_mase_is_there_under_its_type(names, mase_type, listed):
-    assert {name: OPS[name].mase_type for name in names.split()} == dict.fromkeys(
-        names.split(), mase_type
-    )
+    assert {OPS[name].mase_type for name in names.split()} == {mase_type}
     assert set(names.split()) <= set(listed)
 
 
@@ -112,17 +96,9 @@ def test_ops_that_mase_calls_otherwise_are_there_too():
 
 
 def test_the_types_are_those_of_mase_and_patched_func():
-    assert set(MASE_TYPES) == {
-        "module",
-        "module_related_func",
-        "builtin_func",
-        "implicit_func",
-        "placeholder",
-        "get_attr",
-        "output",
-        "patched_func",
-    }
-    assert MASE_HARDWARE_TOOLCHAIN[0] == "INTERNAL_RTL"
+    functions = {"module_related_func", "builtin_func", "implicit_func", "patched_func"}
+    assert set(MASE_TYPES) == {"module", "placeholder", "get_attr", "output"} | functions
+    assert common.MASE_HARDWARE_TOOLCHAIN[0] == "INTERNAL_RTL"
 
 
 @pytest.mark.parametrize(
@@ -148,15 +124,10 @@ def test_a_scale_that_forward_reads_is_a_get_attr_and_ends_are_themselves():
         def forward(self, x):
             return self.scale * x + torch.ones(3)
 
-    found = {node.name: identify(node).name for node in fx.symbolic_trace(Scaled()).graph.nodes}
-    assert found == {
-        "scale": "get_attr",
-        "x": "placeholder",
-        "mul": "mul",
-        "_tensor_constant0": "constant",
-        "add": "add",
-        "output": "output",
-    }
+    ops = {node.name: identify(node).name for node in fx.symbolic_trace(Scaled()).graph.nodes}
+    ends = {"x": "placeholder", "output": "output"}
+    read = {"scale": "get_attr", "_tensor_constant0": "constant"}
+    assert ops == {**ends, **read, "mul": "mul", "add": "add"}
 
 
 @pytest.mark.parametrize(
@@ -276,24 +247,11 @@ def torch_modules(*submodules):
 
 
 NEWER_THAN_MODELS = ("LinearCrossEntropyLoss",)
-LAYERS = torch_modules(
-    "activation",
-    "batchnorm",
-    "channelshuffle",
-    "distance",
-    "dropout",
-    "flatten",
-    "fold",
-    "instancenorm",
-    "loss",
-    "normalization",
-    "padding",
-    "pixelshuffle",
-    "pooling",
-    "sparse",
-    "transformer",
-    "upsampling",
-)
+SUBMODULES = """
+    activation batchnorm channelshuffle distance dropout flatten fold instancenorm loss
+    normalization padding pixelshuffle pooling sparse transformer upsampling
+"""
+LAYERS = torch_modules(*SUBMODULES.split())
 
 
 def test_every_layer_of_torch_is_known():
@@ -340,18 +298,14 @@ def test_a_notebook_cell_that_defines_an_op_may_run_twice():
 
             spec = define("doubled_in_a_notebook", "module", Doubled, names="")
         assert OPS["doubled_in_a_notebook"] is spec
-        with pytest.raises(
-            ValueError, match="op 'linear' claims a function or module of op 'doubled_in"
+        for name, modules, functions, owner in (
+            ("linear", (Doubled,), (), "doubled_in_a_notebook"),
+            ("my_linear", (nn.Linear,), (), "linear"),
+            ("my_relu", (), (F.relu,), "relu"),
         ):
-            define("linear", "module", Doubled, names="")
-        with pytest.raises(
-            ValueError, match="op 'my_linear' claims a function or module of op 'linear'"
-        ):
-            define("my_linear", "module", nn.Linear, names="")
-        with pytest.raises(
-            ValueError, match="op 'my_relu' claims a function or module of op 'relu'"
-        ):
-            define("my_relu", "module", names="", functions=(F.relu,))
+            message = f"op '{name}' claims a function or module of op '{owner}'"
+            with pytest.raises(ValueError, match=message):
+                define(name, "module", *modules, names="", functions=functions)
     finally:
         del OPS._items["doubled_in_a_notebook"]
 

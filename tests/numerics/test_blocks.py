@@ -200,24 +200,12 @@ ROW = torch.tensor(
 )
 
 KINDS = [
-    (BlockFP, (4, 8, None)),
-    (BlockFP, (7, 8, 127)),
-    (BlockFP, (12, 8, 120)),
+    *((BlockFP, kind) for kind in [(4, 8, None), (7, 8, 127), (12, 8, 120)]),
     (BlockFP, (8, 3, 2)),  # an exponent field that saturates on both sides
-    (BlockFP, (2, 8, None)),
-    (BlockFP, (24, 8, 140)),
-    (BlockMinifloat, (8, 4, 4)),
-    (BlockMinifloat, (8, 4, 8)),
-    (BlockMinifloat, (6, 2, 8)),
-    (BlockMinifloat, (6, 3, 1)),
-    (BlockLog, (4, 8)),
-    (BlockLog, (8, 4)),
-    (BlockLog, (3, 1)),
-    (BlockLog, (9, 8)),
-    (MXInt, (4,)),
-    (MXInt, (8,)),
-    (MXInt, (2,)),
-    (MXInt, (24,)),
+    *((BlockFP, kind) for kind in [(2, 8, None), (24, 8, 140)]),
+    *((BlockMinifloat, kind) for kind in [(8, 4, 4), (8, 4, 8), (6, 2, 8), (6, 3, 1)]),
+    *((BlockLog, kind) for kind in [(4, 8), (8, 4), (3, 1), (9, 8)]),
+    *((MXInt, (width,)) for width in (4, 8, 2, 24)),
     *((MXFP, kind) for kind in [(4, 3), (5, 2), (2, 3), (3, 2), (2, 1), (1, 2), (8, 1)]),
 ]
 REFINED = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
@@ -12,8 +12,6 @@ from xml.sax.saxutils import escape, quoteattr
 from torch import fx, nn
 
 from chop.ir.graph.layout import Box, Point, Size, lay_out
-
-Modules = Callable[[str], nn.Module]
 
 MARGIN, PADDING = 24.0, 12.0  # around the picture, and between a box and its text
 MIN_BOX, MIN_PICTURE = 132.0, 400.0  # widths; a legend needs room
@@ -93,14 +91,12 @@ class Card(NamedTuple):
         return max(MIN_BOX, round(width)), round(height)
 
 
-def draw_svg(graph: fx.Graph, modules: Modules | None = None) -> str:
-    """Return the graph as SVG text; `modules` finds a module by target, by default in the owner."""
+def draw_svg(graph: fx.Graph) -> str:
+    """Return the graph as SVG text; modules are described if a GraphModule owns the graph."""
     owner = graph.owning_module
-    if modules is None and owner is not None:
-        modules = owner.get_submodule
     number = {node: i for i, node in enumerate(graph.nodes)}
     edges = [(number[u], v) for node, v in number.items() for u in node.all_input_nodes]
-    cards = [_card(node, modules) for node in number]
+    cards = [_card(node, owner) for node in number]
     layout = lay_out([card.size for card in cards], edges)
     ends = [(cards[u].name, cards[v].name) for u, v in edges]
     name = type(owner).__name__ if owner is not None else "graph"
@@ -138,8 +134,9 @@ def _wrapped(text: str) -> list[str]:
     return [line.replace("\xa0", " ") for line in lines]
 
 
-def _card(node: fx.Node, modules: Modules | None) -> Card:
-    module = modules(str(node.target)) if modules and node.op == "call_module" else None
+def _card(node: fx.Node, owner: fx.GraphModule | None) -> Card:
+    called = owner if node.op == "call_module" else None
+    module = called.get_submodule(str(node.target)) if called is not None else None
     target = node.target
     if not isinstance(target, str):
         target = getattr(target, "__name__", type(target).__name__)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import chain, count
 from types import BuiltinFunctionType, EllipsisType, FunctionType
 from typing import Any
 
@@ -41,10 +42,8 @@ class Tensors:
             raise ValueError(f"{wanted} is on the meta device and has no values to save")
         if tensor.layout != torch.strided:
             raise ValueError(f"{wanted} is {tensor.layout}, which cannot be saved; make it dense")
-        key, again = wanted, 0
-        while key in self.by_key:
-            again += 1
-            key = f"{wanted}#{again}"
+        keys = chain([wanted], (f"{wanted}#{again}" for again in count(1)))
+        key = next(key for key in keys if key not in self.by_key)
         self.by_key[key] = self._separate_copy(tensor.detach())
         self._keys[id(tensor)] = key
         self._met.append(tensor)
@@ -77,10 +76,10 @@ class Encoder:
         encode = _encoder_of(value.__class__)
         if encode is not None:
             return encode(self, value)
-        if callable(value) and not self.lenient:
-            return {"function": self.names.of_function(value)}
         if self.lenient:  # metadata may hold anything; a value that cannot be saved becomes a note
             return {"repr": repr(value)[:200]}
+        if callable(value):
+            return {"function": self.names.of_function(value)}
         raise ForeignName(f"a {type(value).__name__} cannot be saved")
 
     def all(self, values: Any) -> list[Any]:
@@ -212,10 +211,6 @@ def _function_value(decode: Decoder, name: Any) -> Any:
     return fn
 
 
-def _pairs(decode: Decoder, pairs: Any) -> dict[Any, Any]:
-    return {decode(key): decode(value) for key, value in pairs}
-
-
 DEVICE = re.compile(r"(cpu|cuda|hpu|meta|mps|mtia|xla|xpu)(:\d{1,3})?", re.ASCII)
 DECODERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "node": lambda d, v: d.nodes[v],
@@ -224,7 +219,7 @@ DECODERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "size": lambda d, v: torch.Size(v),
     "tuple": lambda d, v: tuple(d(v)),
     "set": lambda d, v: set(d(v)),
-    "dict": _pairs,
+    "dict": lambda d, v: {d(key): d(value) for key, value in v},
     "slice": lambda d, v: slice(*d(v)),
     "range": lambda d, v: range(*v),
     "ellipsis": lambda d, v: ...,

@@ -44,8 +44,12 @@ def check_layer(
         raise ForeignName(f"{where} has {twice[0]!r} twice")
     for key, value in attributes.items():
         _check_value(where, cls, key, value)
-        if key in LOOKED_UP:
-            _check_looked_up(where, key, value, set(names))
+        looked_up = [x for x in _leaves(value) if isinstance(x, str)] if key in LOOKED_UP else []
+        strange = [text for text in looked_up if text not in names]
+        if strange:
+            raise ForeignName(
+                f"{key!r} of {where} names {strange[0]!r:.60}, which it does not have"
+            )
     missing = sorted(_needed(cls) - set(names))
     if missing:
         raise ValueError(
@@ -85,12 +89,6 @@ def _check_value(where: str, cls: type, key: str, value: Any) -> None:
         raise ForeignName(f"{key!r} of {where} may not be a class, which would be constructed")
     if key not in FUNCTIONS and any(map(callable, leaves)):
         raise ForeignName(f"{key!r} of {where} may not be a function or a class")
-
-
-def _check_looked_up(where: str, key: str, value: Any, names: set[str]) -> None:
-    for leaf in _leaves(value):
-        if isinstance(leaf, str) and leaf not in names:
-            raise ForeignName(f"{key!r} of {where} names {leaf!r:.60}, which it does not have")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -21,13 +21,8 @@ from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurs
 from chop.registry import UnknownName
 
 # attributes of the GraphModule that passes read; fx drops them in a copy
-MODEL_ATTRIBUTES: dict[str, type] = {
-    "patched_op_names": list,
-    "patched_custom_layers": list,
-    "additional_inputs": dict,
-    "custom_ops": dict,
-    "original_architecture": dict,
-}
+MODEL_ATTRIBUTES: dict[str, type] = {"patched_op_names": list, "patched_custom_layers": list}
+MODEL_ATTRIBUTES |= {"additional_inputs": dict, "custom_ops": dict, "original_architecture": dict}
 # keys that a model may set in its dict `patched_nodes`
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 
@@ -222,7 +217,7 @@ class MaseGraph:
 
         if Path(file).suffix != ".svg":
             raise ValueError(f"draw writes SVG: name the file {Path(file).stem}.svg, not {file}")
-        return write_whole(file, draw_svg(self.fx_graph, self.model.get_submodule))
+        return write_whole(file, draw_svg(self.fx_graph))
 
     def __repr__(self) -> str:
         return f"MaseGraph({len(self.nodes)} nodes, {len(self.modules) - 1} modules)"

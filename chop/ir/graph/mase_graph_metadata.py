@@ -60,13 +60,13 @@ class MaseGraphMetadata:
 
     def clone_for(self, graph: MaseGraph) -> MaseGraphMetadata:
         """Return the metadata for a copy, with the copy's nodes in place of the original's."""
-        theirs = {node.name: node for node in graph.nodes}
+        nodes = {node.name: node for node in graph.nodes}
         copy = MaseGraphMetadata(graph, self.parameters.clone())
         for key in ("nodes_in", "nodes_out"):
             if key in copy.common:
                 # a pass may have erased some of them since
-                names = [node.name for node in copy.common[key] if node.name in theirs]
-                copy.common[key] = [theirs[name] for name in names]
+                names = (node.name for node in copy.common[key])
+                copy.common[key] = [nodes[name] for name in names if name in nodes]
         return copy
 
     def __getitem__(self, part: str) -> Any:

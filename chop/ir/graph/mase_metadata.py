@@ -142,8 +142,7 @@ class MaseMetadata:
 
     @property
     def model(self) -> fx.GraphModule:
-        assert self.node is not None, "this metadata is detached from its node"
-        owner = self.node.graph.owning_module
+        owner = self.graph.owning_module
         assert owner is not None, f"{self.node} belongs to a graph that no GraphModule owns"
         return owner
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from itertools import takewhile
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,8 @@ from chop.ir.graph.names import SavedNames
 from chop.ir.record import Record
 
 NA = "NA"  # TOML has no null
+PYTORCH = {"format": "pt"}  # the header that safetensors files of PyTorch have
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-
 # errors from values of the wrong kind, or nested too deeply
 DAMAGE = (
     *(ValueError, LookupError, TypeError, AttributeError, RuntimeError),
@@ -36,31 +36,28 @@ class GraphFileError(ValueError):
     """A saved graph, or part of one, that cannot be read."""
 
 
-def write_node_meta(graph: MaseGraph, file: Path, names: SavedNames | None = None) -> None:
+def write_node_meta(graph: MaseGraph, file: Path, names: SavedNames) -> None:
     """Write the metadata of every node to `file`; the graph is only read."""
-    tensors = Tensors()
-    tables = {}
+    tensors, tables = Tensors(), {}
     for node in graph.nodes:
         meta = node.meta.get("mase")
         if meta is not None:
-            encode = Encoder(names or SavedNames(), tensors, node.name, lenient=True)
+            encode = Encoder(names, tensors, node.name, lenient=True)
             tables[node.name] = encode(dict(meta.parameters))
     write_whole(file, toml_text(tables))
     beside = tensor_file(file)
     if tensors.by_key:
         with whole_file(beside) as part:
-            write_tensors(tensors.by_key, part)
+            write_safetensors(tensors.by_key, part, PYTORCH)
     else:
         beside.unlink(missing_ok=True)
 
 
-def read_node_meta(
-    graph: MaseGraph, file: Path, names: SavedNames | None = None, device: Any = "cpu"
-) -> None:
+def read_node_meta(graph: MaseGraph, file: Path, names: SavedNames, device: Any = "cpu") -> None:
     """Read the metadata of every node from `file`; nothing changes if reading fails."""
     tables = _read_toml(file)
-    known = {node.name for node in graph.nodes}
-    strange = [name for name in tables if name not in known]
+    nodes = {node.name: node for node in graph.nodes}
+    strange = [name for name in tables if name not in nodes]
     if strange:
         raise GraphFileError(
             f"{file} describes a node {strange[0]!r}, which this graph does not have; "
@@ -68,8 +65,7 @@ def read_node_meta(
         )
     beside = tensor_file(file)
     tensors = read_tensors(beside, device) if beside.exists() else {}
-    nodes = {node.name: node for node in graph.nodes}
-    decode = Decoder(names or SavedNames(), tensors, nodes, METADATA)
+    decode = Decoder(names, tensors, nodes, METADATA)
     try:
         metadata_of = {
             name: MaseMetadata(nodes[name], parameters=decode(_without_na(table)))
@@ -143,14 +139,14 @@ def _read_lines(text: str) -> dict[str, Any] | None:
     the same object, so they must not be modified.
     """
     sections: dict[str, dict[str, Any]] = {"": {}}
-    table, parsed = sections[""], _ParsedValues()
+    table, parsed = sections[""], cache(_parsed)
     for line in filter(None, text.split("\n")):
         if pair := PAIR.fullmatch(line):
             key, value = pair.groups()
             if key in table:
                 return None
             try:
-                table[key] = parsed[value]
+                table[key] = parsed(value)
             except tomllib.TOMLDecodeError:
                 return None
         elif section := SECTION.fullmatch(line):
@@ -163,12 +159,8 @@ def _read_lines(text: str) -> dict[str, Any] | None:
     return sections[""]
 
 
-class _ParsedValues(dict[str, Any]):
-    """Cache of parsed values by their text."""
-
-    def __missing__(self, text: str) -> Any:
-        self[text] = value = tomllib.loads(f"value = {text}")["value"]
-        return value
+def _parsed(text: str) -> Any:
+    return tomllib.loads(f"value = {text}")["value"]
 
 
 def _new_section(sections: dict[str, dict[str, Any]], path: str) -> dict[str, Any] | None:
@@ -191,27 +183,21 @@ def _without_na(value: Any) -> Any:
     return None if value == NA else value
 
 
-def toml_text(tables: Mapping[str, Any]) -> str:
+def toml_text(tables: dict[str, Any]) -> str:
     """Write a mapping of plain values as TOML: one section per nested mapping, in key order."""
-    lines: list[str] = []
-    _write_table(lines, tables, "")
-    return "".join(lines)
+    return "".join(_section(tables, ""))
 
 
-def _write_table(lines: list[str], table: Mapping[str, Any], path: str) -> None:
-    """Write a section; mappings before a plain value stay inline, as a section ends at the next."""
-    inline = len(table)
-    for value in reversed(list(table.values())):
-        if not _is_table(value):
-            break
-        inline -= 1
+def _section(table: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield a section; mappings before a plain value stay inline, as a section ends at the next."""
+    inline = len(table) - len(list(takewhile(_is_table, reversed(table.values()))))
     if path and (inline or not table):
-        lines.append(f"\n[{path}]\n")
+        yield f"\n[{path}]\n"
     for place, (key, value) in enumerate(table.items()):
         if place < inline:
-            lines.append(f"{_key(key)} = {_inline(value)}\n")
+            yield f"{_key(key)} = {_inline(value)}\n"
         else:
-            _write_table(lines, value, f"{path}.{_key(key)}" if path else _key(key))
+            yield from _section(value, f"{path}.{_key(key)}" if path else _key(key))
 
 
 def _is_table(value: Any) -> bool:
@@ -243,10 +229,6 @@ def _inline(value: Any) -> str:
     assert isinstance(value, int) or math.isfinite(value), "other floats are written with a tag"
     text = repr(value)
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
-
-
-def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    write_safetensors(tensors, file, metadata={"format": "pt"})
 
 
 def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:

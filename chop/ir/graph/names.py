@@ -10,6 +10,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -50,16 +51,14 @@ class SavedNames:
         for definition in (*FUNCTIONS, *registered, *own):
             if isinstance(definition, type | FunctionType):
                 self._own[_path(definition)] = definition
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, Callable[..., Any]] = {}
 
     def of_function(self, fn: Any) -> str:
         """Return the name by which `function` finds `fn`."""
         for name in _spellings(fn):
-            try:
+            with suppress(ForeignName):
                 if self.function(name) is fn:
                     return name
-            except ForeignName:
-                continue
         raise ForeignName(
             f"the function {getattr(fn, '__name__', fn)!r} is not one that a saved graph may call; "
             f"if it is yours, define it at the top of a module and register it with "
@@ -69,8 +68,7 @@ class SavedNames:
     def function(self, name: str) -> Callable[..., Any]:
         if name not in self._functions:
             self._functions[name] = self._function(name)
-        function: Callable[..., Any] = self._functions[name]
-        return function
+        return self._functions[name]
 
     def _function(self, name: str) -> Any:
         module, _, last = name.partition(":")
@@ -85,11 +83,9 @@ class SavedNames:
     def of_class(self, cls: type) -> str:
         """Return the name by which `module_class` finds `cls`."""
         name = _path(cls)
-        try:
+        with suppress(ForeignName):
             if self.module_class(name) is cls:
                 return name
-        except ForeignName:
-            pass
         raise ForeignName(
             f"the class {cls.__qualname__!r} of {cls.__module__!r} is not one that a saved graph "
             f"may use; define it at the top of a module, and give it in custom_ops unless that is "
@@ -104,11 +100,9 @@ class SavedNames:
         return meant
 
     def module_class(self, name: str) -> type[nn.Module]:
-        cls = self._own.get(name)
-        if cls is None:
-            module, _, qualname = name.partition(":")
-            cls = _torch_layers().get(name) or _own_layer(module, qualname)
-            cls = cls or _users(module, qualname)
+        module, _, qualname = name.partition(":")
+        cls = self._own.get(name) or _torch_layers().get(name)
+        cls = cls or _own_layer(module, qualname) or _users(module, qualname)
         if not _is_layer(cls):
             raise ForeignName(
                 f"there is no layer {name!r:.80} that a saved graph may use; if it is yours, "

@@ -202,7 +202,10 @@ def _check_arguments(values: Iterable[Any], is_text: Check, dicts: bool = False)
         if isinstance(value, PLAIN_KINDS):
             continue
         if isinstance(value, str):
-            _check_text(value, is_text)
+            if not is_text(value):
+                raise ForeignName(
+                    f"it is given the text {value!r:.60}, which is not a word that torch takes"
+                )
         elif isinstance(value, list | tuple):
             _check_arguments(value, is_text, dicts)
         elif isinstance(value, slice):
@@ -211,13 +214,6 @@ def _check_arguments(values: Iterable[Any], is_text: Check, dicts: bool = False)
             _check_arguments([*value.keys(), *value.values()], is_text, dicts)
         else:
             raise ForeignName(f"it is given a {type(value).__name__}, which an argument may not be")
-
-
-def _check_text(text: str, is_text: Check) -> None:
-    if not is_text(text):
-        raise ForeignName(
-            f"it is given the text {text!r:.60}, which is not a word that torch takes"
-        )
 
 
 def _is_word(text: str) -> bool:

@@ -57,10 +57,8 @@ def described_layers(model: nn.Module, names: SavedNames, tensors: Tensors) -> l
             rows.append(_module(name, module, names, tensors))
         except ValueError as error:
             raise ValueError(f"cannot save module {name!r}: {error}") from error
-        children = [
-            (f"{name}.{key}" if name else key, child) for key, child in _children(module).items()
-        ]
-        queue += reversed(children)
+        prefix = f"{name}." if name else ""
+        queue += reversed([(f"{prefix}{key}", m) for key, m in _children(module).items()])
     return rows
 
 
@@ -71,7 +69,8 @@ def _children(module: nn.Module) -> dict[str, nn.Module | None]:
 
 def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -> dict[str, Any]:
     extras = {key: dict(extra.read(module)) for key, extra in EXTRAS.items()}
-    theirs = {id(v) for found in extras.values() for v in found.values() if isinstance(v, Tensor)}
+    values_of = [value for extra in extras.values() for value in extra.values()]
+    theirs = {id(value) for value in values_of if isinstance(value, Tensor)}
     if _foreign_hooks(module, extras):
         logger.warning("the hooks of module %r are not saved", name)
     parametrized = parametrize.is_parametrized(module)
@@ -107,13 +106,12 @@ def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -
         "not_in_state_dict": sorted(module._non_persistent_buffers_set & buffers.keys()),
     }
     known = {id(buffer): key for key, buffer in module._buffers.items()}
-    for key, found in extras.items():
-        for what, value in found.items():
+    for key, extra in extras.items():
+        for what, value in extra.items():
             if isinstance(value, Tensor):  # under its name in the state_dict
                 stored(known.get(id(value), f"{what}.{key}"), value)
-        if found:
-            encode = Encoder(names, tensors, name)
-            row[key] = {what: encode(value) for what, value in found.items()}
+        if extra:
+            row[key] = {k: Encoder(names, tensors, name)(value) for k, value in extra.items()}
     return row
 
 
@@ -249,10 +247,10 @@ class _Layers:
         tensor = self.tensors[described["tensor"]]
         if "stride" not in described:
             return tensor
-        there = torch.empty_permuted(
-            tensor.shape, _order(described["stride"]), dtype=tensor.dtype, device=tensor.device
-        )
-        return there.copy_(tensor)
+        stride = [-int(step) for step in described["stride"]]
+        slowest_first = sorted(range(len(stride)), key=stride.__getitem__)
+        like: Any = {"dtype": tensor.dtype, "device": tensor.device}
+        return torch.empty_permuted(tensor.shape, slowest_first, **like).copy_(tensor)
 
     def check(self, row: dict[str, Any]) -> None:
         """Run `check_layer`, now that all children are known."""
@@ -272,11 +270,6 @@ class _Layers:
         for key, extra in EXTRAS.items():
             if key in row:
                 extra.attach(module, {what: decode(value) for what, value in row[key].items()})
-
-
-def _order(stride: list[int]) -> list[int]:
-    """Return the dimensions from slowest to fastest."""
-    return sorted(range(len(stride)), key=lambda i: -int(stride[i]))
 
 
 def _check_tree(root: nn.Module) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.files import replaced_folder, restore_folder
+from chop.files import replaced_folder, restore_folder, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
     MODEL_ATTRIBUTES,
@@ -26,13 +26,13 @@ from chop.ir.graph.mase_graph import (
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.meta_file import (
     DAMAGE,
+    PYTORCH,
     GraphFileError,
     _reason,
     check_records,
     read_node_meta,
     read_tensors,
     write_node_meta,
-    write_tensors,
 )
 from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
@@ -49,13 +49,11 @@ FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
 def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
     """Write `graph` to `folder`, which is replaced as a whole or not at all."""
-    names = SavedNames(user_definitions(graph.custom_ops))
-    tensors = Tensors()
-    content = _described(graph, names, tensors)
-    text = _json(content)
+    names, tensors = SavedNames(user_definitions(graph.custom_ops)), Tensors()
+    text = _json(_described(graph, names, tensors))
     with replaced_folder(folder, FILES) as part:
         (part / GRAPH).write_text(text, encoding="utf-8")
-        write_tensors(tensors.by_key, part / STATE)
+        write_safetensors(tensors.by_key, part / STATE, PYTORCH)
         write_node_meta(graph, part / META, names)
     return Path(folder)
 
@@ -127,27 +125,17 @@ def _node(node: fx.Node, model: nn.Module, names: SavedNames, encode: Encoder) -
         check_node(node, model)
     except ValueError as error:
         raise ValueError(f"cannot save node {node.name!r}: {error}") from error
-    annotation = _annotation(node.type)
-    if annotation:
-        described["type"] = annotation
+    annotations = [name for name, kind in ANNOTATIONS.items() if kind == node.type]
+    if annotations:
+        described["type"] = annotations[0]
     if node.meta.get("is_wrapped"):  # by torch.fx.wrap, which the model's code calls
         described["wrapped"] = True
     return described
 
 
 # annotations that fx writes into forward(); others are dropped
-ANNOTATIONS: dict[str, Any] = {
-    "Tensor": Tensor,
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "str": str,
-    "Tensor | None": Tensor | None,
-}
-
-
-def _annotation(kind: Any) -> str | None:
-    return next((name for name, known in ANNOTATIONS.items() if known == kind), None)
+ANNOTATIONS: dict[str, Any] = {kind.__name__: kind for kind in (Tensor, int, float, bool, str)}
+ANNOTATIONS["Tensor | None"] = Tensor | None
 
 
 # --- reading
@@ -209,15 +197,8 @@ def _read_json(folder: Path) -> dict[str, Any]:
     return content
 
 
-PARTS = {
-    "class_name": str,
-    "nodes": list,
-    "modules": list,
-    "attributes": dict,
-    "cf_args": dict,
-    "custom_ops": dict,
-    "metadata": dict,
-}
+PARTS = {"class_name": str, "nodes": list, "modules": list}
+PARTS |= dict.fromkeys(("attributes", "cf_args", "custom_ops", "metadata"), dict)
 
 
 def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedNames) -> MaseGraph:
@@ -250,9 +231,7 @@ def _model_attributes(
     graph: MaseGraph, described: dict[str, Any], decode: Decoder
 ) -> dict[str, Any]:
     """The attributes of the model that passes read."""
-    values: dict[str, Any] = {
-        key: decode(described[key]) for key in MODEL_ATTRIBUTES if key in described
-    }
+    values = {key: decode(described[key]) for key in MODEL_ATTRIBUTES if key in described}
     if "custom_ops" in values:
         values["custom_ops"] = graph.custom_ops
     kinds = {"patched_op_names": str, "patched_custom_layers": type}

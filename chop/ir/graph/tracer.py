@@ -26,26 +26,11 @@ from chop.registry import UnknownName
 logger = logging.getLogger(__name__)
 
 # fx cannot see these when their arguments are traced values, as they never call a tensor's method
-CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
-    torch.arange,
-    torch.as_tensor,
-    torch.empty,
-    torch.eye,
-    torch.finfo,
-    torch.full,
-    torch.iinfo,
-    torch.linspace,
-    torch.ones,
-    torch.rand,
-    torch.randint,
-    torch.randn,
-    torch.randperm,
-    torch.scalar_tensor,
-    torch.tensor,
-    torch.tril_indices,
-    torch.triu_indices,
-    torch.zeros,
-)
+_CONSTRUCTORS = """
+    arange as_tensor empty eye finfo full iinfo linspace ones rand randint randn randperm
+    scalar_tensor tensor tril_indices triu_indices zeros
+"""
+CONSTRUCTORS = tuple(getattr(torch, name) for name in _CONSTRUCTORS.split())
 # frames of these are not the user's code
 LIBRARIES = (
     str(Path(torch.__file__).parent) + os.sep,
@@ -54,9 +39,7 @@ LIBRARIES = (
     "<frozen",
 )
 STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
-FRAMES_PER_LEVEL = (
-    20  # frames of Python's stack per level of nested modules when tracing or copying
-)
+FRAMES_PER_LEVEL = 20  # of Python's stack, per level of nested modules, to trace or copy them
 
 
 class Leaf:
@@ -67,28 +50,11 @@ IN_PLACE_OPERATORS = frozenset(
     ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul")
 )
 AUGMENTED = "augmented"  # key in a node's meta: the operator of an augmented assignment
-VIEWS = frozenset(
-    (
-        "getitem",
-        "view",
-        "reshape",
-        "transpose",
-        "permute",
-        "squeeze",
-        "unsqueeze",
-        "flatten",
-        "t",
-        "narrow",
-        "select",
-        "expand",
-        "chunk",
-        "split",
-        "unbind",
-        "diagonal",
-        "detach",
-        "contiguous",
-    )
-)
+_VIEWS = """
+    getitem view reshape transpose permute squeeze unsqueeze flatten t narrow select expand chunk
+    split unbind diagonal detach contiguous
+"""
+VIEWS = frozenset(_VIEWS.split())
 
 # these come from a mistake in forward(), not from the limits of tracing
 ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupError)
@@ -148,8 +114,7 @@ class MaseTracer(fx.Tracer):
         custom_leaf_functions: tuple[Callable[..., Any], ...] = (),
         param_shapes_constant: bool = False,
     ) -> None:
-        """Keep whole: calls into `custom_leaf_modules` (Python modules), modules of the classes
-        `custom_leaf_layers`, and calls of `custom_leaf_functions`."""
+        """Keep calls into Python modules, modules of classes, and calls of functions whole."""
         self.custom_leaf_modules = tuple(dict.fromkeys(custom_leaf_modules))
         self.custom_leaf_layers = tuple(dict.fromkeys(custom_leaf_layers))
         self.custom_leaf_functions = tuple(dict.fromkeys(custom_leaf_functions))
@@ -174,9 +139,7 @@ class MaseTracer(fx.Tracer):
         ) or super().is_leaf_module(m, module_qualified_name)
 
     def trace(
-        self,
-        root: nn.Module | Callable[..., Any],
-        concrete_args: Mapping[str, Any] | None = None,
+        self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None
     ) -> fx.Graph:
         """Return the graph of `root`, with the arguments in `concrete_args` as constants."""
         self._frozen = concrete_args or {}
@@ -235,13 +198,7 @@ class MaseTracer(fx.Tracer):
             args[inputs[name]] = value
         return fn, args
 
-    def call_module(
-        self,
-        m: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._where.append((self.path_of_module(m), m))
         result = super().call_module(m, forward, args, kwargs)
         self._where.pop()  # not reached on an error, so that the innermost module is known

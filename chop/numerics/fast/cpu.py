@@ -46,18 +46,14 @@ def _by_library(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | N
         shape = rows_of(x.shape)
     if shape is None:
         return None
-    _call_library(plan, source, result, shape)
+    # threads start one after the other: the square root minimises starting plus working time
+    threads = max(1, min(torch.get_num_threads(), math.isqrt(x.numel() // THREAD)))
+    rule = KERNELS.rule(plan.rule, plan.kind)
+    rule(source.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
     if x.dtype == torch.float32:
         return result
     limit = most(plan, x.dtype)
     return result.clamp_(-limit, limit).to(x.dtype)
-
-
-def _call_library(plan: RoundingPlan, x: Tensor, result: Tensor, shape: Sequence[int]) -> None:
-    # threads start one after the other: the square root minimises starting plus working time
-    threads = max(1, min(torch.get_num_threads(), math.isqrt(x.numel() // THREAD)))
-    rule = KERNELS.rule(plan.rule, plan.kind)
-    rule(x.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
 
 
 def _in_pieces(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | None:

@@ -93,17 +93,9 @@ class Slices:
     def _launch(self, x: Tensor, result: Tensor, inner: int) -> None:
         kernels, size = _kernels(), min(SIZE, power_of_two(inner))
         kernels.round_slices[(x.numel() // inner, -(-inner // size))](
-            x,
-            result,
-            inner,
-            self.count,
-            self.table,
-            most(self.plan, x.dtype),
-            RULE=_rule_function(self.plan.rule),
-            SIZE=size,
-            num_warps=WARPS if size >= SIZE else 1,
-            enable_fp_fusion=False,
-        )
+            x, result, inner, self.count, self.table, most(self.plan, x.dtype),
+            SIZE=size, num_warps=WARPS if size >= SIZE else 1, **_rule(self.plan),
+        )  # fmt: skip
 
 
 def round_on_cuda(fmt: PlannedFormat, x: Tensor) -> Tensor | None:
@@ -154,17 +146,9 @@ SIZE, WARPS = 1024, 4
 def _round_elements(plan: RoundingPlan, x: Tensor, result: Tensor) -> None:
     kernels, n = _kernels(), x.numel()
     kernels.round_elements[(-(-n // SIZE),)](
-        x,
-        result,
-        n,
-        *plan.padded,
-        most(plan, x.dtype),
-        RULE=_rule_function(plan.rule),
-        EVEN=n % SIZE == 0,
-        SIZE=SIZE,
-        num_warps=WARPS,
-        enable_fp_fusion=False,
-    )
+        x, result, n, *plan.padded, most(plan, x.dtype),
+        EVEN=n % SIZE == 0, SIZE=SIZE, num_warps=WARPS, **_rule(plan),
+    )  # fmt: skip
 
 
 def _block_work(
@@ -196,10 +180,6 @@ def _groups(t: Tiling, by: Tiles) -> tuple[int, int]:
     return groups_n, t.samples * -(-t.m // t.block_m) * groups_n
 
 
-def _blocks(t: Tiling) -> int:
-    return t.samples * -(-t.m // t.block_m) * -(-t.n // t.block_n)
-
-
 def _shape(t: Tiling, by: Tiles, parts: tuple[int, int]) -> tuple[int, ...]:
     """The arguments that all block kernels take."""
     return t.m, t.n, t.block_m, t.block_n, _groups(t, by)[0], *parts
@@ -219,33 +199,22 @@ def _rule(plan: RoundingPlan) -> dict[str, Any]:
 
 
 def _round_blocks(
-    plan: RoundingPlan,
-    x: Tensor,
-    result: Tensor,
-    t: Tiling,
-    by: Tiles,
-    largest: Tensor | None = None,
+    plan: RoundingPlan, x: Tensor, result: Tensor, t: Tiling, by: Tiles, largest: Any = None
 ) -> None:
     """Round blocks with their largest magnitudes as bits, or blocks that fit one tile."""
     parts = _parts(t, by)
     _kernels().round_blocks[(_groups(t, by)[1] * math.prod(parts),)](
-        x,
-        result,
-        x if largest is None else largest,
-        *_shape(t, by, parts),
-        *plan.padded,
-        most(plan, x.dtype),
-        WHOLE=largest is None,
-        **_rule(plan),
-        **_size(by),
-    )
+        x, result, x if largest is None else largest, *_shape(t, by, parts), *plan.padded,
+        most(plan, x.dtype), WHOLE=largest is None, **_rule(plan), **_size(by),
+    )  # fmt: skip
 
 
 def _round_large_blocks(
     plan: RoundingPlan, x: Tensor, result: Tensor, t: Tiling, by: Tiles
 ) -> None:
     """Round blocks of many tiles, which are read twice: for the largest element, and to round."""
-    largest = torch.zeros(_blocks(t), dtype=torch.int32, device=x.device)
+    blocks = t.samples * -(-t.m // t.block_m) * -(-t.n // t.block_n)
+    largest = torch.zeros(blocks, dtype=torch.int32, device=x.device)
     parts_m, parts_n = _parts(t, by)
     steps = min(STEPS, power_of_two(parts_m))
     strides = -(-parts_m // steps)
@@ -269,15 +238,9 @@ def _row_size(columns: int, most: int) -> dict[str, int]:
 def _round_vectors(plan: RoundingPlan, x: Tensor, result: Tensor, columns: int) -> None:
     size = _row_size(columns, 4096)
     _kernels().round_vectors[(x.numel() // columns,)](
-        x,
-        result,
-        columns,
-        *plan.padded,
-        most(plan, x.dtype),
-        EVEN=columns % size["C"] == 0,
-        **size,
-        **_rule(plan),
-    )
+        x, result, columns, *plan.padded, most(plan, x.dtype),
+        EVEN=columns % size["C"] == 0, **size, **_rule(plan),
+    )  # fmt: skip
 
 
 LONG, LONG_WARPS = 4096, 8  # of a row that several programs share
@@ -300,9 +263,7 @@ def _round_short_rows(
     _kernels().round_rows[(-(-rows // height),)](
         x, result, rows, columns, up, 1 / up, share, more, most(plan, x.dtype),
         MEAN=bool(mean), BEYOND=bool(beyond),
-        EVEN=columns % size["C"] == 0 and rows % height == 0, R=height,
-        **size,
-        **_rule(plan),
+        EVEN=columns % size["C"] == 0 and rows % height == 0, R=height, **size, **_rule(plan),
     )  # fmt: skip
 
 

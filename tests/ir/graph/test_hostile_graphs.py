@@ -36,6 +36,7 @@ def ref(name):
 
 
 X = ref("x")
+QUANTIZED = "chop.passes.graph.transforms.quantize.quantized_funcs"
 
 
 class Scorer(nn.Module):
@@ -98,22 +99,19 @@ def computed_private_names(file):
     ]
 
 
+TOFILE = [
+    method("n1", "detach", X),
+    method("n2", "numpy", ref("n1")),
+    function("n3", "builtins.getattr", ref("n2"), "tofile"),
+]
+
+
 def method_as_key_of_max(file):
-    return [
-        method("n1", "detach", X),
-        method("n2", "numpy", ref("n1")),
-        function("n3", "builtins.getattr", ref("n2"), "tofile"),
-        function("n4", "builtins.max", [str(file)], key=ref("n3")),
-    ]
+    return [*TOFILE, function("n4", "builtins.max", [str(file)], key=ref("n3"))]
 
 
 def method_as_key_of_sort(file):
-    return [
-        method("n1", "detach", X),
-        method("n2", "numpy", ref("n1")),
-        function("n3", "builtins.getattr", ref("n2"), "tofile"),
-        method("n4", "sort", [str(file)], key=ref("n3")),
-    ]
+    return [*TOFILE, method("n4", "sort", [str(file)], key=ref("n3"))]
 
 
 def method_of_the_model_that_writes_a_folder(file):
@@ -131,10 +129,8 @@ def node_in_place_of_the_model(file):
 
 
 def quantized_form_of_a_function_that_writes(file):
-    home = "chop.passes.graph.transforms.quantize.quantized_funcs"
-    bits = {f"data_in_{key}": 8 for key in ("width", "frac_width")}
-    config = {"name": "integer", **bits}
-    return [function("n1", f"{home}:add_integer__torch__save", X, str(file), config=config)]
+    config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 8}
+    return [function("n1", f"{QUANTIZED}:add_integer__torch__save", X, str(file), config=config)]
 
 
 EXPLOITS = (
@@ -201,6 +197,7 @@ def test_a_known_exploit_writes_nothing_in_a_process_of_its_own(folder, exploit,
 
 
 FUNCTION = {"function": "torch.add"}
+COMPUTED = {"name": "integer", "data_in_width": [X]}
 NODES = {
     "a function as an argument": [function("n", "torch.add", X, FUNCTION)],
     "a function as a key": [function("n", "builtins.max", [1, 2], key=FUNCTION)],
@@ -238,26 +235,12 @@ NODES = {
     "format": [method("n", "format", X)],
     "a constructor": [function("n", "torch.nn.modules.linear:Linear", 2, 2)],
     "an operator that opens files": [function("n", "torch.ops.aten.from_file.default", "x")],
-    "a config that is computed": [
-        function(
-            "n", "chop.passes.graph.transforms.quantize.quantized_funcs:relu_integer", X, config=X
-        )
-    ],
+    "a config that is computed": [function("n", f"{QUANTIZED}:relu_integer", X, config=X)],
     "a config that is computed inside": [
-        function(
-            "n",
-            "chop.passes.graph.transforms.quantize.quantized_funcs:relu_integer",
-            X,
-            config={"name": "integer", "data_in_width": [X]},
-        )
+        function("n", f"{QUANTIZED}:relu_integer", X, config=COMPUTED)
     ],
     "a quantized function of a private name": [
-        function(
-            "n",
-            "chop.passes.graph.transforms.quantize.quantized_funcs:add_integer__torch____class__",
-            X,
-            config={},
-        )
+        function("n", f"{QUANTIZED}:add_integer__torch____class__", X, config={})
     ],
     "a method of the model": [node("n", "get_attr", "forward")],
     "a layer as a value": [node("n", "get_attr", "fc")],
@@ -267,6 +250,21 @@ NODES = {
     "an input with a function": [node("n", "placeholder", "y", FUNCTION)],
     "an argument that is code": [function("n", "torch.relu", X, **{"a=1)#": 1})],
     "a container that is called": [node("n", "call_module", "", X)],
+}
+EVIL = """
+    os.system os:system builtins.eval torch.load torch.from_file torch.ops.aten.from_file
+    operator.methodcaller chop.user_code:import_user_file torch.Tensor.__reduce_ex__
+"""
+NODES |= {target: [function("n", target, X)] for target in EVIL.split()}
+NODES |= {
+    target: [node("n", op, target, X)]
+    for op, target in (
+        ("call_method", "tofile"),
+        ("call_method", "__class__"),
+        ("call_method", "add(1); import os; x.sin"),
+        ("get_attr", "x; import os"),
+        ("call_module", '0", os.system("true"), "'),
+    )
 }
 
 
@@ -279,6 +277,8 @@ TO_LAYERS = {
     "a function": {"inplace": FUNCTION},
     "getattr": {"inplace": {"function": "builtins.getattr"}},
     "a method": {"forward": 1},
+    "another method": {"state_dict": 1},
+    "its layers": {"_modules": 1},
     "a private name": {"__class__": 1},
     "a table of its own": {"_forward_hooks": {}},
     "its own parametrization": {"parametrizations": 1},
@@ -290,7 +290,8 @@ def test_a_file_cannot_give_a_layer_code(folder, attributes):
     def change(content):
         layer(content, "act")["attributes"] |= attributes
 
-    refusal(changed(folder, change))
+    said = refusal(changed(folder, change))
+    assert "inplace" in attributes or "not an attribute that a file may set" in said
 
 
 @pytest.mark.parametrize("cls", [{"class": "torch.nn.modules.linear:Linear"}, {"type": "str"}])
@@ -311,6 +312,11 @@ CLASSES = [
     "torch.nn.utils.parametrize:ParametrizationList",
     "torch.ao.nn.quantized.modules.linear:Linear",
     "torch.fx.graph_module:GraphModule",
+    "torch.jit._script:ScriptModule",
+    "torch.nn.modules.linear:Tensor",
+    "subprocess:Popen",
+    "json.tool:Linear",
+    "chop.__main__:main",
     "chop.passes.graph.analysis.run:_InterpretedModule",
     "chop.models.toy:nn.Linear",
     "chop.models.toy:torch",
@@ -356,10 +362,8 @@ def test_the_root_of_a_graph_has_no_forward_of_its_own(folder):
 
 def test_a_layer_does_not_contain_itself(folder):
     def change(content):
-        content["modules"] += [
-            {"name": "act.x", "same_as": "fc"},
-            {"name": "fc.x", "same_as": "act"},
-        ]
+        pairs = (("act.x", "fc"), ("fc.x", "act"))
+        content["modules"] += [{"name": name, "same_as": other} for name, other in pairs]
 
     assert "contains itself" in refusal(changed(folder, change))
 
@@ -386,13 +390,12 @@ def test_texts_by_which_a_layer_looks_itself_up_are_names_of_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "key"),
-    [("attributes", "act", "inplace"), ("buffers", "norm", "running_var")],
+    ("part", "name", "key"), [("attributes", "act", "inplace"), ("buffers", "norm", "running_var")]
 )
 def test_a_layer_without_what_its_constructor_sets_is_named(folder, part, name, key):
-    content_of = {"act": "ReLU", "norm": "BatchNorm1d"}
+    classes = {"act": "ReLU", "norm": "BatchNorm1d"}
     said = refusal(changed(folder, lambda content: layer(content, name)[part].pop(key)))
-    assert f"layer {name!r} ({content_of[name]}) lacks the attribute {key!r}" in said
+    assert f"layer {name!r} ({classes[name]}) lacks the attribute {key!r}" in said
 
 
 def test_a_function_that_the_users_file_imports_is_not_the_users(folder, tmp_path):
@@ -416,12 +419,11 @@ def test_a_row_of_the_users_does_not_open_torchs_functions(folder):
         changed(folder, lambda content: content["nodes"].pop(1))
 
 
-def test_a_graph_that_cannot_be_run_is_one_sentence(folder, tmp_path, capfd):
+def test_a_graph_that_cannot_be_run_is_one_sentence(folder, capfd):
     rows = [method("n1", "tolist", X), method("n2", "relu", ref("n1"))]
     with_nodes(folder, *rows)
-    arguments = ["test", "jsc-tiny", "jsc-sim", "--load", str(folder), "--load-type", "mz"]
     with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--project-dir", str(tmp_path / "out"), "--no-progress"])
+        main([*command(folder, "test"), "--no-progress"])
     said = capfd.readouterr().err
     assert ended.value.code == 1
     assert "Traceback" not in said
