@@ -32,11 +32,7 @@ OPS_WITH_LAYERS = tuple(op.name for op in OPS.values() if any(c in LAYERS for c 
 
 @module_pass("quantize", "transform")
 def quantize_module_transform_pass(
-    module: nn.Module,
-    *,
-    by: By,
-    default: Mapping[str, Any] | None = None,
-    **per_key: Any,
+    module: nn.Module, *, by: By, default: Mapping[str, Any] | None = None, **per_key: Any
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Quantise layers to number formats, chosen by op, by dotted name or by expression on names.
 

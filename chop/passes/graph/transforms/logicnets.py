@@ -304,10 +304,7 @@ class LogicNets(Neurons):
         return tables
 
     def __getstate__(self) -> dict[str, Any]:
-        emptied: dict[str, Any] = {
-            "tables": torch.empty(0, dtype=torch.int32),
-            "_made_from": [],
-        }
+        emptied: dict[str, Any] = {"tables": torch.empty(0, dtype=torch.int32), "_made_from": []}
         return super().__getstate__() | emptied
 
     def extra_repr(self) -> str:

@@ -478,11 +478,7 @@ class Own(nn.Module):
 
 REFUSED = {
     "one group": (normed, {"norm": nn.GroupNorm(1, 6)}, "node 'norm' normalises over all of them"),
-    "layer norm": (
-        normed,
-        {"norm": nn.LayerNorm([6, 8, 8])},
-        "node 'norm' normalises over them",
-    ),
+    "layer norm": (normed, {"norm": nn.LayerNorm([6, 8, 8])}, "node 'norm' normalises over them"),
     "tensors of others": (
         lambda self, x: self.head(F.batch_norm(self.a(x), self.n.bias, self.n.weight) + self.n.m()),
         {"n": Own()},

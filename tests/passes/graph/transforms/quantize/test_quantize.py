@@ -130,11 +130,7 @@ class TestSelection:
         before = types(graph)
         log = {"config": {"name": "log", "data_in_width": 5, "data_in_exponent_bias": 7}}
         log["config"] |= {"weight_width": 5, "weight_exponent_bias": 7}
-        args = {
-            "by": "regex_name",
-            r"blocks_0_.*": log,
-            r".*_conv": integer(),
-        }
+        args = {"by": "regex_name", r"blocks_0_.*": log, r".*_conv": integer()}
         quantize_transform_pass(graph, args)
         assert changed(graph, before) == {
             "blocks_0_conv": "Conv2dLog",
@@ -398,10 +394,7 @@ class TestMetadata:
     def test_unless_that_grid_has_no_zero(self, graph):
         config = {"name": "log", "data_in_width": 5, "data_in_exponent_bias": 7}
         quantize_transform_pass(graph, {"by": "type", "relu": {"config": config}})
-        assert formats(graph, "act") == (
-            {"data_in_0": "log [5, 7]"},
-            {"data_out_0": "float [32]"},
-        )
+        assert formats(graph, "act") == ({"data_in_0": "log [5, 7]"}, {"data_out_0": "float [32]"})
 
     def test_operands_of_functions_do_too(self, graph):
         config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
@@ -517,10 +510,7 @@ REFUSED = {
         {"linear": 8},
         r"'linear' needs a table \{'config': \{'name': a format, …\}\}, not 8",
     ),
-    "table without a name": (
-        {"linear": {"config": {"width": 8}}},
-        r"'linear' needs a table",
-    ),
+    "table without a name": ({"linear": {"config": {"width": 8}}}, r"'linear' needs a table"),
     "default that is no table": ({"default": 3}, r"option 'default' is 3"),
     "misspelt by": ({"by": "typ"}, r"option 'by' is 'typ', but it should be 'type'"),
     "nothing at all": ({"by": None}, r"option 'by' is None"),

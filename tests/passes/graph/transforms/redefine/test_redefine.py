@@ -259,10 +259,7 @@ class TestRefused:
             (both(repeat=-1), "repeat is -1; give a whole number, 0 to skip"),
             (both(repeat=True), "repeat is True"),
             (3, "needs a table"),
-            (
-                {"config": {"width": 3}, "repeat": 2},
-                "'repeat' is next to 'config'; put it inside",
-            ),
+            ({"config": {"width": 3}, "repeat": 2}, "'repeat' is next to 'config'; put it inside"),
         ],
     )
     def test_choices_that_cannot_be_meant(self, parents, table, message):
