@@ -12,11 +12,8 @@ from chop.numerics import FORMATS, NumberFormat, check_keys, config_keys, from_c
 
 # keys besides those of formats that older configs contain
 OTHER_KEYS = (
-    "data_in_skip_first_dim",
-    "additional_layers_inputs",
-    "additional_layers_outputs",
-    "binary_training",
-    "node_meta_stat",
+    *("data_in_skip_first_dim", "binary_training", "node_meta_stat"),
+    *("additional_layers_inputs", "additional_layers_outputs"),
 )
 OPERANDS = ("data_in", "weight", "bias", "data_out")
 
