@@ -11,15 +11,12 @@ from chop.ir.ops import OPS
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     activation,
+    base,
     conv,
     embedding,
     norm,
 )
-from chop.passes.graph.transforms.quantize.quantized_modules.base import (
-    Quantized,
-    variant,
-    variants,
-)
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variant
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
@@ -54,4 +51,4 @@ class _ModuleMap(Mapping[str, type[Quantized]]):
 
 
 quantized_module_map = _ModuleMap()
-__getattr__ = variants(*_ALL)  # `from …quantized_modules import LinearInteger` works as well
+__getattr__ = base.variants(*_ALL)  # `from …quantized_modules import LinearInteger` works as well
