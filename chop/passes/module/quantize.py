@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -21,7 +22,6 @@ from chop.passes.graph.transforms.quantize.quantize import (
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
-from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By
 from chop.registry import unknown
 
@@ -65,14 +65,8 @@ def quantize_module_transform_pass(
     return changed.get("", module), {"quantized": list(changed)}
 
 
-@quantize_module_transform_pass.law
-def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from wrong_configs(options)
-
-
-@quantize_module_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
-    yield from chosen_nodes(options, OPS_WITH_LAYERS, must_match=False)
+quantize_module_transform_pass.law(wrong_configs)
+quantize_module_transform_pass.chooses(partial(chosen_nodes, ops=OPS_WITH_LAYERS, must_match=False))
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:

@@ -82,14 +82,18 @@ class ChannelGraph:
         self.ins.setdefault(target, axis.atoms if axis else None)
         return axis is not None
 
-    def give(self, node: fx.Node, target: str, atoms: list[int]) -> list[int]:
+    def give(self, node: fx.Node, atoms: list[int]) -> list[int]:
         """Record the channels that a module gives; repeated calls give the same."""
+        target = str(node.target)
         if target in self.outs:
             self.atoms.tie(self.outs[target], atoms)
-        return self.outs.setdefault(target, atoms)
+        self.outs.setdefault(target, atoms)
+        self.check_shared(node)
+        return self.outs[target]
 
-    def check_shared(self, node: fx.Node, module: nn.Module, target: str) -> None:
+    def check_shared(self, node: fx.Node) -> None:
         """Freeze the channels of a parameter that other modules or nodes read too."""
+        module, target = self.graph.modules[str(node.target)], str(node.target)
         if any(id(p) in self._shared for p in module._parameters.values()):
             obstacle = Obstacle(node, "shares a parameter with others")
             known = [*(self.ins.get(target) or []), *self.outs.get(target, [])]
@@ -142,7 +146,7 @@ def _layer(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     if target not in channels.outs:
         channels.outs[target] = channels.atoms.fresh(_shape(node)[dim])
         channels.producers[target] = node
-    channels.check_shared(node, module, target)
+    channels.check_shared(node)
     return ChannelAxis(dim, channels.outs[target])
 
 
@@ -163,7 +167,7 @@ def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> Ch
         if each == 1 or (module.transposed and module.groups == module.in_channels):
             why = f"convolves in {module.groups} groups of one channel each"
             channels.atoms.freeze(channels.outs[target], Obstacle(node, why))
-    channels.check_shared(node, module, target)
+    channels.check_shared(node)
     return ChannelAxis(dim, channels.outs[target])
 
 
@@ -176,13 +180,11 @@ def _depthwise(
     channels: ChannelGraph, node: fx.Node, module: Any, axis: ChannelAxis, dim: int
 ) -> ChannelAxis | None:
     """Depthwise convolution: every channel is independent."""
-    target = str(node.target)
-    if not channels.take(node, target, axis, dim):
+    if not channels.take(node, str(node.target), axis, dim):
         return None
     each = module.out_channels // module.in_channels
-    out = channels.give(node, target, [atom for atom in axis.atoms for _ in range(each)])
-    channels.check_shared(node, module, target)
-    return ChannelAxis(dim, out)
+    atoms = [atom for atom in axis.atoms for _ in range(each)]
+    return ChannelAxis(dim, channels.give(node, atoms))
 
 
 @_of_first_input
@@ -195,8 +197,7 @@ def _features(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> Chann
         return channels.block(node, "counts channels along another dimension")
     if isinstance(module, nn.modules.instancenorm._InstanceNorm) and len(_shape(node)) == 2:
         return channels.block(node, "normalises over them")
-    channels.give(node, str(node.target), axis.atoms)
-    channels.check_shared(node, module, str(node.target))
+    channels.give(node, axis.atoms)
     return axis
 
 
@@ -210,8 +211,7 @@ def _norm_of_groups(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) ->
         return channels.block(node, "normalises over all of them")
     for group in _chunks(axis.atoms, module.num_groups):
         channels.atoms.tie(group[:1] * len(group), group)
-    channels.give(node, str(node.target), axis.atoms)
-    channels.check_shared(node, module, str(node.target))
+    channels.give(node, axis.atoms)
     return axis
 
 

@@ -20,7 +20,7 @@ from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.masks import renewed
 from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import sparsity_row, sparsity_table
-from chop.passes.graph.transforms.pruning.shrink import cut_tensor, shrunk, sides_of
+from chop.passes.graph.transforms.pruning.shrink import Places, cut_tensor, shrunk, sides_of
 from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By
 
@@ -218,13 +218,10 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
     }
 
 
-Places = list[int] | None  # the old position of each new position along a dimension; None: all
-
-
 def resize(
     graph: MaseGraph,
     channels: ChannelGraph,
-    places: Callable[[list[int] | None], Places],
+    places: Callable[[list[int] | None], list[int] | None],
     make: Callable[[str, nn.Module, Places, Places], nn.Module],
 ) -> list[str]:
     """Resize every module by `make`, and the sizes in the code; return what changed."""

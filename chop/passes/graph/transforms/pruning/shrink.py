@@ -14,6 +14,8 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from chop.passes.graph.transforms.pruning.masks import mask_name, renewed
 from chop.passes.graph.transforms.pruning.movement import movement_name
 
+Places = Sequence[int] | None  # the old position of each new one along a dimension; None: all
+
 
 @dataclass(frozen=True)
 class Sides:
@@ -52,9 +54,7 @@ def sides_of(layer: nn.Module) -> Sides:
     return next(sides for cls, sides in kinds if isinstance(layer, cls))
 
 
-def shrunk(
-    layer: nn.Module, outs: Sequence[int] | None = None, ins: Sequence[int] | None = None
-) -> nn.Module:
+def shrunk(layer: nn.Module, outs: Places = None, ins: Places = None) -> nn.Module:
     """Return the layer with only these output and input channels; None keeps all.
 
     Parameters are new tensors, masks are cut with them, and the given layer stays unchanged.

@@ -27,6 +27,12 @@ def without_na(config: Any) -> Any:
     return None if config == "NA" else config
 
 
+def config_in(table: Any) -> Mapping[str, Any] | None:
+    """Return the config in a table `{"config": {…}}`, or a plain dict; None for anything else."""
+    config = table.get("config", table) if isinstance(table, Mapping) else None
+    return config if isinstance(config, Mapping) else None
+
+
 @functools.cache
 def known_keys(name: str) -> frozenset[str]:
     """The keys that a config of that format may have."""
