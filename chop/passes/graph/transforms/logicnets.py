@@ -171,11 +171,7 @@ class LogicNets(Neurons):
                 raise ValueError(f"{type(layer).__name__} cannot be merged; these can: {able}")
         self.input_layers = nn.ModuleList(copy.deepcopy(layer) for layer in input_layers)
         self.output_layers = nn.ModuleList(copy.deepcopy(layer) for layer in output_layers)
-        self.set_fused(True)
-
-    def set_fused(self, fused: bool) -> None:
-        """Set whether the merged layers are applied inside this one."""
-        self.is_fused = fused
+        self.is_fused = True
         self._drop_tables()
 
     def forward(self, input: Tensor) -> Any:

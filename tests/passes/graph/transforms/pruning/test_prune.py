@@ -390,16 +390,8 @@ def test_a_layer_whose_weight_is_computed_is_refused_by_name_and_left_out_otherw
     assert list(info["weight"]) == ["_1", "total"]
 
 
-def test_one_module_has_one_sparsity():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.fc(self.fc(x))
-
-    mg = ready(Twice(), x=torch.ones(1, 4))
+def test_one_module_has_one_sparsity(calls):
+    mg = ready(calls(lambda self, x: self.fc(self.fc(x)), fc=nn.Linear(4, 4)), x=torch.ones(1, 4))
     with pytest.raises(ValueError, match=r"'fc' and 'fc_1' call the same module 'fc'"):
         prune_transform_pass(mg, weight={"sparsity": {"fc": 0.5, "fc_1": 0.25}})
     _, info = prune_transform_pass(mg, weight={"sparsity": 0.5})

@@ -450,7 +450,7 @@ REFUSED = [
     # the graph has no such op
     (
         {"conv1d": linear(weight_width=0)["linear"]},
-        r"'conv1d': integer: width must be a whole numb",
+        "'conv1d': integer: width must be a whole number",
     ),
     # no node needs the default
     ({"default": linear(wieght_width=0)["linear"], "linear": integer()}, r"'default': unknown key"),
