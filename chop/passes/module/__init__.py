@@ -3,9 +3,7 @@
 from chop.passes.module.base import PASSES, module_pass
 from chop.passes.module.calculate_avg_bits import calculate_avg_bits_module_analysis_pass
 from chop.passes.module.quantize import quantize_module_transform_pass
-from chop.passes.module.report_trainable_parameters import (
-    report_trainable_parameters_analysis_pass,
-)
+from chop.passes.module.report_trainable_parameters import report_trainable_parameters_analysis_pass
 
 __all__ = [
     "PASSES",

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from chop.ir.ops import OPS, module_op
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.quantize.quantize import (
-    IGNORED,
-    chosen_nodes,
-    node_config,
-    quantized_layer,
-    wrong_configs,
-)
+from chop.passes.graph.transforms.quantize import quantize
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
-from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By
 from chop.registry import unknown
 
@@ -32,19 +26,16 @@ OPS_WITH_LAYERS = tuple(op.name for op in OPS.values() if any(c in LAYERS for c 
 
 @module_pass("quantize", "transform")
 def quantize_module_transform_pass(
-    module: nn.Module,
-    *,
-    by: By,
-    default: Mapping[str, Any] | None = None,
-    **per_key: Any,
+    module: nn.Module, *, by: By, default: Mapping[str, Any] | None = None, **per_key: Any
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Quantise layers to number formats, chosen by op, by dotted name or by expression on names.
 
     The options are those of the graph pass `quantize`. Only modules are seen: functions inside
     forward() stay as they are.
     """
-    configs = {key: node_config(key, table) for key, table in per_key.items() if key not in IGNORED}
-    rest = node_config("default", default) if default is not None else None
+    tables = {key: table for key, table in per_key.items() if key not in quantize.IGNORED}
+    configs = {key: quantize.node_config(key, table) for key, table in tables.items()}
+    rest = quantize.node_config("default", default) if default is not None else None
     layers = _layers(module)
     _check_keys(by, configs, layers)
     done: dict[int, tuple[str, dict[str, Any] | None, nn.Module | None]] = {}
@@ -69,14 +60,10 @@ def quantize_module_transform_pass(
     return changed.get("", module), {"quantized": list(changed)}
 
 
-@quantize_module_transform_pass.law
-def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from wrong_configs(options)
-
-
-@quantize_module_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
-    yield from chosen_nodes(options, OPS_WITH_LAYERS, must_match=False)
+quantize_module_transform_pass.law(quantize.wrong_configs)
+quantize_module_transform_pass.chooses(
+    partial(quantize.chosen_nodes, ops=OPS_WITH_LAYERS, must_match=False)
+)
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
@@ -111,7 +98,7 @@ def _quantized_layer(
     if config is None:
         return None
     try:
-        return quantized_layer(layer, config)
+        return quantize.quantized_layer(layer, config)
     except (ValueError, TypeError, KeyError) as error:
         raise PassArgsError(f"module pass 'quantize', layer {name!r}: {error}") from error
 

@@ -18,22 +18,12 @@ def attach_masks(module: nn.Module, masks: Mapping[str, Tensor]) -> None:
         attach_mask(module, name, mask)
 
 
-def read_activation_pruning(module: nn.Module) -> Mapping[str, Any]:
-    """Return the options with which a layer prunes its input; {} if it does not."""
-    return activation.activation_pruning_of(module) or {}
-
-
 def attach_activation_pruning(module: nn.Module, options: Mapping[str, Any]) -> None:
     """Make a layer prune its input again."""
     loaded = module._modules.pop(activation.NAME, None)  # a submodule that is not called yet
     activation.attach_activation_pruning(module, **options)
     if loaded is not None:
         module._modules[activation.NAME] = loaded
-
-
-def read_movement(module: nn.Module) -> dict[str, Any]:
-    """Return whether a layer accumulates the movement of its weight; the sums are a buffer."""
-    return {"followed": True} if movement.follows_movement(module) else {}
 
 
 def resume_movement(module: nn.Module, options: Mapping[str, Any]) -> None:
@@ -48,6 +38,12 @@ def resume_movement(module: nn.Module, options: Mapping[str, Any]) -> None:
 
 EXTRAS["masks"] = Extra(masks_of, attach_masks)
 EXTRAS["activation_pruning"] = Extra(
-    read_activation_pruning, attach_activation_pruning, hooks=("sparsify_input",)
+    lambda module: activation.activation_pruning_of(module) or {},
+    attach_activation_pruning,
+    hooks=("sparsify_input",),
 )
-EXTRAS["movement"] = Extra(read_movement, resume_movement, hooks=("follow_movement",))
+EXTRAS["movement"] = Extra(  # the sums themselves are a buffer
+    lambda module: {"followed": True} if movement.follows_movement(module) else {},
+    resume_movement,
+    hooks=("follow_movement",),
+)

@@ -17,30 +17,16 @@ from torch.nn.utils import parametrize
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import OPS, ops_with
 from chop.passes.base import graph_pass
 from chop.passes.graph.describe.nodes import fetch_attr
-from chop.passes.graph.transforms.metadata_sync import (
-    bypass,
-    calls,
-    exchange,
-    finish,
-    own_copy,
-    read_modules,
-    take_results,
-)
+from chop.passes.graph.transforms import metadata_sync as sync
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 logger = logging.getLogger(__name__)
 
-CONVOLUTIONS = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
-FORWARDS = {cls.forward for cls in (*CONVOLUTIONS, nn.Linear)}
+LAYERS = tuple(cls for op in ops_with("weighted_sum") for cls in OPS[op].modules)
+FORWARDS = {cls.forward for cls in LAYERS}
 NORM_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
 
 NORM_SIGNATURE = inspect.signature(F.batch_norm)
@@ -60,8 +46,8 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> dict[str, Any]:
     """
     fused: Pairs = []
     skipped: dict[str, str] = {}
-    read = read_modules(graph)
-    for layer, nodes in calls(graph).items():
+    read = sync.read_modules(graph)
+    for layer, nodes in sync.calls(graph).items():
         pairs = list(_pairs(graph, layer, nodes))
         if not pairs:
             continue
@@ -71,15 +57,15 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> dict[str, Any]:
             skipped[nodes[0].name] = f"{reason or 'Weights cannot be set'}. Skipped!"
             logger.warning("%s (node %r)", skipped[nodes[0].name], nodes[0].name)
             continue
-        exchange(graph, nodes, new)
+        sync.exchange(graph, nodes, new)
         fused += pairs
     unused: list[str] = []
     for node, norm in fused:
         read_by_norm = [source for source in norm.all_input_nodes if source is not node]
-        take_results(node, norm)
-        bypass(graph, norm, node)
+        sync.take_results(node, norm)
+        sync.bypass(graph, norm, node)
         unused += [str(norm.target)] if norm.op == "call_module" else _dropped(graph, read_by_norm)
-    finish(graph, unused=unused)
+    sync.finish(graph, unused=unused)
     return {"fused": len(fused), "skipped": skipped}
 
 
@@ -102,13 +88,9 @@ def _dropped(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
 
 
 def _norm(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
-    """The batch norm that a node computes, or None if its tensors are not constant."""
-    called = node.op == "call_module"
-    return graph.modules[str(node.target)] if called else _as_layer(graph, node)
-
-
-def _as_layer(graph: MaseGraph, node: fx.Node) -> _BatchNorm | None:
-    """The eval-mode norm of an F.batch_norm call, or None if its tensors are not the model's."""
+    """The eval-mode batch norm of a node; None for F.batch_norm on tensors not the model's."""
+    if node.op == "call_module":
+        return graph.modules[str(node.target)]
     arguments = NORM_SIGNATURE.bind(*node.args, **node.kwargs).arguments
     tensors: dict[str, Any] = {name: arguments.get(name) for name in TENSORS}
     read = [t for t in tensors.values() if t is not None]
@@ -119,13 +101,10 @@ def _as_layer(graph: MaseGraph, node: fx.Node) -> _BatchNorm | None:
         return None  # it normalises by the statistics of each batch
     norm = nn.BatchNorm1d(len(values["running_mean"]), eps=arguments.get("eps", 1e-5), affine=False)
     norm.running_mean, norm.running_var = values["running_mean"], values["running_var"]
-    norm.register_parameter("weight", _parameter(values["weight"]))
-    norm.register_parameter("bias", _parameter(values["bias"]))
+    for name in ("weight", "bias"):
+        if values[name] is not None:
+            norm.register_parameter(name, nn.Parameter(values[name].detach(), requires_grad=False))
     return norm
-
-
-def _parameter(value: Tensor | None) -> nn.Parameter | None:
-    return None if value is None else nn.Parameter(value.detach(), requires_grad=False)
 
 
 def _is_norm(graph: MaseGraph, node: fx.Node) -> bool:
@@ -138,12 +117,9 @@ def _pairs(
     graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node]
 ) -> Iterator[tuple[fx.Node, fx.Node]]:
     """Yield the calls of a layer that a batch norm follows, each with its norm's node."""
-    if not isinstance(layer, (*CONVOLUTIONS, nn.Linear)):
+    if not isinstance(layer, LAYERS):
         return
-    for node in nodes:
-        for user in node.users:
-            if _is_norm(graph, user):
-                yield node, user
+    yield from ((node, user) for node in nodes for user in node.users if _is_norm(graph, user))
 
 
 def _why_not(
@@ -191,7 +167,7 @@ def _fused(layer: nn.Module, norm: nn.Module | None) -> nn.Module | None:
     if parametrize.is_parametrized(layer, "bias"):
         return None
     weight, bias = fused_parameters(layer, norm)
-    new = own_copy(layer)
+    new = sync.own_copy(layer)
     trainable = layer.weight.requires_grad
     had = layer.bias.requires_grad if layer.bias is not None else trainable
     new.register_parameter("bias", nn.Parameter(bias, requires_grad=had))
@@ -215,7 +191,6 @@ def fused_parameters(layer: _ConvNd | nn.Linear, norm: _BatchNorm) -> tuple[Tens
     """Weight and bias of `norm(layer(x))` in eval mode, computed in float64 and rounded once."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    dtype = layer.weight.dtype
     scale = (norm.running_var.detach().double() + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.detach().double()
@@ -225,7 +200,7 @@ def fused_parameters(layer: _ConvNd | nn.Linear, norm: _BatchNorm) -> tuple[Tens
     bias = shift * scale
     if norm.bias is not None:
         bias = bias + norm.bias.detach().double()
-    return scaled(layer.weight.detach(), _along(layer, scale)), bias.to(dtype)
+    return scaled(layer.weight.detach(), _along(layer, scale)), bias.to(layer.weight.dtype)
 
 
 def scaled(weight: Tensor, scale: Tensor) -> Tensor:
@@ -246,7 +221,5 @@ def _along(layer: _ConvNd | nn.Linear, scale: Tensor) -> Tensor:
     if not isinstance(layer, _ConvTransposeNd):
         return scale.view(-1, 1, *rest)
     # [in, out / groups, …]: rows of the same group share their output channels
-    each = layer.in_channels // layer.groups
-    return (
-        scale.view(layer.groups, -1).repeat_interleave(each, 0).view(layer.in_channels, -1, *rest)
-    )
+    rows = scale.view(layer.groups, -1).repeat_interleave(layer.in_channels // layer.groups, 0)
+    return rows.view(layer.in_channels, -1, *rest)

@@ -26,9 +26,8 @@ MAX_ENTRIES = 2**26  # of all tables of a layer
 CHUNK = 2**22  # entries that are computed at a time
 
 # activations that tables do not include, so that networks with them are transformed as ever
-OUTSIDE = {"selu", "celu", "mish", "logsigmoid", "hardswish", "hardshrink", "softshrink"} | {
-    *("tanhshrink", "softsign", "softplus", "threshold")
-}
+OUTSIDE = {"selu", "celu", "mish", "logsigmoid", "hardswish", "hardshrink", "softshrink"}
+OUTSIDE |= {"tanhshrink", "softsign", "softplus", "threshold"}
 # layers that a table can absorb, besides the matching norm: functions of single numbers
 ACTIVATIONS = tuple(
     cls for op in ops_with("activation") if op not in OUTSIDE for cls in OPS[op].modules
@@ -36,16 +35,9 @@ ACTIVATIONS = tuple(
 MERGEABLE = (*ACTIVATIONS, nn.Identity, nn.Dropout)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 AROUND = ("additional_layers_inputs", "additional_layers_outputs")
-KEYS = (
-    "name",
-    *(
-        f"{o}_{k}"
-        for o in ("data_in", "data_out", "weight", "bias")
-        for k in ("width", "frac_width")
-    ),
-    *AROUND,
-    "fan_in",
-)
+OPERANDS = ("data_in", "data_out", "weight", "bias")
+WIDTHS = tuple(f"{operand}_{key}" for operand in OPERANDS for key in ("width", "frac_width"))
+KEYS = ("name", *WIDTHS, *AROUND, "fan_in")
 
 
 class LogicNets(Neurons):
@@ -58,15 +50,25 @@ class LogicNets(Neurons):
 
     format_name: ClassVar[str | None] = "logicnets"
     variant_name: ClassVar[str]
-    derived_attributes: ClassVar[tuple[str, ...]] = (
-        *Neurons.derived_attributes,
-        *("tables", "_made_from"),
-    )
+    derived_attributes = (*Neurons.derived_attributes, "tables", "_made_from")
     norm: ClassVar[type[nn.Module]]  # the norm that can be merged
 
     indices: Tensor  # [out, fan_in]: which inputs each neuron sees
     valid: Tensor  # [out, fan_in]: whether the entry is used; some neurons see fewer inputs
     tables: Tensor  # [out, 2^(width * fan_in)]: codes of the results
+
+    def __init__(
+        self,
+        *args: Any,
+        activation_module: nn.Module | None = None,
+        input_layers: Sequence[nn.Module] = (),
+        output_layers: Sequence[nn.Module] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        last = () if activation_module is None else (activation_module,)
+        if input_layers or output_layers or last:
+            self.merge(input_layers, (*output_layers, *last))
 
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> None:
@@ -123,7 +125,7 @@ class LogicNets(Neurons):
         self._check_size(torch.tensor([self.fan_in]))
 
     def _take(self, config: Mapping[str, Any]) -> None:
-        formats = {o: _format(config, o) for o in ("data_in", "weight", "bias", "data_out")}
+        formats = {operand: _format(config, operand) for operand in OPERANDS}
         self.formats: dict[str, NumberFormat] = {o: f for o, f in formats.items() if f is not None}
         self.config, self._kept = config, {}
         self._drop_tables()
@@ -169,21 +171,7 @@ class LogicNets(Neurons):
                 raise ValueError(f"{type(layer).__name__} cannot be merged; these can: {able}")
         self.input_layers = nn.ModuleList(copy.deepcopy(layer) for layer in input_layers)
         self.output_layers = nn.ModuleList(copy.deepcopy(layer) for layer in output_layers)
-        self.set_fused(True)
-
-    def _merge_given(
-        self,
-        activation_module: nn.Module | None,
-        input_layers: Sequence[nn.Module],
-        output_layers: Sequence[nn.Module],
-    ) -> None:
-        last = () if activation_module is None else (activation_module,)
-        if input_layers or output_layers or last:
-            self.merge(input_layers, (*output_layers, *last))
-
-    def set_fused(self, fused: bool) -> None:
-        """Set whether the merged layers are applied inside this one."""
-        self.is_fused = fused
+        self.is_fused = True
         self._drop_tables()
 
     def forward(self, input: Tensor) -> Any:
@@ -215,13 +203,12 @@ class LogicNets(Neurons):
         """[out, fan_in]: positions in a row of the inputs that each neuron sees."""
         return self.indices + self.first_inputs()[:, None]
 
-    def _quantized_input(self, x: Tensor) -> Tensor:
+    def _quantized_input(self, x: Tensor) -> Any:
         for layer in self.input_layers if self.is_fused else ():
             x = _applied(layer, x)
-        quantized: Tensor = self.q("data_in", x)
-        return quantized
+        return self.q("data_in", x)
 
-    def _neurons(self, columns: Sequence[Tensor]) -> Tensor:
+    def _neurons(self, columns: Sequence[Tensor]) -> Any:
         """Return results [rows, out] from the first, second, … input of each neuron [rows, out].
 
         Sums are made one product after the other, so that they do not depend on how many rows there
@@ -235,24 +222,21 @@ class LogicNets(Neurons):
             total = total + self.q("bias", self.bias)
         for layer in self.output_layers if self.is_fused else ():
             total = _applied(layer, total)
-        result: Tensor = self.q("data_out", total)
-        return result
+        return self.q("data_out", total)
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Tensor) -> Any:
         """Convert values of the input format to codes from 0, in two's complement."""
-        codes: Tensor = _codes(x, self.input_format) & (2**self.input_format.width - 1)
-        return codes
+        return _codes(x, self.input_format) & (2**self.input_format.width - 1)
 
-    def decode(self, codes: Tensor) -> Tensor:
+    def decode(self, codes: Tensor) -> Any:
         """Convert codes from 0 to values of the input format; the inverse of `encode`."""
         width = self.input_format.width
         signed = torch.where(codes >= 2 ** (width - 1), codes - 2**width, codes)
         return self._values(signed, self.input_format, self.weight.dtype)
 
     @staticmethod
-    def _values(codes: Tensor, fmt: Any, dtype: torch.dtype) -> Tensor:
-        values: Tensor = codes.to(dtype) * 2.0**-fmt.frac_width
-        return values
+    def _values(codes: Tensor, fmt: Any, dtype: torch.dtype) -> Any:
+        return codes.to(dtype) * 2.0**-fmt.frac_width
 
     def calculate_truth_tables(self) -> None:
         """Compute the outputs of every neuron for all possible inputs, vectorised."""
@@ -261,11 +245,10 @@ class LogicNets(Neurons):
         training = {module: module.training for module in self.modules()}
         self.eval()
         with torch.inference_mode(False), torch.no_grad():  # tables outlive the inference
-            tables = torch.empty(
-                self.num_neurons, rows, dtype=torch.int32, device=self.weight.device
-            )
+            size, device = (self.num_neurons, rows), self.weight.device
+            tables = torch.empty(size, dtype=torch.int32, device=device)
             for start in range(0, rows, step):
-                entries = torch.arange(start, min(start + step, rows), device=tables.device)
+                entries = torch.arange(start, min(start + step, rows), device=device)
                 digits = [(entries >> (i * width)) & (2**width - 1) for i in range(self.fan_in)]
                 columns = [self.decode(d)[:, None].expand(-1, self.num_neurons) for d in digits]
                 codes = _codes(self._neurons(columns), self.output_format)
@@ -275,12 +258,11 @@ class LogicNets(Neurons):
             module.training = mode
         self.tables = tables
 
-    def _sources(self) -> Iterator[Tensor]:
-        yield from self.parameters()
-        yield from self.buffers()
+    def _sources(self) -> list[Tensor]:
+        return [*self.parameters(), *self.buffers()]
 
     def _refresh_tables(self) -> None:
-        sources = list(self._sources())
+        sources = self._sources()
         same = len(sources) == len(self._made_from) and all(
             a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
             for a, b in zip(sources, self._made_from, strict=True)
@@ -304,11 +286,8 @@ class LogicNets(Neurons):
         return tables
 
     def __getstate__(self) -> dict[str, Any]:
-        emptied: dict[str, Any] = {
-            "tables": torch.empty(0, dtype=torch.int32),
-            "_made_from": [],
-        }
-        return super().__getstate__() | emptied
+        empty = torch.empty(0, dtype=torch.int32)
+        return super().__getstate__() | {"tables": empty, "_made_from": []}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, fan_in={self.fan_in}, bits={self.input_format.width}"
@@ -320,23 +299,6 @@ class LinearLogicNets(LogicNets, LinearNeurons):
 
     norm = nn.BatchNorm1d
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        config: Mapping[str, Any] | None = None,
-        activation_module: nn.Module | None = None,
-        input_layers: Sequence[nn.Module] = (),
-        output_layers: Sequence[nn.Module] = (),
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        if config is None:
-            raise TypeError("LinearLogicNets needs config = {'data_in_width': …, …}")
-        super().__init__(in_features, out_features, bias, device, dtype, config=config)
-        self._merge_given(activation_module, input_layers, output_layers)
-
 
 @layer_variant("conv2d", "logicnets")
 class Conv2DLogicNets(LogicNets, Conv2dNeurons):
@@ -344,33 +306,19 @@ class Conv2DLogicNets(LogicNets, Conv2dNeurons):
 
     norm = nn.BatchNorm2d
 
-    def __init__(
-        self,
-        *args: Any,
-        config: Mapping[str, Any] | None = None,
-        activation_module: nn.Module | None = None,
-        input_layers: Sequence[nn.Module] = (),
-        output_layers: Sequence[nn.Module] = (),
-        **kwargs: Any,
-    ) -> None:
-        if config is None:
-            raise TypeError("Conv2DLogicNets needs config = {'data_in_width': …, …}")
-        super().__init__(*args, config=config, **kwargs)
-        self._merge_given(activation_module, input_layers, output_layers)
-
 
 def _format(config: Mapping[str, Any], operand: str, needed: bool = False) -> Integer | None:
-    width, frac_width = config.get(f"{operand}_width"), config.get(f"{operand}_frac_width")
-    if width is None and not needed:
+    widths: dict[str, Any] = {
+        key: config.get(f"{operand}_{key}") for key in ("width", "frac_width")
+    }
+    if widths["width"] is None and not needed:
         return None  # stays in float
-    for key, value in ((f"{operand}_width", width), (f"{operand}_frac_width", frac_width)):
+    for key, value in widths.items():
         if value is None:
-            raise ValueError(f"logicnets needs {key} in its config")
-    assert width is not None
-    assert frac_width is not None
-    fmt = Integer(width, frac_width)
+            raise ValueError(f"logicnets needs {operand}_{key} in its config")
+    fmt = Integer(**widths)
     if fmt.width > 31:
-        raise ValueError(f"{operand}_width of logicnets is {width}; give at most 31")
+        raise ValueError(f"{operand}_width of logicnets is {fmt.width}; give at most 31")
     return fmt
 
 
@@ -390,11 +338,9 @@ def _applied(layer: nn.Module, x: Tensor) -> Tensor:
     if not isinstance(layer, NORMS):
         y: Tensor = layer(x.contiguous())
         return y
-    if layer.training or layer.running_mean is None:
+    if layer.training or layer.running_mean is None or layer.running_var is None:
         images = isinstance(layer, nn.BatchNorm2d) and x.dim() == 2  # rows of channels
-        y = layer(x[..., None, None] if images else x)
-        return y.reshape(x.shape)
-    assert layer.running_var is not None
+        return layer(x[..., None, None] if images else x).reshape(x.shape)  # type: ignore[no-any-return]
     scale = (layer.running_var + layer.eps).rsqrt()
     factors = (layer.running_mean, scale if layer.weight is None else scale * layer.weight)
     ones = (1,) * (2 if isinstance(layer, nn.BatchNorm2d) and x.dim() > 2 else 0)

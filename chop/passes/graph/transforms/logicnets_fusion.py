@@ -11,23 +11,10 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.transforms.logicnets import (
-    AROUND,
-    KEYS,
-    LogicNets,
-    called_once,
-    follows,
-    is_rows,
-)
-from chop.passes.graph.transforms.metadata_sync import (
-    bypass,
-    calls,
-    exchange,
-    finish,
-    own_copy,
-    take_results,
-)
-from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms import logicnets
+from chop.passes.graph.transforms import metadata_sync as sync
+from chop.passes.graph.transforms.logicnets import AROUND, KEYS, LogicNets
+from chop.passes.graph.transforms.quantize.config import config_in, without_na
 from chop.passes.graph.utils import get_node_by_name
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.registry import unknown
@@ -46,7 +33,7 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
     plans = {key: _plan(graph, key, table) for key, table in per_node.items()}
     erased = []
     for node, before, after in plans.values():
-        layer = own_copy(graph.modules[str(node.target)])
+        layer = sync.own_copy(graph.modules[str(node.target)])
         assert isinstance(layer, LogicNets)
         modules = [[graph.modules[str(n.target)] for n in part] for part in (before, after)]
         try:
@@ -55,21 +42,21 @@ def logicnets_fusion_transform_pass(graph: MaseGraph, **per_node: Any) -> dict[s
             raise PassArgsError(f"{node.name!r}: {error}") from None
         layer.calculate_truth_tables()
         if after:
-            take_results(node, after[-1])
+            sync.take_results(node, after[-1])
         if before:
             mase(node).common.args = Operands()  # from now on it takes another node's result
         for part in (*before, *after):
             erased.append(str(part.target))
-            bypass(graph, part, part.all_input_nodes[0])
-        exchange(graph, [node], layer)
-    finish(graph, unused=erased)
+            sync.bypass(graph, part, part.all_input_nodes[0])
+        sync.exchange(graph, [node], layer)
+    sync.finish(graph, unused=erased)
     return {"fused": list(plans), "erased": erased}
 
 
 @logicnets_fusion_transform_pass.law
 def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
     for key, table in options.items():
-        config = _config(table)
+        config = config_in(table)
         if config is None:
             yield Problem(
                 key,
@@ -86,44 +73,34 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     for key, table in options.items():
         yield NodeChoice(key, "name", key)
-        config = without_na(_config(table) or {})
+        config = without_na(config_in(table) or {})
         for option in AROUND:
             yield from choices(f"{key}.config.{option}", "name", config.get(option))
 
 
-def _config(table: Any) -> Mapping[str, Any] | None:
-    config = table.get("config", table) if isinstance(table, Mapping) else None
-    return config if isinstance(config, Mapping) else None
-
-
 def _unmerged(graph: MaseGraph) -> Iterator[str]:
-    for name, node in called_once(graph).items():
+    for name, node in logicnets.called_once(graph).items():
         layer = graph.modules[str(node.target)]
-        if not isinstance(layer, LogicNets) or layer.is_fused:
-            continue
-        if any(layer.config.get(key) for key in AROUND):
+        named = isinstance(layer, LogicNets) and any(layer.config.get(key) for key in AROUND)
+        if named and not layer.is_fused:
             yield name
 
 
-Merge = tuple[fx.Node, list[fx.Node], list[fx.Node]]
-
-
-def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
+def _plan(graph: MaseGraph, key: str, table: Any) -> tuple[fx.Node, list[fx.Node], list[fx.Node]]:
     """Return the node and the nodes to merge before and after it, or raise an error."""
-    config = table.get("config", table)
+    config = without_na(config_in(table))
     node = _node(graph, key)
     layer = graph.modules[str(node.target)] if node.op == "call_module" else None
     if not isinstance(layer, LogicNets):
         raise PassArgsError(
             f"node {key!r} is not a LogicNets layer; quantize it with name = 'logicnets'"
         )
-    if len(calls(graph)[layer]) > 1:
+    if len(sync.calls(graph)[layer]) > 1:
         raise PassArgsError(f"node {key!r}: other nodes call its layer too; leave it out")
-    names = [list(without_na(config).get(k) or layer.config.get(k) or ()) for k in AROUND]
+    names = [list(config.get(k) or layer.config.get(k) or ()) for k in AROUND]
     before, after = ([_node(graph, name) for name in part] for part in names)
-    chain = [*before, node, *after]
-    for first, second in itertools.pairwise(chain):
-        if not follows(first, second):
+    for first, second in itertools.pairwise([*before, node, *after]):
+        if not logicnets.follows(first, second):
             raise PassArgsError(
                 f"{key!r}: {second.name!r} does not follow {first.name!r} alone; "
                 f"name the layers in the order in which they are computed"
@@ -133,7 +110,7 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> Merge:
             raise PassArgsError(
                 f"{key!r}: {part.name!r} does not call a module and cannot be merged"
             )
-        if not is_rows(graph, part):
+        if not logicnets.is_rows(graph, part):
             shape = mase(part).common.results.tensor("data_out_0").shape
             raise PassArgsError(f"{key!r}: {part.name!r} normalises {shape}, not rows of features")
     return node, before, after

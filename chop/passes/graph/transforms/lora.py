@@ -16,14 +16,8 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.tracer import Leaf
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms import metadata_sync as sync
 from chop.passes.graph.transforms.adapters import ADAPTED_OP
-from chop.passes.graph.transforms.metadata_sync import (
-    calls,
-    exchange,
-    finish,
-    own_copy,
-    read_modules,
-)
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import select
 
@@ -99,16 +93,13 @@ class LoRALinear(Leaf, nn.Module):
         """Return one linear layer that computes the same, up to rounding."""
         base = self.linear
         masked = any(name.endswith("_mask") for name, _ in base.named_buffers())
-        if (
-            masked
-            or type(base).forward is not nn.Linear.forward
-            or parametrize.is_parametrized(base)
-        ):
+        plain = type(base).forward is nn.Linear.forward and not parametrize.is_parametrized(base)
+        if masked or not plain:
             raise ValueError(
                 f"its base is a {type(base).__name__}, which would change the "
                 f"fused weight; fuse before quantizing, and make masks permanent first"
             )
-        new = own_copy(base)
+        new = sync.own_copy(base)
         assert isinstance(new, nn.Linear)
         values = {name: p.detach() for name, p in base.named_parameters()}
         for name, value in (values | {"weight": self.fused_weight()}).items():
@@ -122,7 +113,7 @@ class LoRALinear(Leaf, nn.Module):
 
 def frozen(layer: nn.Linear) -> nn.Linear:
     """Return the same layer with frozen parameters that share the numbers."""
-    new = own_copy(layer)
+    new = sync.own_copy(layer)
     assert isinstance(new, nn.Linear)
     for name, child in new.named_children():  # parametrizations, such as masks
         new._modules[name] = copy.deepcopy(child).requires_grad_(False)
@@ -151,11 +142,11 @@ def insert_lora_adapter_transform_pass(
     """
     if nodes is not None:
         chosen = set(select(graph, "regex_name", nodes))
-    read = read_modules(graph)
+    read = sync.read_modules(graph)
     alpha = lora_alpha if alpha is None else alpha
     dropout = lora_dropout if dropout is None else dropout
     adapters: dict[nn.Module, LoRALinear] = {}
-    callers = calls(graph)
+    callers = sync.calls(graph)
     for layer, users in callers.items():
         if not isinstance(layer, nn.Linear) or (nodes is not None and not chosen & set(users)):
             continue
@@ -165,11 +156,11 @@ def insert_lora_adapter_transform_pass(
         adapters[layer] = LoRALinear.from_linear(layer, rank, alpha, dropout)
     show_logs_unless_configured()
     for layer, adapter in adapters.items():
-        exchange(graph, callers[layer], adapter)
+        sync.exchange(graph, callers[layer], adapter)
         for node in callers[layer]:
             message = "Replaced node: %s, target: %s with LoRALinear module."
             logger.info(message, node.name, node.target)
-    finish(graph)
+    sync.finish(graph)
     return {"inserted": [node.name for layer in adapters for node in callers[layer]]}
 
 
@@ -191,7 +182,7 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 @graph_pass("fuse_lora_weights", "transform", needs=("common",))
 def fuse_lora_weights_transform_pass(graph: MaseGraph) -> dict[str, Any]:
     """Merge each adapter and its base into one linear layer, trainable if the base was."""
-    callers = {m: users for m, users in calls(graph).items() if isinstance(m, LoRALinear)}
+    callers = {m: users for m, users in sync.calls(graph).items() if isinstance(m, LoRALinear)}
     fused: dict[nn.Module, nn.Module] = {}
     for adapter, users in callers.items():
         try:
@@ -200,7 +191,7 @@ def fuse_lora_weights_transform_pass(graph: MaseGraph) -> dict[str, Any]:
             raise PassArgsError(f"node {users[0].name!r}: {error}") from None
     show_logs_unless_configured()
     for adapter, users in callers.items():
-        exchange(graph, users, fused[adapter])
+        sync.exchange(graph, users, fused[adapter])
         logger.info("Fusing LoRALinear weights for %s.", users[0].target)
-    finish(graph)
+    sync.finish(graph)
     return {"fused": [node.name for users in callers.values() for node in users]}

@@ -41,10 +41,7 @@ class LUTNet(Neurons):
 
     format_name: ClassVar[str | None] = "lutnet"
     variant_name: ClassVar[str]
-    derived_attributes: ClassVar[tuple[str, ...]] = (
-        *Neurons.derived_attributes,
-        *("levels", "k", "binarized"),
-    )
+    derived_attributes = (*Neurons.derived_attributes, "levels", "k", "binarized")
 
     input_mask: Tensor  # [out · in · k]: the inputs that a table sees, the original one first
 
@@ -96,9 +93,8 @@ class LUTNet(Neurons):
         self.levels = _option(config, "levels")
         self.k = _option(config, "k") if _option(config, "input_expanded") else 1
         self.binarized = bool(_option(config, "binarization_level"))
-        self.formats: dict[str, NumberFormat] = {
-            "data_in": BinaryResidual(self.levels, False, True, levels=self.levels)
-        }
+        signs = BinaryResidual(self.levels, False, True, levels=self.levels)
+        self.formats: dict[str, NumberFormat] = {"data_in": signs}
         if self.binarized:
             self.formats["weight"] = Binary(1, False, True)
 
@@ -132,12 +128,9 @@ class LUTNet(Neurons):
         """[out · in, 2^k]: the original product, plus those of further, pruned inputs."""
         inputs = self.input_mask.view(self.num_neurons, self.num_inputs, self.k)
         weights = weight[:, None].expand(-1, self.num_inputs, -1).gather(2, inputs)
-        weights[..., 1:] *= (self._mask_of(inputs) == 0)[..., 1:]
-        return (weights @ self.corners().T).flatten(0, 1)
-
-    def _mask_of(self, inputs: Tensor) -> Tensor:
         masks: Tensor = self.pruning_masks[:, None].expand(-1, self.num_inputs, -1)
-        return masks.gather(2, inputs)
+        weights[..., 1:] *= (masks.gather(2, inputs) == 0)[..., 1:]
+        return (weights @ self.corners().T).flatten(0, 1)
 
     def corners(self) -> Tensor:
         """[2^k, k]: all sign combinations of k inputs; the last one changes fastest."""
@@ -146,21 +139,16 @@ class LUTNet(Neurons):
 
     def forward(self, input: Tensor) -> Tensor:
         tables = self.table_values().view(self.levels, -1, 2**self.k)
-        parts = torch.split(self.rows(input), self._rows_at_a_time())
+        entries = self.num_neurons * self.num_inputs * int(2 ** (self.k - 1))
+        parts = torch.split(self.rows(input), max(1, AT_A_TIME // entries))
         total = torch.cat([self._sums(rows, tables) for rows in parts]) * self.gamma.abs()
         if self.bias is not None:
             total = total + self.bias
         return self.from_rows(total, input)
 
-    def _rows_at_a_time(self) -> int:
-        """The number of rows processed at a time; an image has one row per position."""
-        entries = self.num_neurons * self.num_inputs * int(2 ** (self.k - 1))
-        return max(1, AT_A_TIME // entries)
-
     def _sums(self, rows: Tensor, tables: Tensor) -> Tensor:
         """[rows, out]: summed table outputs of each neuron."""
-        levels = residual_signs(rows, self.means, _bipolar)
-        signs = [_bipolar(level) for level in levels]
+        signs = [_bipolar(level) for level in residual_signs(rows, self.means, _bipolar)]
         look = self._computed if self.training or not self.is_lut_inference else self._looked_up
         columns = self.seen_inputs().unbind(1)
         total: Any = 0
@@ -204,17 +192,9 @@ class LinearLUT(LUTNet, LinearNeurons):
     """A linear layer of lookup tables."""
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        config: Mapping[str, Any] | None = None,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        self, in_features: int, out_features: int, config: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        if config is None:
-            raise TypeError("LinearLUT needs config = {'data_in_k': …}")
-        super().__init__(in_features, out_features, bias, device, dtype, config=config)
+        super().__init__(in_features, out_features, *args, config=config, **kwargs)
 
 
 @layer_variant("conv2d", "lutnet")
@@ -223,11 +203,6 @@ class Conv2dLUT(LUTNet, Conv2dNeurons):
 
     `data_in_dim`, the height and width of inputs, is not needed; if given, it is checked.
     """
-
-    def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        if config is None:
-            raise TypeError("Conv2dLUT needs config = {'data_in_k': …}")
-        super().__init__(*args, config=config, **kwargs)
 
     def rows(self, x: Tensor) -> Tensor:
         wanted = _image_size(self.config.get("data_in_dim"))

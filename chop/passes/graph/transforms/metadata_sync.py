@@ -13,10 +13,7 @@ from chop.ir.graph.mase_metadata import CommonMeta, MaseMetadata, Operands, mase
 from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.passes.base import has_metadata
-from chop.passes.graph.describe.common import (
-    annotate_graph,
-    described_parameter,
-)
+from chop.passes.graph.describe.common import annotate_graph, described_parameter
 from chop.passes.graph.describe.formats import node_formats, note_formats
 from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.describe.software import tensors_in

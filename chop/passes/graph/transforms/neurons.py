@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,6 +22,13 @@ class Neurons(Quantized):
 
     num_neurons: int
     num_inputs: int  # for which one neuron has weights
+
+    def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        if config is None:
+            raise TypeError(
+                f"{type(self).__name__} needs config = {{'name': {self.format_name!r}, …}}"
+            )
+        super().__init__(*args, config=config, **kwargs)
 
     def rows(self, x: Tensor) -> Tensor:
         """[rows, numbers]: the inputs of the neurons, one row per result."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import fx
-
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
 from chop.numerics import FORMATS, NumberFormat, from_config
@@ -30,7 +28,8 @@ def patch_metadata_transform_pass(
     which goes to results: data_in_width, data_in_frac_width, … The computation stays as it is.
     """
     input_format, output_format = (_format(precision, q_config, operand) for operand in OPERANDS)
-    patched = [node for node in graph.nodes if _wanted(node)]
+    names = {node: getattr(node.target, "__name__", None) for node in graph.nodes}
+    patched = [n for n in names if mase(n).common.mase_op in OPS_TO_PATCH or names[n] in FUNCTIONS]
     for node in patched:
         common = mase(node).common
         for operands, fmt in ((common.args, input_format), (common.results, output_format)):
@@ -53,11 +52,6 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _format(precision: str, q_config: Mapping[str, Any], operand: str) -> NumberFormat:
     return from_config({**q_config, "name": precision}, operand)
-
-
-def _wanted(node: fx.Node) -> bool:
-    name = getattr(node.target, "__name__", None)
-    return mase(node).common.mase_op in OPS_TO_PATCH or name in FUNCTIONS
 
 
 def _patch(operands: Operands, kind: str, numbers: list[Any]) -> None:

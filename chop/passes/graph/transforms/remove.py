@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import fx
-
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import graph_pass
@@ -25,8 +23,9 @@ def remove_identity_transform_pass(graph: MaseGraph) -> dict[str, Any]:
 
 
 def _remove(graph: MaseGraph, op: str) -> list[str]:
-    """Bypass the nodes of an op that have one result; return their names."""
-    nodes = [n for n in graph.nodes if mase(n).common.mase_op == op and _passes_on(n)]
+    """Bypass the nodes of an op that return only a tensor, without a mask; return their names."""
+    commons = {node: mase(node).common for node in graph.nodes}
+    nodes = [n for n, c in commons.items() if c.mase_op == op and list(c.results) == ["data_out_0"]]
     names = [node.name for node in nodes]
     modules = [str(node.target) for node in nodes if node.op == "call_module"]
     for node in nodes:
@@ -37,8 +36,3 @@ def _remove(graph: MaseGraph, op: str) -> list[str]:
             graph.fx_graph.erase_node(node)
     finish(graph, unused=modules)
     return names
-
-
-def _passes_on(node: fx.Node) -> bool:
-    """Whether a node returns only a tensor of its first argument's shape, without a mask."""
-    return list(mase(node).common.results) == ["data_out_0"]

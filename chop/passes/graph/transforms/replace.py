@@ -18,8 +18,6 @@ from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import unknown
 
-Made = dict[nn.Module, nn.Module]
-
 
 @graph_pass("replace", "transform", needs=("common",))
 def replace_transform_pass(
@@ -34,7 +32,7 @@ def replace_transform_pass(
     """
     builders = {key: _builder(key, replacement) for key, replacement in modules.items()}
     chosen = select(graph, by, builders)
-    replacements: Made = {}
+    replacements: dict[nn.Module, nn.Module] = {}
     read = read_modules(graph)
     for old, nodes in calls(graph).items():
         keys = {chosen.get(node) for node in nodes}
@@ -51,8 +49,11 @@ def replace_transform_pass(
                 f"leave it out"
             )
         replacements[old] = _built(builders[chosen[nodes[0]]], old, nodes)
-    if by == "name":
-        _refuse_functions(chosen)
+    for node in chosen if by == "name" else ():
+        if node.op != "call_module":
+            raise PassArgsError(
+                f"node {node.name!r} does not call a module (it is a {node.op}); leave it out"
+            )
     replaced = []
     for old, nodes in calls(graph).items():
         if old in replacements:
@@ -80,14 +81,6 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
         yield NodeChoice(f"modules.{key}", options["by"], key)
 
 
-def _refuse_functions(chosen: Mapping[fx.Node, str]) -> None:
-    for node in chosen:
-        if node.op != "call_module":
-            raise PassArgsError(
-                f"node {node.name!r} does not call a module (it is a {node.op}); leave it out"
-            )
-
-
 def _builder(key: str, replacement: Any) -> Callable[[nn.Module], Any]:
     if isinstance(replacement, str):
         cls = getattr(nn, replacement, None)
@@ -100,10 +93,7 @@ def _builder(key: str, replacement: Any) -> Callable[[nn.Module], Any]:
             f"{key!r} needs a class or a function old -> new, not {replacement!r:.60}; "
             f"write lambda old: new"
         )
-    if isinstance(replacement, type):
-        return lambda old: replacement()
-    build: Callable[[nn.Module], Any] = replacement
-    return build
+    return (lambda old: replacement()) if isinstance(replacement, type) else replacement
 
 
 def _built(build: Callable[[nn.Module], Any], old: nn.Module, nodes: list[fx.Node]) -> nn.Module:
@@ -149,9 +139,8 @@ def _example(source: fx.Node) -> Any:
     """Zeros like the value that a node returns; these are also valid indices."""
 
     def zeros(value: Any) -> Any:
-        if isinstance(value, TensorMeta):
-            return torch.zeros(value.shape, dtype=value.torch_dtype)
-        return value
+        tensor = isinstance(value, TensorMeta)
+        return torch.zeros(value.shape, dtype=value.torch_dtype) if tensor else value
 
     result = known(source)
     return [zeros(value) for value in result] if isinstance(result, list) else zeros(result)

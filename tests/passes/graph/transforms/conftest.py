@@ -15,6 +15,23 @@ class Row(nn.Module):
         return self.layers(x)
 
 
+class Calls(nn.Module):
+    def __init__(self, forward, **layers):
+        super().__init__()
+        self.call = forward
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        return self.call(self, x)
+
+
+@pytest.fixture
+def calls():
+    """`calls(forward, a=layer, …)`: a module with these layers that computes `forward(self, x)`."""
+    return Calls
+
+
 @pytest.fixture
 def row():
     """A module of layers in a row, in the attribute `layers`."""

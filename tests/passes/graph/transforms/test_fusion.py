@@ -1,7 +1,6 @@
 """Batch norms folded into the layer before them: the same function, but for rounding."""
 
 import copy
-import itertools
 import logging
 
 import pytest
@@ -28,6 +27,8 @@ CONVS = {
     for d in (1, 2, 3)
     for transposed in (False, True)
 }
+INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+INTEGER |= {"weight_width": 8, "weight_frac_width": 4, "bias_width": 8, "bias_frac_width": 2}
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
 
@@ -192,11 +193,7 @@ class TwoUsers(nn.Module):
         return self.bn(y) + y
 
 
-class ReadsWeights(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.bn = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
-
+class ReadsWeights(TwoUsers):
     def forward(self, x):
         return self.bn(self.conv(x)) + self.conv.weight.sum()
 
@@ -207,15 +204,13 @@ class OwnForward(Leaf, nn.Conv2d):
 
 
 def hooked():
-    model = Row(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-    model.layers[0].register_forward_hook(lambda module, args, result: result * 2)
-    return model
+    conv = nn.Conv2d(3, 4, 1)
+    conv.register_forward_hook(lambda module, args, result: result * 2)
+    return Row(conv, nn.BatchNorm2d(4))
 
 
 def pruned_by_a_hook():
-    model = Row(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-    prune.l1_unstructured(model.layers[0], "weight", 0.5)
-    return model
+    return Row(prune.l1_unstructured(nn.Conv2d(3, 4, 1), "weight", 0.5), nn.BatchNorm2d(4))
 
 
 @pytest.mark.parametrize(
@@ -252,11 +247,9 @@ def test_what_cannot_be_one_layer_is_left_with_a_warning(build, message, caplog)
 
 
 def test_quantized_layers_are_left_as_rounding_would_change():
-    integer = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
-    integer |= {"weight_width": 8, "weight_frac_width": 4}
     x = torch.randn(2, 3, 4, 4)
     graph = ready(lived_in(Row(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4))), x)
-    quantize_transform_pass(graph, by="type", conv2d={"config": integer})
+    quantize_transform_pass(graph, by="type", conv2d={"config": INTEGER})
     expected = graph.model(x)
     _, info = conv_bn_fusion_transform_pass(graph)
     assert "fuse first, then quantize" in next(iter(info["skipped"].values()))
@@ -264,12 +257,10 @@ def test_quantized_layers_are_left_as_rounding_would_change():
 
 
 def test_fused_layers_can_be_quantized_with_their_new_bias():
-    integer = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
-    integer |= {"weight_width": 8, "weight_frac_width": 4, "bias_width": 8, "bias_frac_width": 2}
     x = torch.randn(2, 3, 4, 4)
     graph = ready(lived_in(Row(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4))), x)
     conv_bn_fusion_transform_pass(graph)
-    quantize_transform_pass(graph, by="type", conv2d={"config": integer})
+    quantize_transform_pass(graph, by="type", conv2d={"config": INTEGER})
     bias = next(iter(graph.nodes)).next.meta["mase"]["common"]["args"]["bias"]
     assert (bias["type"], bias["precision"]) == ("integer", [8, 2])
 
@@ -334,21 +325,16 @@ def test_metadata_says_what_the_fused_layer_takes_and_gives():
     node = list(graph.nodes)[1]
     meta = node.meta["mase"]
     assert meta["common"]["args"]["bias"]["shape"] == [4]
-    assert torch.equal(meta["common"]["args"]["weight"]["value"], mod(graph, node).weight)
+    assert torch.equal(meta["common"]["args"]["weight"]["value"], graph.modules[node.target].weight)
     assert torch.equal(meta["common"]["results"]["data_out_0"]["value"], expected)
     assert meta["software"]["args"]["bias"] == {"stat": {}}
     assert meta["hardware"]["verilog_param"]["BIAS_TENSOR_SIZE_DIM_0"] == 4
     assert graph.nodes_out == graph.nodes_in == [node]
 
 
-def mod(graph, node):
-    return graph.modules[node.target]
-
-
 def test_fusing_again_finds_nothing():
     graph = ready(lived_in(Row(nn.Linear(4, 4), nn.BatchNorm1d(4))), torch.randn(3, 4))
-    found = [conv_bn_fusion_transform_pass(graph)[1]["fused"] for _ in range(2)]
-    assert found == [1, 0]
+    assert [conv_bn_fusion_transform_pass(graph)[1]["fused"] for _ in range(2)] == [1, 0]
 
 
 def test_a_copy_of_a_fused_graph_is_its_equal():
@@ -356,8 +342,7 @@ def test_a_copy_of_a_fused_graph_is_its_equal():
     model = lived_in(Row(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()))
     graph, _ = conv_bn_fusion_transform_pass(ready(model, x))
     assert torch.equal(graph.clone().model(x), graph.model(x))
-    names = itertools.chain(graph.model.state_dict())
-    assert set(names) == {"layers.0.weight", "layers.0.bias"}
+    assert set(graph.model.state_dict()) == {"layers.0.weight", "layers.0.bias"}
 
 
 class Functional(nn.Module):
@@ -374,11 +359,9 @@ class Functional(nn.Module):
             self.scale, self.shift = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6))
 
     def forward(self, x):
-        bn = self.bn
-        if self.own:
-            tensors = [self.mean, self.var, self.scale, self.shift]
-        else:
-            tensors = [bn.running_mean, bn.running_var, bn.weight, bn.bias]
+        bn, owned = self.bn, ("mean", "var", "scale", "shift")
+        names = owned if self.own else ("running_mean", "running_var", "weight", "bias")
+        tensors = [getattr(self if self.own else bn, name) for name in names]
         training = self.training if self.mode == "own" else self.mode
         given = tensors if self.affine else tensors[:2]
         return F.relu(F.batch_norm(self.conv(x), *given, training=training, eps=0.01))

@@ -18,6 +18,8 @@ from chop.passes import (
     verify_metadata_analysis_pass,
 )
 
+SMALL = nn.Linear(4, 2)
+
 
 def config(width=2, frac=1, out=3, out_frac=2, **others):
     numbers = {"data_in_width": width, "data_in_frac_width": frac}
@@ -169,19 +171,11 @@ def test_a_layer_can_be_built_by_hand():
     ("layer", "given", "message"),
     [
         (nn.Linear(9, 2), config(2), r"sees 9 inputs of 2 bits: its table would have 2\^18 entr"),
-        (
-            nn.Linear(8, 1025),
-            config(2),
-            r"1025 tables of 2\^16 entries are 67174400 .at most 6",
-        ),
-        (nn.Linear(4, 2), {"name": "logicnets"}, "logicnets needs data_in_width"),
-        (nn.Linear(4, 2), config(fan_in=0), "fan_in is 0; give a whole number of at least 1"),
-        (
-            nn.Linear(4, 2),
-            config(fanin=2),
-            "unknown key of logicnets 'fanin'; did you mean 'fan_in",
-        ),
-        (nn.Linear(4, 2), config(out=32), "data_out_width of logicnets is 32; give at most 31"),
+        (nn.Linear(8, 1025), config(2), r"1025 tables of 2\^16 entries are 67174400 .at most 6"),
+        (SMALL, {"name": "logicnets"}, "logicnets needs data_in_width"),
+        (SMALL, config(fan_in=0), "fan_in is 0; give a whole number of at least 1"),
+        (SMALL, config(fanin=2), "unknown key of logicnets 'fanin'; did you mean 'fan_in"),
+        (SMALL, config(out=32), "data_out_width of logicnets is 32; give at most 31"),
     ],
 )
 def test_what_would_be_too_large_or_is_not_known_is_refused(layer, given, message):
@@ -194,10 +188,16 @@ def jets(row):
     return row(*layers, nn.Linear(5, 3), nn.ReLU())
 
 
+INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+INTEGER |= {"weight_width": 8, "weight_frac_width": 4}
 AROUND = {
     "additional_layers_inputs": ["layers_0", "layers_1"],
     "additional_layers_outputs": ["layers_3", "layers_4"],
 }
+
+
+def merging(side, *names):
+    return {"layers_2": {"config": {f"additional_layers_{side}": list(names)}}}
 
 
 class TestPasses:
@@ -247,23 +247,11 @@ class TestPasses:
             ({"layers_9": {"config": AROUND}}, "layers_9"),
             ({"layers_5": {"config": AROUND}}, "node 'layers_5' is not a LogicNets layer"),
             ({"layers_2": 3}, "'layers_2' needs a table"),
-            (
-                {"layers_2": {"config": {"additional_layers_outputs": ["layers_4"]}}},
-                "'layers_4' does not follow 'layers_2' alone",
-            ),
-            (
-                {"layers_2": {"config": {"additional_layers_inputs": ["x", "layers_0"]}}},
-                "'layers_2' does not follow 'layers_0'",
-            ),
+            (merging("outputs", "layers_4"), "'layers_4' does not follow 'layers_2' alone"),
+            (merging("inputs", "x", "layers_0"), "'layers_2' does not follow 'layers_0'"),
             ({"layers_2": {"config": {"additional_layers": []}}}, "unknown key of logicnets"),
             (
-                {
-                    "layers_2": {
-                        "config": {
-                            "additional_layers_outputs": ["layers_3", "layers_4", "layers_5"]
-                        }
-                    }
-                },
+                merging("outputs", "layers_3", "layers_4", "layers_5"),
                 "LinearLogicNets|Linear cannot be merged",
             ),
         ],
@@ -275,10 +263,8 @@ class TestPasses:
         assert [node.name for node in graph.nodes] == before
 
     def test_a_layer_of_tables_is_no_start_for_another_format(self, graph):
-        integer = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
-        integer |= {"weight_width": 8, "weight_frac_width": 4}
         with pytest.raises(TypeError, match="the layer is logicnets already; start from"):
-            quantize_transform_pass(graph, by="name", layers_2={"config": integer})
+            quantize_transform_pass(graph, by="name", layers_2={"config": INTEGER})
 
     def test_other_ops_are_refused(self, graph):
         with pytest.raises(TypeError, match="logicnets is for linear, conv2d, not for relu"):
@@ -286,9 +272,8 @@ class TestPasses:
 
     def test_tables_that_would_be_too_large_are_refused_by_the_pass(self, ready, row):
         graph = ready(row(nn.Linear(16, 5)), torch.randn(2, 16))
-        with pytest.raises(
-            TypeError, match=r"node 'layers_0': neuron 0 sees 16 inputs.*fan_in = 8"
-        ):
+        message = r"node 'layers_0': neuron 0 sees 16 inputs.*fan_in = 8"
+        with pytest.raises(TypeError, match=message):
             quantize_transform_pass(graph, by="name", layers_0={"config": config()})
 
 
@@ -386,9 +371,7 @@ class TestByType:
                 self.quantized(graph, baseline_weight_path=path, load_type=load_type)
 
     def test_other_formats_and_names_do_not_read_it(self, graph):
-        integer = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
-        integer |= {"weight_width": 8, "weight_frac_width": 4}
         path = {"baseline_weight_path": "nowhere", "load_type": "mz"}
-        quantize_transform_pass(graph.clone(), by="type", linear={"config": integer}, **path)
+        quantize_transform_pass(graph.clone(), by="type", linear={"config": INTEGER}, **path)
         given = {"config": config(fan_in=3)}
         quantize_transform_pass(graph, by="name", layers_0=given, **path)

@@ -102,9 +102,8 @@ def test_it_is_the_linear_layer_on_patches():
 
 
 def test_padding_has_the_code_of_zero_even_behind_merged_layers():
-    layer = Conv2DLogicNets.from_float(
-        nn.Conv2d(1, 1, 1, padding=1, bias=False), config(3, 1, 8, 4)
-    ).eval()
+    conv = nn.Conv2d(1, 1, 1, padding=1, bias=False)
+    layer = Conv2DLogicNets.from_float(conv, config(3, 1, 8, 4)).eval()
     layer.weight.data.fill_(1.0)
     layer.merge([lived_in_norm(1)], [])
     layer.eval().input_layers[0].bias.data.fill_(1.5)
@@ -173,9 +172,8 @@ def test_the_passes_make_and_fuse_it(ready, row):
     layer = graph.modules["layers.1"]
     assert torch.equal(graph.model(x), layer.math_forward(x))
     wide = layer._quantized_input(x)
-    weight = torch.zeros(4, 18).scatter(
-        1, layer.indices, layer.weight.flatten(1).gather(1, layer.indices)
-    )
+    seen = layer.weight.flatten(1).gather(1, layer.indices)
+    weight = torch.zeros(4, 18).scatter(1, layer.indices, seen)
     plain = nn.functional.conv2d(wide, weight.view(4, 2, 3, 3), layer.bias, padding=1)
     expected = Integer(4, 2)(layers[3](layers[2](plain)))
     # a sum that lies between two results may be rounded to either

@@ -149,29 +149,19 @@ def test_the_quantize_pass_makes_the_layer(ready, row):
         quantize_transform_pass(graph, by="name", layers_0={"config": logicnets})
 
 
-def masked():
-    layer = nn.Linear(5, 3)
-    parametrize.register_parametrization(layer, "weight", nn.Identity())
-    return layer
+SMALL, MASKED = nn.Linear(5, 3), nn.Linear(5, 3)
+parametrize.register_parametrization(MASKED, "weight", nn.Identity())
 
 
 @pytest.mark.parametrize(
     ("layer", "given", "message"),
     [
-        (
-            nn.Linear(5, 3),
-            config(k=9),
-            "data_in_k of lutnet must be a whole number from 1 to 8, not 9",
-        ),
-        (
-            nn.Linear(5, 3),
-            config(levels=0),
-            "data_in_levels of lutnet must be a whole number from 1",
-        ),
-        (nn.Linear(5, 3), config(kk=1), "unknown key of lutnet 'kk'"),
+        (SMALL, config(k=9), "data_in_k of lutnet must be a whole number from 1 to 8, not 9"),
+        (SMALL, config(levels=0), "data_in_levels of lutnet must be a whole number from 1"),
+        (SMALL, config(kk=1), "unknown key of lutnet 'kk'"),
         (nn.Linear(2, 3), config(k=3), "a table of 3 inputs needs a layer with as many, not 2"),
         (nn.Linear(1024, 1024), config(k=4), r"with 2\^4 entries are 33554432 numbers to train"),
-        (masked(), config(), "make it permanent"),
+        (MASKED, config(), "make it permanent"),
     ],
 )
 def test_what_cannot_be_is_refused(layer, given, message):

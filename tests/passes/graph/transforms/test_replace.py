@@ -54,7 +54,6 @@ def test_modes_stay_and_the_original_model_too(ready, row):
 
 def test_the_trial_run_leaves_no_trace(ready, row):
     norm = nn.BatchNorm1d(6)
-    before = torch.get_rng_state()
     graph = ready(net(row))
     before = torch.get_rng_state()
     replace_transform_pass(graph, by="name", modules={"layers_1": lambda old: norm})

@@ -26,9 +26,12 @@ PLAIN = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
 PLAIN |= {"weight_width": 8, "weight_frac_width": 4}
 
 
+def quantized(graph, config):
+    quantize_transform_pass(graph, by="type", linear={"config": config}, conv2d={"config": config})
+
+
 def logicnets(graph):
-    given = {"config": LOGIC}
-    quantize_transform_pass(graph, by="type", linear=given, conv2d=given)
+    quantized(graph, LOGIC)
 
 
 def fused_logicnets(graph):
@@ -37,8 +40,7 @@ def fused_logicnets(graph):
 
 
 def lutnet(graph):
-    given = {"config": TABLES}
-    quantize_transform_pass(graph, by="type", linear=given, conv2d=given)
+    quantized(graph, TABLES)
 
 
 def pruned(graph):
@@ -102,9 +104,8 @@ def test_a_saved_graph_computes_trains_and_is_described_alike(graph, change, x, 
     save_mase_graph_interface_pass(graph, tmp_path / "graph")
     loaded = MaseGraph.from_checkpoint(tmp_path / "graph")
     assert torch.equal(loaded.model(x), expected)
-    assert [type(m) for m in loaded.model.modules()][1:] == [
-        type(m) for m in graph.model.modules()
-    ][1:]
+    kinds = [[type(m) for m in g.model.modules()][1:] for g in (loaded, graph)]
+    assert kinds[0] == kinds[1]
     state, before = loaded.model.state_dict(), graph.model.state_dict()
     assert state.keys() == before.keys()
     assert all(torch.equal(state[key], before[key]) for key in state)

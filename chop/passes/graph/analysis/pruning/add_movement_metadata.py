@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 
@@ -16,11 +17,10 @@ def add_movement_metadata_analysis_pass(graph: MaseGraph) -> dict[str, list[str]
     from chop.passes.graph.transforms.pruning.masks import renewed
     from chop.passes.graph.transforms.pruning.movement import attach_movement
     from chop.passes.graph.transforms.pruning.plan import is_prunable
-    from chop.passes.graph.transforms.pruning.prune import replace_module
 
     targets = list(dict.fromkeys(str(node.target) for node in graph.nodes if is_prunable(node)))
     for target in targets:
         new = renewed(graph.modules[target])
         attach_movement(new)
-        replace_module(graph, target, new)
+        deepsetattr(graph.model, target, new)
     return {"followed": targets}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.passes.graph.transforms.pruning.methods import METHODS, generator_for, share, smallest
+from chop.passes.graph.transforms.pruning.movement import remove_hook
 
 NAME = "sparsify_input"
 
@@ -20,13 +21,7 @@ class SparsifyInput(nn.Module):
     state stays unchanged.
     """
 
-    def __init__(
-        self,
-        sparsity: float,
-        method: str = "l1-norm",
-        seed: int = 0,
-        threshold: float | None = None,
-    ) -> None:
+    def __init__(self, sparsity: float, method: str, seed: int, threshold: float | None) -> None:
         super().__init__()
         self.sparsity, self.method, self.seed, self.threshold = sparsity, method, seed, threshold
 
@@ -51,10 +46,8 @@ class SparsifyInput(nn.Module):
 
     def _scores(self, samples: Tensor) -> Tensor:
         if self.method == "random":
-            one = samples[0].reshape(-1, 1)  # the same positions in every sample
-            return METHODS[self.method](one, generator_for(self.seed, NAME))
-        rows = samples.reshape(-1, 1)
-        scores = METHODS[self.method](rows, generator_for(self.seed, NAME))
+            samples = samples[:1]  # the same positions in every sample
+        scores = METHODS[self.method](samples.reshape(-1, 1), generator_for(self.seed, NAME))
         return scores.reshape(samples.shape)
 
     def extra_repr(self) -> str:
@@ -81,9 +74,8 @@ def attach_activation_pruning(
     """Make a layer prune its input; existing pruning of the input is replaced."""
     if activation_pruning_of(module) is None:
         if hasattr(module, NAME):
-            raise ValueError(
-                f"{type(module).__name__} already has an attribute {NAME!r}; rename it"
-            )
+            owner = type(module).__name__
+            raise ValueError(f"{owner} already has an attribute {NAME!r}; rename it")
         module.register_forward_pre_hook(sparsify_input, with_kwargs=True)
     module.add_module(NAME, SparsifyInput(sparsity, method, seed, threshold))
 
@@ -107,7 +99,4 @@ def detach_activation_pruning(module: nn.Module) -> None:
             f"{type(module).__name__} does not prune its input, so there is nothing to detach"
         )
     del module._modules[NAME]
-    for hook_id, hook in list(module._forward_pre_hooks.items()):
-        if hook is sparsify_input:
-            del module._forward_pre_hooks[hook_id]
-            module._forward_pre_hooks_with_kwargs.pop(hook_id, None)
+    remove_hook(module, sparsify_input)

@@ -7,6 +7,7 @@ flattening repeats each. A node that cannot be made smaller freezes the atoms th
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -51,26 +52,26 @@ class ChannelGraph:
         if node.op in ("placeholder", "get_attr"):
             return None
         rule = _rule(mase(node).common.mase_op)
-        inputs = [n for n in node.all_input_nodes if self.axes[n] is not None]
         if node.op == "output" or rule is None or not (_is_tensor(node) or rule is _sizes):
-            return self.block(node, inputs, _why(node))
+            return self.block(node, _why(node))
         return rule(self, node)
 
     def axis(self, node: Any) -> ChannelAxis | None:
         return self.axes.get(node) if isinstance(node, fx.Node) else None
 
-    def block(self, node: fx.Node, inputs: Iterable[fx.Node], why: str) -> ChannelAxis | None:
+    def block(
+        self, node: fx.Node, why: str, inputs: Iterable[fx.Node] | None = None
+    ) -> ChannelAxis | None:
         """Freeze the channels that arrive at `node`; they are not followed further."""
-        for source in inputs:
-            axis = self.axes[source]
-            if axis is not None:
+        for source in node.all_input_nodes if inputs is None else inputs:
+            if (axis := self.axes[source]) is not None:
                 self.atoms.freeze(axis.atoms, Obstacle(node, why))
         return None
 
     def take(self, node: fx.Node, target: str, axis: ChannelAxis | None, dim: int) -> bool:
         """Record that a module reads channels along `dim`; return whether it can."""
         if axis is not None and axis.dim != dim:
-            self.block(node, node.all_input_nodes, "reads them along another dimension")
+            self.block(node, "reads them along another dimension")
             axis = None
         if target in self.ins and (axis is None or self.ins[target] is None):
             why = "calls a module to which another node passes channels that must stay"
@@ -81,14 +82,18 @@ class ChannelGraph:
         self.ins.setdefault(target, axis.atoms if axis else None)
         return axis is not None
 
-    def give(self, node: fx.Node, target: str, atoms: list[int]) -> list[int]:
+    def give(self, node: fx.Node, atoms: list[int]) -> list[int]:
         """Record the channels that a module gives; repeated calls give the same."""
+        target = str(node.target)
         if target in self.outs:
             self.atoms.tie(self.outs[target], atoms)
-        return self.outs.setdefault(target, atoms)
+        self.outs.setdefault(target, atoms)
+        self.check_shared(node)
+        return self.outs[target]
 
-    def check_shared(self, node: fx.Node, module: nn.Module, target: str) -> None:
+    def check_shared(self, node: fx.Node) -> None:
         """Freeze the channels of a parameter that other modules or nodes read too."""
+        module, target = self.graph.modules[str(node.target)], str(node.target)
         if any(id(p) in self._shared for p in module._parameters.values()):
             obstacle = Obstacle(node, "shares a parameter with others")
             known = [*(self.ins.get(target) or []), *self.outs.get(target, [])]
@@ -110,6 +115,17 @@ def _rule(op: str) -> Rule | None:
     return RULES.get(op)
 
 
+def _of_first_input(rule: Callable[[ChannelGraph, fx.Node, ChannelAxis], Any]) -> Rule:
+    """Call a rule with the channel axis of the first input; without one nothing is followed."""
+
+    @functools.wraps(rule)
+    def follow(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+        axis = channels.axis(node.all_input_nodes[0])
+        return None if axis is None else rule(channels, node, axis)
+
+    return follow
+
+
 def _why(node: fx.Node) -> str:
     if node.op == "output":
         return "gives them away as results"
@@ -119,30 +135,24 @@ def _why(node: fx.Node) -> str:
 def _layer(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     """Linear and convolutional layers, which consume their input channels and create new ones."""
     module: Any = mase(node).module
-    source = node.args[0] if node.args else node.kwargs.get("input")
     if not isinstance(module, nn.Linear | _ConvNd) or module._parameters.get("weight") is None:
-        return channels.block(
-            node, node.all_input_nodes, "computes with a weight that belongs to no layer"
-        )
+        return channels.block(node, "computes with a weight that belongs to no layer")
     target, dim = str(node.target), len(_shape(node)) - 1
-    size: Any = getattr(module, "out_features", None)
     if isinstance(module, _ConvNd):
-        dim, size = dim - len(module.kernel_size), module.out_channels
+        dim -= len(module.kernel_size)
         if module.groups > 1:
             return _grouped(channels, node, module, dim)
-    channels.take(node, target, channels.axis(source), dim)
+    channels.take(node, target, channels.axis(_input(node)), dim)
     if target not in channels.outs:
-        channels.outs[target] = channels.atoms.fresh(size)
+        channels.outs[target] = channels.atoms.fresh(_shape(node)[dim])
         channels.producers[target] = node
-    channels.check_shared(node, module, target)
+    channels.check_shared(node)
     return ChannelAxis(dim, channels.outs[target])
 
 
 def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> ChannelAxis | None:
     """Grouped convolution: a channel is removed at the same position in every group."""
-    target = str(node.target)
-    source = node.args[0] if node.args else node.kwargs.get("input")
-    axis = channels.axis(source)
+    target, axis = str(node.target), channels.axis(_input(node))
     if module.groups == module.in_channels and axis is not None:
         return _depthwise(channels, node, module, axis, dim)
     if channels.take(node, target, axis, dim):
@@ -157,7 +167,7 @@ def _grouped(channels: ChannelGraph, node: fx.Node, module: Any, dim: int) -> Ch
         if each == 1 or (module.transposed and module.groups == module.in_channels):
             why = f"convolves in {module.groups} groups of one channel each"
             channels.atoms.freeze(channels.outs[target], Obstacle(node, why))
-    channels.check_shared(node, module, target)
+    channels.check_shared(node)
     return ChannelAxis(dim, channels.outs[target])
 
 
@@ -170,60 +180,49 @@ def _depthwise(
     channels: ChannelGraph, node: fx.Node, module: Any, axis: ChannelAxis, dim: int
 ) -> ChannelAxis | None:
     """Depthwise convolution: every channel is independent."""
-    target = str(node.target)
-    if not channels.take(node, target, axis, dim):
+    if not channels.take(node, str(node.target), axis, dim):
         return None
     each = module.out_channels // module.in_channels
-    out = channels.give(node, target, [atom for atom in axis.atoms for _ in range(each)])
-    channels.check_shared(node, module, target)
-    return ChannelAxis(dim, out)
+    atoms = [atom for atom in axis.atoms for _ in range(each)]
+    return ChannelAxis(dim, channels.give(node, atoms))
 
 
-def _features(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+@_of_first_input
+def _features(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
     """Norms with one number per channel, and PReLU."""
     module: Any = mase(node).module
-    axis = channels.axis(node.all_input_nodes[0])
-    if axis is None:
-        return None
     if isinstance(module, nn.PReLU) and module.num_parameters == 1:
         return axis
     if module is None or axis.dim != 1:
-        return channels.block(node, node.all_input_nodes, "counts channels along another dimension")
+        return channels.block(node, "counts channels along another dimension")
     if isinstance(module, nn.modules.instancenorm._InstanceNorm) and len(_shape(node)) == 2:
-        return channels.block(node, node.all_input_nodes, "normalises over them")
-    channels.give(node, str(node.target), axis.atoms)
-    channels.check_shared(node, module, str(node.target))
+        return channels.block(node, "normalises over them")
+    channels.give(node, axis.atoms)
     return axis
 
 
-def _norm_of_groups(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+@_of_first_input
+def _norm_of_groups(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
     """Group norm: the channels of a group share statistics and are removed together."""
     module: Any = mase(node).module
-    axis = channels.axis(node.all_input_nodes[0])
-    if axis is None:
-        return None
     if module is None or axis.dim != 1:
-        return channels.block(node, node.all_input_nodes, "normalises over them")
+        return channels.block(node, "normalises over them")
     if module.num_groups == 1:
-        return channels.block(node, node.all_input_nodes, "normalises over all of them")
+        return channels.block(node, "normalises over all of them")
     for group in _chunks(axis.atoms, module.num_groups):
         channels.atoms.tie(group[:1] * len(group), group)
-    channels.give(node, str(node.target), axis.atoms)
-    channels.check_shared(node, module, str(node.target))
+    channels.give(node, axis.atoms)
     return axis
 
 
-def _norm_of_last(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+@_of_first_input
+def _norm_of_last(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
     """Layer norms leave channels alone that lie before the normalised dimensions."""
-    source = node.all_input_nodes[0]
-    axis = channels.axis(source)
-    if axis is None:
-        return None
     module: Any = mase(node).module
     given = node.args[1] if len(node.args) > 1 else node.kwargs.get("normalized_shape")
     sizes = module.normalized_shape if module is not None else given
-    if not isinstance(sizes, list | tuple) or axis.dim >= len(_shape(source)) - len(sizes):
-        return channels.block(node, node.all_input_nodes, "normalises over them")
+    if not isinstance(sizes, list | tuple) or axis.dim >= len(_shape(node)) - len(sizes):
+        return channels.block(node, "normalises over them")
     return axis
 
 
@@ -233,27 +232,24 @@ def _functional_norm(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | Non
     axis = channels.axis(source)
     if axis is None:
         return None
-    if axis.dim != 1 or source is not (node.args[0] if node.args else node.kwargs.get("input")):
-        return channels.block(node, node.all_input_nodes, "counts channels along another dimension")
+    if axis.dim != 1 or source is not _input(node):
+        return channels.block(node, "counts channels along another dimension")
     for tensor in tensors:
         alone = sum(other.target == tensor.target for other in channels.graph.nodes) == 1
         if tensor.op != "get_attr" or len(tensor.users) > 1 or not alone:
             why = f"normalises them by {tensor.name!r}, which others read or make"
-            return channels.block(node, [source], why)
+            return channels.block(node, why, [source])
     channels.attributes |= {str(tensor.target): axis.atoms for tensor in tensors}
     return axis
 
 
-def _split(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+@_of_first_input
+def _split(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
     """Parts of the channels or of another dimension, each taken by an index."""
-    source = node.all_input_nodes[0]
-    axis = channels.axis(source)
-    if axis is None:
-        return None
     dim = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else 0)
     if not isinstance(dim, int) or any(_part(user) is None for user in node.users):
-        return channels.block(node, [source], "cuts them into parts that are not taken one by one")
-    dim %= len(_shape(source))
+        return channels.block(node, "cuts them into parts that are not taken one by one")
+    dim %= len(_shape(node.all_input_nodes[0]))
     shapes = [tensor.shape for _, tensor in mase(node).common.results.tensors()]
     atoms, parts = iter(axis.atoms), []
     for shape in shapes:
@@ -270,43 +266,41 @@ def _part(node: fx.Node) -> int | None:
 
 
 def _item(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    source = node.all_input_nodes[0]
-    split, part = channels.splits.get(source), _part(node)
+    split, part = channels.splits.get(node.all_input_nodes[0]), _part(node)
     if split is not None and part is not None:
         return split.parts[part]
-    return channels.block(node, node.all_input_nodes, _why(node))
+    return channels.block(node, _why(node))
 
 
 def _elementwise(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     tensors = [source for source in node.all_input_nodes if _is_tensor(source)]
-    size = len(_shape(node))
-    found = {n: a for n in tensors if (a := channels.axes[n]) is not None}
-    if not found:
+    axes = {n: axis for n in tensors if (axis := channels.axes[n]) is not None}
+    if not axes:
         return None
     # dimensions count from the right, as in broadcasting
-    places = {axis.dim - len(_shape(source)) for source, axis in found.items()}
+    places = {axis.dim - len(_shape(source)) for source, axis in axes.items()}
     if len(places) > 1:
-        return channels.block(node, tensors, "combines channels along different dimensions")
+        return channels.block(node, "combines channels along different dimensions", tensors)
     (place,) = places
     width = _shape(node)[place]
-    wide = [axis for axis in found.values() if len(axis.atoms) == width]
+    wide = [axis for axis in axes.values() if len(axis.atoms) == width]
     for source in tensors:
         narrow = len(_shape(source)) < -place or _shape(source)[place] == 1
-        if not narrow and source not in found:
+        if not narrow and source not in axes:
             why = f"combines them with {source.name!r}, which keeps its channels"
-            return channels.block(node, tensors, why)
-        if width > 1 and narrow and source in found:
-            channels.block(node, [source], "spreads them over other channels")
+            return channels.block(node, why, tensors)
+        if width > 1 and narrow and source in axes:
+            channels.block(node, "spreads them over other channels", [source])
     for other in wide[1:]:
         channels.atoms.tie(wide[0].atoms, other.atoms)
-    return ChannelAxis(size + place, wide[0].atoms) if wide else None
+    return ChannelAxis(len(_shape(node)) + place, wide[0].atoms) if wide else None
 
 
 def _concatenation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     sources = node.args[0] if node.args else node.kwargs.get("tensors")
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(sources, list | tuple) or not isinstance(dim, int):
-        return channels.block(node, node.all_input_nodes, _why(node))
+        return channels.block(node, _why(node))
     dim %= len(_shape(node))
     axes = [channels.axis(source) for source in sources]
     tracked = [axis for axis in axes if axis is not None]
@@ -315,33 +309,27 @@ def _concatenation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     if all(axis.dim == dim for axis in tracked):
         atoms: list[int] = []
         for source, axis in zip(sources, axes, strict=True):
+            mine = axis.atoms if axis else channels.atoms.fresh(_shape(source)[dim])
             if axis is None:
-                others = channels.atoms.fresh(_shape(source)[dim])
-                channels.atoms.freeze(
-                    others, Obstacle(node, "takes channels that come from no layer")
-                )
-                atoms += others
-            else:
-                atoms += axis.atoms
+                why = "takes channels that come from no layer"
+                channels.atoms.freeze(mine, Obstacle(node, why))
+            atoms += mine
         return ChannelAxis(dim, atoms)
     if len(tracked) < len(axes) or len({axis.dim for axis in tracked}) > 1:
-        return channels.block(node, node.all_input_nodes, "joins channels of different dimensions")
+        return channels.block(node, "joins channels of different dimensions")
     for other in tracked[1:]:
         channels.atoms.tie(tracked[0].atoms, other.atoms)
     return tracked[0]
 
 
-def _spatial(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+@_of_first_input
+def _spatial(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
     """Pooling, padding and resizing of the dimensions after the channels."""
-    source = node.all_input_nodes[0]
-    axis = channels.axis(source)
-    if axis is None:
-        return None
     op = mase(node).common.mase_op
     count = int(op[-2]) if op.endswith("d") and op[-2].isdigit() else _touched(node)
     several = "data_out_1" in mase(node).common.results
-    if several or count is None or axis.dim >= len(_shape(source)) - count:
-        return channels.block(node, [source], "works across them")
+    if several or count is None or axis.dim >= len(_shape(node.all_input_nodes[0])) - count:
+        return channels.block(node, "works across them")
     return axis
 
 
@@ -355,20 +343,17 @@ def _touched(node: fx.Node) -> int | None:
     return len(padding) // 2 if isinstance(padding, list | tuple) else None
 
 
-def _reshape(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+@_of_first_input
+def _reshape(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
     """Flattening and the like: each channel becomes as many positions as it had elements."""
-    source = node.all_input_nodes[0]
-    axis = channels.axis(source)
-    if axis is None:
-        return None
-    old, new = _shape(source), _shape(node)
+    old, new = _shape(node.all_input_nodes[0]), _shape(node)
     before, count, behind = math.prod(old[: axis.dim]), len(axis.atoms), old[axis.dim + 1 :]
     for dim, size in reversed(list(enumerate(new))):
         each, rest = divmod(size, count)
         whole = rest == 0 and each > 0 and math.prod(behind) % each == 0
         if whole and math.prod(new[:dim]) == before and _can_resize(channels, node, dim):
             return ChannelAxis(dim, [atom for atom in axis.atoms for _ in range(each)])
-    return channels.block(node, [source], "cuts across them")
+    return channels.block(node, "cuts across them")
 
 
 def _can_resize(channels: ChannelGraph, node: fx.Node, dim: int) -> bool:
@@ -389,33 +374,27 @@ def _can_resize(channels: ChannelGraph, node: fx.Node, dim: int) -> bool:
     return isinstance(size, int)
 
 
-def _reduction(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    source = node.all_input_nodes[0]
-    axis = channels.axis(source)
-    if axis is None:
-        return None
+@_of_first_input
+def _reduction(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
     named = node.kwargs.get("dim", node.kwargs.get("axis"))
     dims: Any = node.args[1] if len(node.args) > 1 else named
     keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
-    size = len(_shape(source))
+    size = len(_shape(node.all_input_nodes[0]))
     listed = [dims] if isinstance(dims, int) else dims
     if not isinstance(listed, list | tuple) or not all(isinstance(d, int) for d in listed):
-        return channels.block(node, [source], "reduces over them")
+        return channels.block(node, "reduces over them")
     gone = {d % size for d in listed}
     if axis.dim in gone or not gone:
-        return channels.block(node, [source], "reduces over them")
+        return channels.block(node, "reduces over them")
     return axis if keep else ChannelAxis(axis.dim - sum(d < axis.dim for d in gone), axis.atoms)
 
 
-def _permutation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
-    source = node.all_input_nodes[0]
-    axis = channels.axis(source)
-    if axis is None:
-        return None
-    size, given = len(_shape(source)), node.args[1:]
+@_of_first_input
+def _permutation(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> ChannelAxis | None:
+    size, given = len(_shape(node.all_input_nodes[0])), node.args[1:]
     order: Any = given[0] if len(given) == 1 and isinstance(given[0], list | tuple) else given
     if node.kwargs or not all(isinstance(d, int) for d in order):
-        return channels.block(node, [source], _why(node))
+        return channels.block(node, _why(node))
     places: list[int] = [d % size for d in order]
     if mase(node).common.mase_op != "permute":
         a, b = places
@@ -424,32 +403,28 @@ def _permutation(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
     return ChannelAxis(places.index(axis.dim), axis.atoms)
 
 
-def _sizes(channels: ChannelGraph, node: fx.Node) -> ChannelAxis | None:
+@_of_first_input
+def _sizes(channels: ChannelGraph, node: fx.Node, axis: ChannelAxis) -> None:
     """Reading a shape is harmless unless the number of channels is read from it."""
-    source = node.all_input_nodes[0]
-    axis = channels.axis(source)
-    if axis is None or mase(node).common.mase_op == "dim":
-        return None
     asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    if asked in ("dtype", "device", "ndim"):
-        return None
+    if mase(node).common.mase_op == "dim" or asked in ("dtype", "device", "ndim"):
+        return
     if isinstance(asked, int):
         wanted: list[Any] = [asked]
     elif asked in (None, "shape"):
         users = [user for user in node.users if user.users or user.op == "output"]
         wanted = [u.args[1] if u.target is operator.getitem else None for u in users]
     else:
-        return channels.block(node, [source], _why(node))
-    size = len(_shape(source))
+        wanted = []
+        channels.block(node, _why(node))
+    size = len(_shape(node.all_input_nodes[0]))
     if not all(isinstance(d, int) and d % size != axis.dim for d in wanted):
-        return channels.block(node, [source], "reads how many there are")
-    return None
+        channels.block(node, "reads how many there are")
 
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ops_with("weighted_sum"), _layer),
-    **dict.fromkeys((f"batch_norm{d}d" for d in (1, 2, 3)), _features),
-    **dict.fromkeys((f"instance_norm{d}d" for d in (1, 2, 3)), _features),
+    **{f"{kind}_norm{d}d": _features for kind in ("batch", "instance") for d in (1, 2, 3)},
     **dict.fromkeys(("sync_batch_norm", "prelu"), _features),
     **dict.fromkeys(("layer_norm", "rms_norm"), _norm_of_last),
     **dict.fromkeys(("split", "chunk"), _split),
@@ -461,6 +436,10 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("permute", "transpose", "swapaxes", "swapdims"), _permutation),
     **dict.fromkeys(("size", "shape", "getattr", "dim"), _sizes),
 }
+
+
+def _input(node: fx.Node) -> Any:
+    return node.args[0] if node.args else node.kwargs.get("input")
 
 
 def _is_tensor(node: fx.Node) -> bool:

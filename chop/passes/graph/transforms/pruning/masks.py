@@ -28,20 +28,17 @@ class Masked(nn.Module):
         return _blank, (self._unmasked, self._masked_names), state
 
 
-class _Masking:
-    """The attribute through which a masked parameter is read."""
+def _masking(name: str) -> property:
+    """Return the attribute through which a masked parameter is read."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Any:
-        if module is None:
-            return self
-        parameter = module._parameters[self.name]
+    def masked(module: nn.Module) -> Tensor | None:
+        parameter = module._parameters[name]
         if parameter is None:
             return None
         # not a product, which would keep infinities and the signs of zeros
-        return torch.where(module._buffers[mask_name(self.name)], parameter, 0.0)  # type: ignore[arg-type]
+        return torch.where(module.get_buffer(mask_name(name)), parameter, 0.0)
+
+    return property(masked)
 
 
 def mask_name(name: str) -> str:
@@ -61,19 +58,12 @@ def masked_class(cls: type[Any], names: tuple[str, ...]) -> type[Any]:
     if not names:
         return cls
     if (cls, names) not in _CLASSES:
-        _CLASSES[cls, names] = type(cls.__name__, (Masked, cls), _body(cls, names))
+        # among them the module: fx takes torch's own layers for leaves
+        same = {key: getattr(cls, key) for key in ("__module__", "__qualname__", "__doc__")}
+        body = {**same, "_unmasked": cls, "_masked_names": names}
+        body |= {name: _masking(name) for name in names}
+        _CLASSES[cls, names] = type(cls.__name__, (Masked, cls), body)
     return _CLASSES[cls, names]
-
-
-def _body(cls: type, names: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "__module__": cls.__module__,  # fx takes torch's own layers for leaves
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "_unmasked": cls,
-        "_masked_names": names,
-        **{name: _Masking(name) for name in names},
-    }
 
 
 def masked_names(cls: type) -> tuple[str, ...]:
@@ -107,7 +97,7 @@ def attach_mask(module: nn.Module, name: str, mask: Tensor) -> None:
 
 def masks_of(module: nn.Module) -> dict[str, Tensor]:
     """The masks of a layer by the name of the parameter; {} for a layer without masks."""
-    return {name: _mask(module, name) for name in masked_names(type(module))}
+    return {name: module.get_buffer(mask_name(name)) for name in masked_names(type(module))}
 
 
 def detach_mask(module: nn.Module, name: str) -> None:
@@ -118,9 +108,8 @@ def detach_mask(module: nn.Module, name: str) -> None:
     names = masked_names(type(module))
     if name not in names:
         raise KeyError(unknown("masked parameter", name, list(names)))
-    old = _parameter(module, name)
-    new = nn.Parameter(getattr(module, name).detach().clone(), old.requires_grad)
-    module.register_parameter(name, new)
+    trained = _parameter(module, name).requires_grad
+    module.register_parameter(name, nn.Parameter(getattr(module, name).detach().clone(), trained))
     del module._buffers[mask_name(name)]
     module._non_persistent_buffers_set.discard(mask_name(name))
     _set_names(module, tuple(other for other in names if other != name))
@@ -139,20 +128,12 @@ def renewed(module: nn.Module) -> nn.Module:
 
 
 def _blank(cls: type[Any], names: tuple[str, ...]) -> nn.Module:
-    masked = masked_class(cls, names)
-    new: nn.Module = object.__new__(masked)
-    return new
+    return object.__new__(masked_class(cls, names))  # type: ignore[no-any-return]
 
 
 def _set_names(module: nn.Module, names: tuple[str, ...]) -> None:
     ordered = tuple(sorted(set(names)))
     module.__class__ = masked_class(unmasked_class(type(module)), ordered)
-
-
-def _mask(module: nn.Module, name: str) -> Tensor:
-    mask = module._buffers[mask_name(name)]
-    assert mask is not None, f"the mask of {name!r} was set to None"
-    return mask
 
 
 def _parameter(module: nn.Module, name: str) -> nn.Parameter:

@@ -104,7 +104,8 @@ def smallest(scores: Tensor, count: int) -> Tensor:
     if count == 0:
         return torch.zeros_like(scores, dtype=torch.bool)
     if scores.dim() == 1:
-        return _smallest_in_row(scores, count)
+        marks = _smallest_by_sample(scores, count)
+        return _smallest_by_limit(scores, count) if marks is None else marks
     if scores.shape[-1] <= FEW:
         return _smallest_of_few(scores, count)
     limit = scores.kthvalue(count, dim=-1, keepdim=True).values
@@ -119,11 +120,8 @@ def smallest_in_size(numbers: Tensor, count: int) -> Tensor:
     >>> smallest_in_size(torch.tensor([3, -1, 1, 1]), 2)
     tensor([False,  True,  True, False])
     """
-    if count and len(numbers) >= MANY and numbers.is_cpu:
-        marks = _smallest_by_sample(numbers, count, np.abs)
-        if marks is not None:
-            return marks
-    return smallest(numbers.abs(), count)
+    marks = _smallest_by_sample(numbers, count, np.abs) if count else None
+    return smallest(numbers.abs(), count) if marks is None else marks
 
 
 FEW = 16  # up to here, all pairs are compared
@@ -131,13 +129,6 @@ MANY = 1 << 15  # from here on, a sample predicts the threshold
 SAMPLE = 1 << 13
 IN_CACHE = 1 << 18  # so many are compared at a time
 MARGIN = SAMPLE // 64  # about three standard deviations of a rank in the middle
-
-
-def _smallest_in_row(scores: Tensor, count: int) -> Tensor:
-    marks = None
-    if len(scores) >= MANY and scores.is_cpu:
-        marks = _smallest_by_sample(scores, count)
-    return _smallest_by_limit(scores, count) if marks is None else marks
 
 
 def _smallest_by_limit(scores: Tensor, count: int) -> Tensor:
@@ -151,11 +142,13 @@ def _smallest_by_limit(scores: Tensor, count: int) -> Tensor:
 def _smallest_by_sample(
     scores: Tensor, count: int, measure: np.ufunc = np.positive
 ) -> Tensor | None:
-    """Compare with a threshold estimated from a sample; None if the estimate is wrong.
+    """Compare with a threshold estimated from a sample; None if there are few or it is wrong.
 
     Uses numpy, which compares and counts several times faster than torch on a CPU; `measure` is
     applied in blocks, as touching new memory costs more than the arithmetic.
     """
+    if len(scores) < MANY or not scores.is_cpu:
+        return None
     wide = scores.float() if scores.dtype.itemsize < 4 else scores
     numbers = wide.numpy()
     sample = measure(numbers[:: len(numbers) // SAMPLE])

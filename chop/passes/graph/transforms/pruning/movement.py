@@ -6,6 +6,7 @@ makes it larger in absolute value. It lives in the buffer `weight_movement`, so 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,6 +69,11 @@ def follows_movement(module: nn.Module) -> bool:
 def detach_movement(module: nn.Module) -> None:
     """Delete the movement of a layer and stop accumulating it."""
     module._buffers.pop(MOVEMENT, None)
-    for hook_id, hook in list(module._forward_pre_hooks.items()):
-        if hook is follow_movement:
-            del module._forward_pre_hooks[hook_id]
+    remove_hook(module, follow_movement)
+
+
+def remove_hook(module: nn.Module, hook: Callable[..., Any]) -> None:
+    """Remove a forward pre-hook from a module."""
+    for key in [k for k, registered in module._forward_pre_hooks.items() if registered is hook]:
+        del module._forward_pre_hooks[key]
+        module._forward_pre_hooks_with_kwargs.pop(key, None)

@@ -61,7 +61,8 @@ class PruneRequest:
             raise PassArgsError(problem.text)
         granularity = _granularity(options)
         assert granularity is not None
-        sparsity = options.get("sparsity", _own_sparsity(granularity))
+        implied = granularity.sparsity if isinstance(granularity, Pattern) else 0.0
+        sparsity = options.get("sparsity", implied)
         number = dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity)
         return cls(table, **{**options, "granularity": granularity, "sparsity": number})
 
@@ -74,10 +75,10 @@ class PruneRequest:
             if key not in known:
                 yield Problem(f"{where}{key}", unknown(f"key of {table!r}", key, known))
         choice = {"scope": get_args(Scope), "by": get_args(By), "method": list(METHODS)}
-        for key in choice:
-            if key in options and options[key] not in choice[key]:
-                text = unknown(f"{where}{key}", options[key], choice[key])
-                yield Problem(f"{where}{key}", text)
+        for key, known_values in choice.items():
+            if key in options and options[key] not in known_values:
+                place = f"{where}{key}"
+                yield Problem(place, unknown(place, options[key], known_values))
         granularity = _granularity(options)
         if granularity is None:
             yield Problem(
@@ -87,8 +88,7 @@ class PruneRequest:
             )
         for key, number in _numbers(options):
             place = f"{where}sparsity{key and '.' + key}"
-            wrong = _wrong_number(number, granularity)
-            if wrong:
+            if wrong := _wrong_number(number, granularity):
                 yield Problem(place, f"{place} {wrong}")
         if isinstance(options.get("sparsity"), Mapping) and options.get("scope") == "global":
             yield Problem(
@@ -109,19 +109,13 @@ class PruneRequest:
 
     def per_node(self, graph: MaseGraph, pass_name: str = "prune") -> dict[fx.Node, float]:
         """The sparsity of each layer in graph order; one node per module."""
-        refuse_adapters(pass_name, self._adapted(graph))
-        if isinstance(self.sparsity, Mapping):
-            asked = self._chosen(graph, self.sparsity)
-        else:
-            asked = {node: self.sparsity for node in graph.nodes if is_prunable(node)}
-        return _once_per_module(asked)
+        wanted = self.sparsity if isinstance(self.sparsity, Mapping) else {"default": self.sparsity}
+        refuse_adapters(pass_name, self._adapted(graph, {key for key in wanted if wanted[key]}))
+        return _once_per_module(self._chosen(graph, wanted))
 
-    def _adapted(self, graph: MaseGraph) -> list[fx.Node]:
+    def _adapted(self, graph: MaseGraph, wanted: set[str]) -> list[fx.Node]:
         """The chosen layers that have an adapter."""
         nodes = [node for node in graph.nodes if has_adapter(node)]
-        if not isinstance(self.sparsity, Mapping):
-            return nodes if self.sparsity else []
-        wanted = {key for key, value in self.sparsity.items() if value}
         if "default" in wanted:
             return nodes
         if self.by == "type":
@@ -149,11 +143,8 @@ class PruneRequest:
 def is_prunable(node: fx.Node) -> bool:
     """Whether a node calls a layer with a maskable weight."""
     module = mase(node).module
-    return (
-        module is not None
-        and mase(node).common.mase_op in PRUNABLE_OP
-        and module._parameters.get("weight") is not None
-    )
+    has_weight = module is not None and module._parameters.get("weight") is not None
+    return has_weight and mase(node).common.mase_op in PRUNABLE_OP
 
 
 def _why_not(node: fx.Node) -> str:
@@ -177,10 +168,6 @@ def _granularity(options: Mapping[str, Any]) -> Granularity | None:
     return Pattern(int(pattern[1]), int(pattern[2]))
 
 
-def _own_sparsity(granularity: Granularity) -> float:
-    return granularity.sparsity if isinstance(granularity, Pattern) else 0.0
-
-
 def _numbers(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Each sparsity with its key; "" means all layers."""
     if "sparsity" not in options:
@@ -192,14 +179,14 @@ def _numbers(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _wrong_number(number: Any, granularity: Granularity | None) -> str | None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
         return f"is {number!r}; give a number from 0 to 1"
-    if isinstance(granularity, Pattern):
-        law = granularity.sparsity
-        if number != 0 and not math.isclose(number, law):
-            return (
-                f"is {number}, but {granularity.keep}:{granularity.of} means {law:g}; "
-                f"leave sparsity out, or give 0 to leave a layer as it is"
-            )
-    return None
+    if not isinstance(granularity, Pattern) or number == 0:
+        return None
+    if math.isclose(number, granularity.sparsity):
+        return None
+    return (
+        f"is {number}, but {granularity.keep}:{granularity.of} means {granularity.sparsity:g}; "
+        f"leave sparsity out, or give 0 to leave a layer as it is"
+    )
 
 
 def _names_for_targets(graph: MaseGraph, wanted: Mapping[str, float]) -> dict[str, float]:

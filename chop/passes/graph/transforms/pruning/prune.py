@@ -10,22 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from chop.dotted import get_parent_name
+from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError, graph_pass
+from chop.passes.graph.transforms.pruning import methods
 from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
 from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of, renewed
-from chop.passes.graph.transforms.pruning.methods import (
-    METHODS,
-    generator_for,
-    l1_scores,
-    l2_scores,
-    scored_tensor,
-    share,
-    smallest,
-    smallest_in_size,
-)
+from chop.passes.graph.transforms.pruning.methods import METHODS, scored_tensor, share, smallest
 from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest
 from chop.passes.options import NodeChoice, Problem
 
@@ -109,7 +101,7 @@ def _prune_weights(
         logger.info("Pruning module: %s", node.name)
         new = renewed(layer)
         attach_mask(new, "weight", _as_weight(marks.logical_not_(), layer, request))
-        replace_module(graph, str(node.target), new)
+        deepsetattr(graph.model, str(node.target), new)
     requested = asked if request.scope == "local" else {}
     return _reached(graph, asked, requested, request)
 
@@ -123,7 +115,7 @@ def _scores(layer: nn.Module, request: PruneRequest, target: str, seed: int) -> 
     mask = masks_of(layer).get("weight")
     by_channel = request.granularity == "channel"
     rows = weight.flatten(1) if by_channel else weight.reshape(-1, 1)
-    values = METHODS[request.method](rows, generator_for(seed, target))
+    values = METHODS[request.method](rows, methods.generator_for(seed, target))
     if mask is not None:
         alive = _output_first(layer, mask, request).reshape(rows.shape).any(1)
         values = values.masked_fill(~alive, -torch.inf)
@@ -152,13 +144,12 @@ def _removed(
 ) -> Tensor:
     """Mark the parts to remove from one layer, ranked within the layer."""
     target = str(node.target)
-    by_size = METHODS[request.method] in (l1_scores, l2_scores)
+    by_size = METHODS[request.method] in (methods.l1_scores, methods.l2_scores)
     if by_size and request.granularity == "elementwise" and not masks_of(layer):
         weight = scored_tensor(layer, request.method, target).reshape(-1)
-        return smallest_in_size(weight, share(sparsity, len(weight)))
+        return methods.smallest_in_size(weight, share(sparsity, len(weight)))
     scores = _scores(layer, request, target, seed)
-    if isinstance(request.granularity, Pattern):
-        pattern = request.granularity
+    if isinstance(pattern := request.granularity, Pattern):
         return smallest(scores, pattern.of - pattern.keep if sparsity else 0)
     return smallest(scores, share(sparsity, scores.numel()))
 
@@ -225,12 +216,6 @@ def sparsity_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return tabulate([(name, *(row[k] for k in keys)) for name, row in rows.items()], headers)
 
 
-def replace_module(graph: MaseGraph, target: str, module: nn.Module) -> None:
-    """Replace the module that nodes call by this target."""
-    parent, name = get_parent_name(target)
-    setattr(graph.modules[parent], name, module)
-
-
 def _check_activation(request: PruneRequest, asked: Mapping[fx.Node, float]) -> None:
     if request.scope == "local" or request.method == "random":
         return
@@ -245,22 +230,19 @@ def _check_activation(request: PruneRequest, asked: Mapping[fx.Node, float]) -> 
 def _prune_activations(
     graph: MaseGraph, request: PruneRequest, asked: Mapping[fx.Node, float], seed: int
 ) -> dict[str, dict[str, Any]]:
-    threshold = None
-    if request.scope == "global" and request.method != "random" and any(asked.values()):
-        threshold = _threshold(asked)
-    rows: dict[str, dict[str, Any]] = {}
+    ranked = request.scope == "global" and request.method != "random" and any(asked.values())
+    threshold = _threshold(asked) if ranked else None
     for node, sparsity in asked.items():
-        rows[node.name] = {"requested": sparsity}
         if sparsity == 0:
             continue
         logger.info("Pruning activations of module: %s", node.name)
         new = renewed(graph.modules[str(node.target)])
         attach_activation_pruning(new, sparsity, request.method, seed, threshold)
-        replace_module(graph, str(node.target), new)
-    return rows
+        deepsetattr(graph.model, str(node.target), new)
+    return {node.name: {"requested": sparsity} for node, sparsity in asked.items()}
 
 
-def _threshold(asked: Mapping[fx.Node, float]) -> float | None:
+def _threshold(asked: Mapping[fx.Node, float]) -> float:
     """The largest activation to be pruned over all layers together."""
     values = [mase(n).common.args.tensor("data_in_0").value.detach().flatten() for n in asked]
     together = torch.cat([value.abs().cpu().float() for value in values])

@@ -10,21 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
+from chop.dotted import deepsetattr, get_parent_name
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.common import describe_again
+from chop.passes.graph.transforms.pruning import methods
 from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle, Split
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 from chop.passes.graph.transforms.pruning.masks import renewed
-from chop.passes.graph.transforms.pruning.methods import (
-    METHODS,
-    generator_for,
-    scored_tensor,
-    share,
-)
 from chop.passes.graph.transforms.pruning.plan import PruneRequest
-from chop.passes.graph.transforms.pruning.prune import replace_module, sparsity_row, sparsity_table
-from chop.passes.graph.transforms.pruning.shrink import cut_tensor, shrunk, sides_of
+from chop.passes.graph.transforms.pruning.prune import sparsity_row, sparsity_table
+from chop.passes.graph.transforms.pruning.shrink import Places, cut_tensor, shrunk, sides_of
 from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By
 
@@ -114,41 +110,26 @@ def obstacle_to(channels: ChannelGraph, target: str) -> Obstacle | None:
 
 def _families(channels: ChannelGraph, asked: Mapping[str, float]) -> list[list[str]]:
     """Layers that share channels, at least one of which was requested."""
-    groups = _Groups(channels.producers)
+    groups = {target: [target] for target in channels.producers}
     first: dict[int, str] = {}
     for target in channels.producers:
         for atom in channels.outs[target]:
-            groups.join(first.setdefault(channels.atoms.root(atom), target), target)
-    wanted = [group for group in groups.all() if any(asked.get(target) for target in group)]
+            one, other = groups[first.setdefault(channels.atoms.root(atom), target)], groups[target]
+            if one is not other:
+                one += other
+                groups |= dict.fromkeys(other, one)
+    distinct = {id(group): group for group in groups.values()}.values()
+    wanted = [group for group in distinct if any(asked.get(target) for target in group)]
     for group in wanted:
-        _check_same(channels, [target for target in group if target in asked], asked)
+        first_asked, *others = (target for target in group if target in asked)
+        for target in others:
+            if asked[target] != asked[first_asked]:
+                nodes = channels.producers[first_asked], channels.producers[target]
+                raise PassArgsError(
+                    f"nodes {nodes[0].name!r} and {nodes[1].name!r} give channels that are added "
+                    f"to each other, so they must lose the same ones; give them the same sparsity"
+                )
     return wanted
-
-
-class _Groups:
-    def __init__(self, names: Iterable[str]) -> None:
-        self._members = {name: [name] for name in names}
-
-    def join(self, one: str, other: str) -> None:
-        a, b = self._members[one], self._members[other]
-        if a is b:
-            return
-        a += b
-        for name in b:
-            self._members[name] = a
-
-    def all(self) -> list[list[str]]:
-        return list({id(group): group for group in self._members.values()}.values())
-
-
-def _check_same(channels: ChannelGraph, targets: list[str], asked: Mapping[str, float]) -> None:
-    for target in targets:
-        if asked[target] != asked[targets[0]]:
-            one, other = (channels.producers[t].name for t in (targets[0], target))
-            raise PassArgsError(
-                f"nodes {one!r} and {other!r} give channels that are added to each other, so they "
-                f"must lose the same ones; give them the same sparsity"
-            )
 
 
 def channel_scores(
@@ -158,12 +139,9 @@ def channel_scores(
     scores: dict[int, float] = defaultdict(float)
     for target in channels.producers:
         layer = graph.modules[target]
-        rows = (
-            scored_tensor(layer, method, target)
-            .movedim(sides_of(layer).outs["weight"], 0)
-            .flatten(1)
-        )
-        values = METHODS[method](rows, generator_for(seed, target)).tolist()
+        weight, dim = methods.scored_tensor(layer, method, target), sides_of(layer).outs["weight"]
+        rows = weight.movedim(dim, 0).flatten(1)
+        values = methods.METHODS[method](rows, methods.generator_for(seed, target)).tolist()
         # rows of a grouped transposed convolution span all groups
         for atom, value in zip(channels.outs[target], values, strict=False):
             scores[channels.atoms.root(atom)] += value
@@ -178,7 +156,7 @@ def _classes(channels: ChannelGraph, family: Iterable[str]) -> list[int]:
 
 def _budget(channels: ChannelGraph, family: list[str], asked: Mapping[str, float]) -> int:
     wanted = [asked[target] for target in family if target in asked]
-    return share(max(wanted, default=0.0), len(_classes(channels, family)))
+    return methods.share(max(wanted, default=0.0), len(_classes(channels, family)))
 
 
 def _weakest(
@@ -240,13 +218,10 @@ def _shrink(graph: MaseGraph, channels: ChannelGraph, gone: set[int]) -> dict[st
     }
 
 
-Places = list[int] | None  # the old position of each new position along a dimension; None: all
-
-
 def resize(
     graph: MaseGraph,
     channels: ChannelGraph,
-    places: Callable[[list[int] | None], Places],
+    places: Callable[[list[int] | None], list[int] | None],
     make: Callable[[str, nn.Module, Places, Places], nn.Module],
 ) -> list[str]:
     """Resize every module by `make`, and the sizes in the code; return what changed."""
@@ -254,21 +229,20 @@ def resize(
     for target in dict.fromkeys((*channels.outs, *channels.ins)):
         outs, ins = places(channels.outs.get(target)), places(channels.ins.get(target))
         if outs is not None or ins is not None:
-            replace_module(graph, target, make(target, graph.modules[target], outs, ins))
+            new = make(target, graph.modules[target], outs, ins)
+            deepsetattr(graph.model, target, new)
             changed.append(target)
     for node, (dim, size) in channels.resized.items():
         axis = channels.axes[node]
         assert axis is not None
-        stay = places(axis.atoms)
-        if stay is not None:
+        if (stay := places(axis.atoms)) is not None:
             _write_size(node, dim, size, len(stay))
     for node, split in channels.splits.items():
         stays = [places(part.atoms) for part in split.parts]
         if split.cuts() and any(stay is not None for stay in stays):
             _write_parts(node, split, stays)
     for name, atoms in channels.attributes.items():
-        stay = places(atoms)
-        if stay is not None:
+        if (stay := places(atoms)) is not None:
             _cut_attribute(graph, name, stay)
     graph.model.recompile()
     return changed
@@ -293,29 +267,23 @@ def _write_parts(node: fx.Node, split: Split, stays: list[list[int] | None]) -> 
 
 def _cut_attribute(graph: MaseGraph, name: str, kept: list[int]) -> None:
     """Cut a tensor that a function reads; its owner is copied, as another model may share it."""
-    parent, _, last = name.rpartition(".")
-    owner = graph.model if not parent else renewed(graph.modules[parent])
-    cut_tensor(owner, last, kept)
+    parent, last = get_parent_name(name)
+    owner = renewed(graph.modules[parent]) if parent else graph.model
+    cut_tensor(owner, last, 0, kept)
     if parent:
-        replace_module(graph, parent, owner)
+        deepsetattr(graph.model, parent, owner)
 
 
 def _rows(
     channels: ChannelGraph, asked: Mapping[str, float], removed: Mapping[str, list[int]]
 ) -> dict[str, dict[str, Any]]:
     """For each layer: requested sparsity, removed channels, and their number before."""
-    rows: dict[str, dict[str, Any]] = {}
-    for target, node in channels.producers.items():
-        lost, total = len(removed.get(target, ())), len(channels.outs[target])
-        rows[node.name] = sparsity_row(asked.get(target), lost, total)
-    return rows
+    counts = {t: (len(removed.get(t, ())), len(channels.outs[t])) for t in channels.producers}
+    nodes = channels.producers
+    return {nodes[t].name: sparsity_row(asked.get(t), *counts[t]) for t in nodes}
 
 
 def _reasons_to_stay(channels: ChannelGraph, asked: Mapping[str, float]) -> dict[str, str]:
     """Why requested layers keep all their channels."""
-    reasons = {}
-    for target, value in asked.items():
-        obstacle = obstacle_to(channels, target) if value else None
-        if obstacle is not None:
-            reasons[target] = f"node {obstacle.node.name!r} {obstacle.why}"
-    return reasons
+    obstacles = {target: obstacle_to(channels, target) for target, value in asked.items() if value}
+    return {t: f"node {o.node.name!r} {o.why}" for t, o in obstacles.items() if o is not None}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
-from chop.passes.graph.transforms.pruning.activation import (
-    activation_pruning_of,
-    detach_activation_pruning,
-)
+from chop.passes.graph.transforms.pruning import activation, movement
 from chop.passes.graph.transforms.pruning.masks import detach_mask, masks_of, renewed
-from chop.passes.graph.transforms.pruning.movement import detach_movement, follows_movement
-from chop.passes.graph.transforms.pruning.prune import replace_module
 
 
 @graph_pass("prune_detach_hook", "transform")
@@ -19,18 +15,18 @@ def prune_detach_hook_transform_pass(graph: MaseGraph) -> dict[str, list[str]]:
     info: dict[str, list[str]] = {"weight": [], "activation": []}
     for target in dict.fromkeys(str(n.target) for n in graph.nodes if n.op == "call_module"):
         module = graph.modules[target]
-        masks, hooked = masks_of(module), activation_pruning_of(module) is not None
-        followed = follows_movement(module)
+        masks, hooked = masks_of(module), activation.activation_pruning_of(module) is not None
+        followed = movement.follows_movement(module)
         if not (masks or hooked or followed):
             continue
         new = renewed(module)
         for name in masks:
             detach_mask(new, name)
         if hooked:
-            detach_activation_pruning(new)
+            activation.detach_activation_pruning(new)
         if followed:
-            detach_movement(new)
-        replace_module(graph, target, new)
+            movement.detach_movement(new)
+        deepsetattr(graph.model, target, new)
         info["weight"] += [target] * bool(masks)
         info["activation"] += [target] * hooked
     return info

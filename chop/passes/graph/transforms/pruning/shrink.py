@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from chop.passes.graph.transforms.pruning.masks import mask_name, renewed
 from chop.passes.graph.transforms.pruning.movement import movement_name
+
+Places = Sequence[int] | None  # the old position of each new one along a dimension; None: all
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,7 @@ class Sides:
 CONV = Sides({"weight": 0, "bias": 0}, {"weight": 1}, ("out_channels",), ("in_channels",))
 # each filter of a depthwise convolution reads one channel
 DEPTHWISE = Sides({"weight": 0, "bias": 0}, {}, ("out_channels",), ("in_channels", "groups"))
-DEPTHWISE_TRANSPOSED = Sides(
-    {"bias": 0}, {"weight": 0}, ("out_channels",), ("in_channels", "groups")
-)
+DEPTHWISE_TRANSPOSED = replace(DEPTHWISE, outs={"bias": 0}, ins={"weight": 0})
 TRANSPOSED = Sides({"weight": 1, "bias": 0}, {"weight": 0}, ("out_channels",), ("in_channels",))
 LINEAR = Sides({"weight": 0, "bias": 0}, {"weight": 1}, ("out_features",), ("in_features",))
 STATISTICS = ("weight", "bias", "running_mean", "running_var")
@@ -54,17 +54,14 @@ def sides_of(layer: nn.Module) -> Sides:
     return next(sides for cls, sides in kinds if isinstance(layer, cls))
 
 
-def shrunk(
-    layer: nn.Module, outs: Sequence[int] | None = None, ins: Sequence[int] | None = None
-) -> nn.Module:
+def shrunk(layer: nn.Module, outs: Places = None, ins: Places = None) -> nn.Module:
     """Return the layer with only these output and input channels; None keeps all.
 
     Parameters are new tensors, masks are cut with them, and the given layer stays unchanged.
     """
     new, sides = renewed(layer), sides_of(layer)
     if isinstance(layer, nn.GroupNorm) and outs is not None:  # it loses whole groups
-        size = layer.num_channels // layer.num_groups
-        vars(new)["num_groups"] = len(outs) // size
+        vars(new)["num_groups"] = len(outs) // (layer.num_channels // layer.num_groups)
     for kept, places, counts in (
         (outs, sides.outs, sides.out_counts),
         (ins, sides.ins, sides.in_counts),
@@ -73,7 +70,7 @@ def shrunk(
             continue
         for name, dim in places.items():
             for each in (name, mask_name(name), movement_name(name)):
-                _cut(new, each, dim, kept)
+                cut_tensor(new, each, dim, kept)
         for count in counts:
             setattr(new, count, len(kept))
     if "_kept" in vars(new):
@@ -81,18 +78,14 @@ def shrunk(
     return new
 
 
-def _cut(layer: nn.Module, name: str, dim: int, kept: Sequence[int]) -> None:
+def cut_tensor(layer: nn.Module, name: str, dim: int, kept: Sequence[int]) -> None:
+    """Keep these positions along a dimension of a parameter or buffer, if the layer has it."""
     parameter, buffer = layer._parameters.get(name), layer._buffers.get(name)
     if parameter is not None:
         cut = nn.Parameter(_selected(parameter, dim, kept), parameter.requires_grad)
         layer._parameters[name] = cut
     elif buffer is not None:
         layer._buffers[name] = _selected(buffer, dim, kept)
-
-
-def cut_tensor(owner: nn.Module, name: str, kept: Sequence[int]) -> None:
-    """Cut a tensor of a module that functions read, along its only dimension."""
-    _cut(owner, name, 0, kept)
 
 
 def _selected(tensor: Tensor, dim: int, kept: Sequence[int]) -> Tensor:

@@ -12,11 +12,8 @@ from chop.numerics import FORMATS, NumberFormat, check_keys, config_keys, from_c
 
 # keys besides those of formats that older configs contain
 OTHER_KEYS = (
-    "data_in_skip_first_dim",
-    "additional_layers_inputs",
-    "additional_layers_outputs",
-    "binary_training",
-    "node_meta_stat",
+    *("data_in_skip_first_dim", "binary_training", "node_meta_stat"),
+    *("additional_layers_inputs", "additional_layers_outputs"),
 )
 OPERANDS = ("data_in", "weight", "bias", "data_out")
 
@@ -28,6 +25,12 @@ def without_na(config: Any) -> Any:
     if isinstance(config, list | tuple):
         return type(config)(without_na(value) for value in config)
     return None if config == "NA" else config
+
+
+def config_in(table: Any) -> Mapping[str, Any] | None:
+    """Return the config in a table `{"config": {…}}`, or a plain dict; None for anything else."""
+    config = table.get("config", table) if isinstance(table, Mapping) else None
+    return config if isinstance(config, Mapping) else None
 
 
 @functools.cache

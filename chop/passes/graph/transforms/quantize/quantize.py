@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, module_op
@@ -19,20 +21,17 @@ from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_
 from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.metadata_sync import note_module
-from chop.passes.graph.transforms.quantize.config import OPERANDS, layer_formats, without_na
-from chop.passes.graph.transforms.quantize.quantized_funcs import (
-    QuantizedFunction,
-    has_function,
-    quantized_function,
+from chop.passes.graph.transforms.quantize import quantized_funcs as funcs
+from chop.passes.graph.transforms.quantize import variants
+from chop.passes.graph.transforms.quantize.config import (
+    OPERANDS,
+    config_in,
+    layer_formats,
+    without_na,
 )
+from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, variant
-from chop.passes.graph.transforms.quantize.variants import (
-    LAYER_VARIANTS,
-    check_variant,
-    is_variant,
-    variant_of,
-)
-from chop.passes.graph.utils import get_parent_name
+from chop.passes.graph.transforms.quantize.variants import is_variant
 from chop.passes.options import InputPath, NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import UnknownName, unknown
@@ -40,7 +39,7 @@ from chop.registry import UnknownName, unknown
 QUANTIZEABLE_OP = tuple(
     op.name
     for op in OPS.values()
-    if has_function(op) or (op.quantized and any(cls in LAYERS for cls in op.modules))
+    if funcs.has_function(op) or (op.quantized and any(cls in LAYERS for cls in op.modules))
 )
 # keys of a config that are not keys of nodes, and that only layers ignore
 NO_BASELINE = (None, "", "NA")
@@ -77,8 +76,7 @@ def quantize_transform_pass(
         else:
             call_instead(node, new, plan[node])
     for target, module in modules.items():
-        parent, name = get_parent_name(target)
-        setattr(graph.modules[parent], name, module)
+        deepsetattr(graph.model, target, module)
     for node in changed:
         note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
     graph.fx_graph.lint()
@@ -95,11 +93,6 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
             f"load_type of a baseline is mz, not {options['load_type']!r}: only a saved graph says "
             f"which layers follow; save one with save_mase_graph",
         )
-
-
-@quantize_transform_pass.chooses
-def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
-    yield from chosen_nodes(options, QUANTIZEABLE_OP, must_match=True)
 
 
 def per_key(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +119,9 @@ def chosen_nodes(
     """Yield the nodes that the tables are for."""
     for key in per_key(options) if "by" in options else ():
         yield NodeChoice(key, options["by"], key, ops=ops, done="quantized", must_match=must_match)
+
+
+quantize_transform_pass.chooses(partial(chosen_nodes, ops=QUANTIZEABLE_OP, must_match=True))
 
 
 def _plan(
@@ -163,7 +159,7 @@ def _with_neighbours(graph: MaseGraph, plan: Plan, baseline_path: str | Path | N
     """Add the names of neighbours to configs of layer variants that need them."""
     parts: dict[Any, Plan] = {}
     for node, config in plan.items():
-        cls = LAYER_VARIANTS.get(f"{mase(node).common.mase_op}_{config['name']}")
+        cls = variants.LAYER_VARIANTS.get(f"{mase(node).common.mase_op}_{config['name']}")
         if node.op == "call_module" and hasattr(cls, "with_neighbours"):
             parts.setdefault(cls, {})[node] = config
     if not parts:
@@ -199,8 +195,8 @@ def why_not_quantized(node: fx.Node) -> str | None:
 
 def node_config(key: str, table: Any) -> dict[str, Any]:
     """Return the `config` of a key; a plain dict with a name counts as one."""
-    config = table.get("config", table) if isinstance(table, Mapping) else None
-    if not isinstance(config, Mapping) or "name" not in config:
+    config = config_in(table)
+    if config is None or "name" not in config:
         raise PassArgsError(
             f"pass 'quantize': {key!r} needs a table {{'config': {{'name': a format, …}}}}, "
             f"not {table!r:.80}"
@@ -210,7 +206,7 @@ def node_config(key: str, table: Any) -> dict[str, Any]:
         return checked
     try:
         if is_variant(checked["name"]):
-            check_variant(checked)
+            variants.check_variant(checked)
             return checked
         operands = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
         layer_formats(checked, operands)
@@ -257,7 +253,7 @@ def quantized_form(
             return quantized_layer(graph.modules[str(node.target)], config)
         if is_variant(config["name"]):
             raise TypeError(f"{config['name']} is for layers, but this is a function; leave it out")
-        new = quantized_function(float_target(node), OPS[op], FORMATS[config["name"]])
+        new = funcs.quantized_function(float_target(node), OPS[op], FORMATS[config["name"]])
         new.formats(config)
         return new
     except (ValueError, TypeError, KeyError) as error:
@@ -272,9 +268,8 @@ def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
     if is_variant(config["name"]):
         cls: Any = type(layer)
         op = module_op(cls)
-        special = variant_of(op.name if op else cls.__name__, config["name"])
-        new: Quantized = special.from_float(layer, config)
-        return new
+        special = variants.variant_of(op.name if op else cls.__name__, config["name"])
+        return special.from_float(layer, config)  # type: ignore[no-any-return]
     generic = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
     if generic is None:
         raise TypeError(f"{type(layer).__name__} has no quantized form")

@@ -100,9 +100,8 @@ def block_minifloat_quantizer(
     skip_first_dim: bool = False,
 ) -> Any:
     """Small floats with a shared exponent bias."""
-    sizes = _sizes(block_size)
-    fmt = BlockMinifloat(width, exponent_width, exponent_bias_width, sizes, batched=skip_first_dim)
-    return fmt(x)
+    widths = (width, exponent_width, exponent_bias_width)
+    return BlockMinifloat(*widths, _sizes(block_size), batched=skip_first_dim)(x)
 
 
 def block_log_quantizer(
@@ -164,8 +163,7 @@ def mxint_quantizer(
     quantile_search: bool = False,
 ) -> Any:
     """Integers with a shared power-of-two scale."""
-    _refuse("mxint_quantizer", quantile_search=quantile_search)
-    _need_scale_bits(scale_bits)
+    _refuse("mxint_quantizer", scale_bits, quantile_search=quantile_search)
     return MXInt(element_bits, _sizes(block_size), block_dim=block_dim)(x)
 
 
@@ -179,8 +177,7 @@ def mxfp_quantizer(
     quantile_search: bool = False,
 ) -> Any:
     """Small floats with a shared power-of-two scale."""
-    _refuse("mxfp_quantizer", quantile_search=quantile_search)
-    _need_scale_bits(scale_exp_bits)
+    _refuse("mxfp_quantizer", scale_exp_bits, quantile_search=quantile_search)
     return MXFP(element_exp_bits, element_frac_bits, _sizes(block_size), block_dim=block_dim)(x)
 
 
@@ -193,34 +190,22 @@ def _sizes(block_size: Sizes) -> tuple[int, ...]:
     return (block_size,) if isinstance(block_size, int) else tuple(block_size)
 
 
-def _refuse(function: str, **options: Any) -> None:
+def _refuse(function: str, scale_bits: int = SCALE_BITS, **options: Any) -> None:
     for key, value in options.items():
         if value:
             raise ValueError(f"{function} does not support {key} = {value!r}; leave it out")
-
-
-def _need_scale_bits(bits: int) -> None:
-    if bits != SCALE_BITS:
-        raise ValueError(f"the shared scale of MX formats has {SCALE_BITS} bits, not {bits}")
+    if scale_bits != SCALE_BITS:
+        raise ValueError(f"the shared scale of MX formats has {SCALE_BITS} bits, not {scale_bits}")
 
 
 quantizer_map: dict[str, Callable[..., Any]] = {
-    "integer": integer_quantizer,
+    name.removesuffix("_quantizer"): function
+    for name, function in globals().items()
+    if name.endswith("_quantizer") and function is not residual_sign_quantizer
+} | {
     "fixed": integer_quantizer,
-    "integer_floor": integer_floor_quantizer,
-    "scale_integer": scale_integer_quantizer,
-    "minifloat_denorm": minifloat_denorm_quantizer,
     "minifloat_simple": minifloat_ieee_quantizer,
-    "minifloat_ieee": minifloat_ieee_quantizer,
-    "log": log_quantizer,
-    "block_fp": block_fp_quantizer,
-    "block_minifloat": block_minifloat_quantizer,
-    "block_log": block_log_quantizer,
-    "binary": binary_quantizer,
     "binary_residual": residual_sign_quantizer,
-    "ternary": ternary_quantizer,
-    "mxint": mxint_quantizer,
-    "mxfp": mxfp_quantizer,
 }
 
 
@@ -256,7 +241,8 @@ def block(
     shape = shape_of_block(x.shape, _sizes(block_shape), batch_dims)
     tiles = to_tiles(x, shape)
     padded = [n * size for n, size in zip(tiles.shape[::2], tiles.shape[1::2], strict=True)]
-    rows = tiles.permute(_blocks_first(x.ndim)).reshape(-1, math.prod(shape))
+    blocks_first = [*range(0, tiles.ndim, 2), *range(1, tiles.ndim, 2)]
+    rows = tiles.permute(blocks_first).reshape(-1, math.prod(shape))
     largest = rows.abs().amax(-1, keepdim=True)
     least = torch.where(largest > 0, largest, math.inf).min()
     least = torch.where(least.isinf(), 1.0, least)
@@ -276,7 +262,3 @@ def unblock(
     tiles = x.reshape(*counts, *block_shape)
     back = [i for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for i in pair]
     return from_tiles(tiles.permute(back), x_shape_before_blocking)
-
-
-def _blocks_first(rank: int) -> list[int]:
-    return [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]

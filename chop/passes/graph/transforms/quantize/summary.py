@@ -89,16 +89,13 @@ def _table(rows: Rows) -> str:
     return tabulate(rows, headers="keys", tablefmt="orgtbl")
 
 
-def _save(rows: Rows, path: Path) -> None:
-    """Save rows in the CSV layout of a data frame, with an index column."""
-    with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["", *rows[0]])
-        writer.writerows([i, *row.values()] for i, row in enumerate(rows))
-
-
-def _frame(rows: Rows) -> Any:
-    """Return a data frame if pandas is installed, else the rows."""
+def _frame(rows: Rows, path: str | Path | None) -> Any:
+    """Return a data frame if pandas is installed, else the rows; save it as CSV to `path`."""
+    if path is not None:
+        with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["", *rows[0]])  # the index column of a data frame has no name
+            writer.writerows([i, *row.values()] for i, row in enumerate(rows))
     try:
         import pandas
     except ImportError:
@@ -117,9 +114,7 @@ def graph_iterator_compare_nodes(
     if not silent:
         logger.debug("Compare nodes:")
         logger.debug("\n%s", _table(rows))
-    if save_path is not None:
-        _save(rows, Path(save_path))
-    return _frame(rows)
+    return _frame(rows, save_path)
 
 
 def graph_iterator_node_histogram(
@@ -130,9 +125,7 @@ def graph_iterator_node_histogram(
     show_logs_unless_configured()
     logger.info("Quantized graph histogram:")
     logger.info("\n%s", _table(rows))
-    if save_path is not None:
-        _save(rows, Path(save_path))
-    return _frame(rows)
+    return _frame(rows, save_path)
 
 
 class _Summarize(GraphPass):
@@ -152,10 +145,8 @@ def summarize_quantization_analysis_pass(
     graph: MaseGraph, *, original_graph: MaseGraph, save_dir: OutputPath | None = None
 ) -> dict[str, Any]:
     """Compare a quantized graph with its original: a histogram in the log, CSV files if asked."""
-    folder = Path(save_dir) if save_dir is not None else None
+    table, histogram = (save_dir and Path(save_dir) / name for name in (TABLE, HISTOGRAM))
     return {
-        "table": graph_iterator_compare_nodes(original_graph, graph, folder and folder / TABLE),
-        "histogram": graph_iterator_node_histogram(
-            original_graph, graph, folder and folder / HISTOGRAM
-        ),
+        "table": graph_iterator_compare_nodes(original_graph, graph, table),
+        "histogram": graph_iterator_node_histogram(original_graph, graph, histogram),
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from chop.ir.ops import OPS
-from chop.registry import Registry, UnknownName
+from chop.registry import Registry
 
 Cls = TypeVar("Cls", bound=type[Any])
 LAYER_VARIANTS: Registry[Any] = Registry("layer variant")  # "linear_logicnets" -> class
@@ -44,8 +44,5 @@ def variant_of(op: str, name: str) -> Any:
 
 def check_variant(config: Mapping[str, Any]) -> None:
     """Raise an error for a config that no variant of its name accepts."""
-    for cls in LAYER_VARIANTS.values():
-        if cls.variant_name == config["name"]:
-            cls.check_config(config)
-            return
-    raise UnknownName("layer variant", str(config["name"]), list(LAYER_VARIANTS))
+    classes = LAYER_VARIANTS.values()
+    next(cls for cls in classes if cls.variant_name == config["name"]).check_config(config)

@@ -56,11 +56,6 @@ def _estimate(net: nn.Module, norms: list[_BatchNorm], batches: Iterable[Any]) -
 def _run(net: nn.Module, batch: Any) -> None:
     inputs = batch[0] if isinstance(batch, list | tuple) else batch
     device = next((p.device for p in net.parameters()), None)
-    if isinstance(inputs, Mapping):
-        net(**{key: _on(device, value) for key, value in inputs.items()})
-    else:
-        net(_on(device, inputs))
-
-
-def _on(device: torch.device | None, value: Any) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
+    named = inputs if isinstance(inputs, Mapping) else {"": inputs}
+    moved = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in named.items()}
+    net(**moved) if named is inputs else net(moved[""])

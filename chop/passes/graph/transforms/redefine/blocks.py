@@ -56,9 +56,15 @@ def find_block(graph: MaseGraph, name: str) -> RepeatableBlock:
             f"block {name!r} has {len(entries)} inputs and {len(exits)} results; only one with a "
             f"single input and a single result can be repeated or skipped"
         )
-    block = RepeatableBlock(name, members, entries[0], exits[0])
-    _check_shapes(block)
-    return block
+    shape_in, shape_out = (
+        mase(node).common.results["data_out_0"]["shape"] for node in (entries[0], exits[0])
+    )
+    if shape_in != shape_out:
+        raise PassArgsError(
+            f"block {name!r} takes {shape_in} and gives {shape_out}; only one that keeps its "
+            f"shape can be repeated or skipped"
+        )
+    return RepeatableBlock(name, members, entries[0], exits[0])
 
 
 def _lies_in(node: fx.Node, name: str) -> bool:
@@ -75,24 +81,9 @@ def _ends(members: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
 
 def _closes(members: list[fx.Node], entry: fx.Node) -> bool:
     """Whether the next node adds the block's input to its output."""
-    last = members[-1]
-    following: fx.Node = last.next
-    return (
-        following.op in ("call_function", "call_method")
-        and set(following.all_input_nodes) == {entry, last}
-        and list(last.users) == [following]
-    )
-
-
-def _check_shapes(block: RepeatableBlock) -> None:
-    shape_in, shape_out = (
-        mase(node).common.results["data_out_0"]["shape"] for node in (block.entry, block.exit)
-    )
-    if shape_in != shape_out:
-        raise PassArgsError(
-            f"block {block.name!r} takes {shape_in} and gives {shape_out}; only one that keeps its "
-            f"shape can be repeated or skipped"
-        )
+    last, following = members[-1], members[-1].next
+    both = set(following.all_input_nodes) == {entry, last} and list(last.users) == [following]
+    return both and following.op in ("call_function", "call_method")
 
 
 @dataclass(frozen=True)
@@ -224,14 +215,8 @@ def _initialise(block: RepeatableBlock, weights: Weights, seed: int) -> list[str
     if weights == "inherit" and (_silent_branch(block) or _chain(block)):
         return []
     for node in learnt if weights == "fresh" else ():
-        reset(_module(node), seed, str(node.target))
+        reset(mase(node).module, seed, str(node.target))  # type: ignore[arg-type]
     return [node.name for node in learnt]
-
-
-def _module(node: fx.Node) -> nn.Module:
-    module = mase(node).module
-    assert module is not None
-    return module
 
 
 def _silent_branch(block: RepeatableBlock) -> bool:
@@ -242,10 +227,9 @@ def _silent_branch(block: RepeatableBlock) -> bool:
         others = [n for n in node.all_input_nodes if n is not block.entry]
         if len(others) != 1 or not _only_idempotent(block.nodes[position + 1 :]):
             return False
-        module = mase(others[0]).module
-        if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | _BatchNorm):
-            return False
-        if module.weight is None:
+        module: Any = mase(others[0]).module
+        kinds = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | _BatchNorm
+        if not isinstance(module, kinds) or module.weight is None:
             return False
         silence(module)
         return True

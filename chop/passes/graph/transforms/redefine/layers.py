@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +11,7 @@ from torch import Tensor, nn
 
 from chop.passes.graph.transforms.pruning.masks import unmasked_class
 from chop.passes.graph.transforms.pruning.methods import generator_for
-from chop.passes.graph.transforms.pruning.shrink import shrunk, sides_of
-
-Places = Sequence[int] | None
+from chop.passes.graph.transforms.pruning.shrink import Places, shrunk, sides_of
 
 
 def inherited(layer: nn.Module, outs: Places, ins: Places, seed: int, target: str) -> nn.Module:
@@ -61,7 +58,8 @@ def reset(layer: nn.Module, seed: int, target: str) -> None:
     masked, device = type(layer), next(layer.parameters()).device
     layer.__class__ = unmasked_class(masked)
     try:
-        with _seeded(zlib.crc32(f"{seed} {target}".encode())):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(zlib.crc32(f"{seed} {target}".encode()))
             layer.to("cpu")
             layer.reset_parameters()  # type: ignore[operator]
     finally:
@@ -69,26 +67,16 @@ def reset(layer: nn.Module, seed: int, target: str) -> None:
     layer.to(device)
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the CPU's generator inside, and restore the user's random state on exit."""
-    state = torch.get_rng_state()
-    try:
-        torch.default_generator.manual_seed(seed)
-        yield
-    finally:
-        torch.set_rng_state(state)
-
-
 def _unshared(new: nn.Module, old: nn.Module) -> nn.Module:
     """Copy the tensors that `new` still shares with the layer it was made from."""
-    for name, parameter in new._parameters.items():
-        if parameter is not None and parameter is old._parameters.get(name):
-            copy = parameter.detach().clone()
-            new._parameters[name] = nn.Parameter(copy, parameter.requires_grad)
-    for name, buffer in new._buffers.items():
-        if buffer is not None and buffer is old._buffers.get(name):
-            new._buffers[name] = buffer.detach().clone()
+    for name, tensor in (new._parameters | new._buffers).items():
+        if tensor is None or tensor is not {**old._parameters, **old._buffers}.get(name):
+            continue
+        copy = tensor.detach().clone()
+        if name in new._buffers:
+            new._buffers[name] = copy
+        else:
+            new._parameters[name] = nn.Parameter(copy, tensor.requires_grad)
     return new
 
 

@@ -28,9 +28,8 @@ class Original:
         """The widths stored in `graph`; empty before it is first redefined."""
         known = getattr(graph.model, ATTRIBUTE, {})
         if not known.keys() <= {f.name for f in fields(cls)}:  # from an edited file
-            raise ValueError(
-                f"{ATTRIBUTE} of the graph has keys that it may not have: {known!r:.60}"
-            )
+            text = f"{ATTRIBUTE} of the graph has keys that it may not have: {known!r:.60}"
+            raise ValueError(text)
         return cls(**known)
 
     def keep(self, graph: MaseGraph) -> None:
@@ -48,13 +47,8 @@ class Original:
             {new: known[old] for new, old in renamed.items() if old in known}
             for known in (self.outs, self.ins)
         )
-        copies = {new: self.copies.get(old, old) for new, old in renamed.items()}
-        return replace(
-            self,
-            outs={**self.outs, **outs},
-            ins={**self.ins, **ins},
-            copies={**self.copies, **copies},
-        )
+        copies = {**self.copies, **{n: self.copies.get(old, old) for n, old in renamed.items()}}
+        return replace(self, outs={**self.outs, **outs}, ins={**self.ins, **ins}, copies=copies)
 
     def with_repeat(self, name: str, count: int) -> Original:
         return replace(self, repeats={**self.repeats, name: count})

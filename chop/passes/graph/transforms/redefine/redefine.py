@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,30 +17,15 @@ from chop.ir.ops import ops_with
 from chop.passes.base import GraphPass, PassArgsError, graph_pass, has_metadata
 from chop.passes.graph.describe.common import describe_again
 from chop.passes.graph.describe.hardware import renote_hardware
+from chop.passes.graph.transforms.pruning import prune_channels
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
-from chop.passes.graph.transforms.pruning.prune_channels import (
-    Places,
-    channel_scores,
-    obstacle_to,
-    resize,
-)
+from chop.passes.graph.transforms.pruning.shrink import Places
+from chop.passes.graph.transforms.redefine import sizes, width_requests
 from chop.passes.graph.transforms.redefine.blocks import Depth, Weights, change_depth
 from chop.passes.graph.transforms.redefine.layers import fresh, inherited
 from chop.passes.graph.transforms.redefine.original_widths import Original
-from chop.passes.graph.transforms.redefine.sizes import (
-    Segment,
-    SizeRequest,
-    copies,
-    places,
-    segments,
-    settle,
-)
-from chop.passes.graph.transforms.redefine.width_requests import (
-    IGNORED,
-    RedefinePlan,
-    WidthRequest,
-    read_plan,
-)
+from chop.passes.graph.transforms.redefine.sizes import SizeRequest
+from chop.passes.graph.transforms.redefine.width_requests import RedefinePlan, WidthRequest
 from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By
 from chop.registry import unknown
@@ -78,7 +64,7 @@ def _redefining(name: str, kinds: tuple[str, ...], doc: str) -> GraphPass:
 def _tables(options: Mapping[str, Any]) -> dict[str, Any]:
     """The tables by op, name or expression among the options, also those inside `config`."""
     given = {**options, **(options.get("config") or {})}
-    others = ("by", "config", "weights", "seed", *IGNORED)
+    others = ("by", "config", "weights", "seed", *width_requests.IGNORED)
     return {k: v for k, v in given.items() if k not in others and v is not None}
 
 
@@ -125,20 +111,20 @@ redefine_conv_transform_pass = _redefining(
 
 def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -> dict[str, Any]:
     by, default, weights, seed = (given.pop(key) for key in ("by", "default", "weights", "seed"))
-    _check_choice("by", by, get_args(By))
-    _check_choice("weights", weights, get_args(Weights))
-    plan = read_plan(graph, by, default, given, kinds)
+    for option, value, known in (("by", by, get_args(By)), ("weights", weights, get_args(Weights))):
+        if value not in known:
+            raise PassArgsError(unknown(option, str(value), known))
+    plan = width_requests.read_plan(graph, by, default, given, kinds)
     channels = ChannelGraph(graph)
     depth = Depth(Original.of(graph).with_widths(channels))
     if plan.repeats:
+        deepen = functools.partial(
+            change_depth, repeats=plan.repeats, original=depth.original, weights=weights
+        )
         trial = _shallow_copy(graph)  # errors are found before anything is changed
-        tried = change_depth(
-            trial, plan.repeats, depth.original, weights, seed, by_name=plan.by_name
-        )
+        tried = deepen(trial, seed=seed, by_name=plan.by_name)
         _settled(ChannelGraph(trial), plan, tried.original)
-        depth = change_depth(
-            graph, plan.repeats, depth.original, weights, seed, by_name=plan.by_name
-        )
+        depth = deepen(graph, seed=seed, by_name=plan.by_name)
         channels = ChannelGraph(graph)
     change = _settled(channels, plan, depth.original)
     resized = _resize(graph, change, weights, seed)
@@ -146,13 +132,7 @@ def _redefine(graph: MaseGraph, kinds: Collection[str], given: dict[str, Any]) -
     if resized or plan.repeats:
         describe_again(graph)
         _forget_statistics(graph)
-    fresh_modules = resized if weights == "fresh" else []
-    return _info(graph, change, depth, fresh_modules)
-
-
-def _check_choice(option: str, value: Any, known: Collection[str]) -> None:
-    if value not in known:
-        raise PassArgsError(unknown(option, str(value), list(known)))
+    return _info(graph, change, depth, resized if weights == "fresh" else [])
 
 
 def _shallow_copy(graph: MaseGraph) -> MaseGraph:
@@ -170,15 +150,15 @@ class Change:
     """The copies of each channel in the new network, and the layers that stay as they are."""
 
     channels: ChannelGraph
-    parts: list[Segment]
+    parts: list[sizes.Segment]
     kept: dict[str, str]
 
 
 def _settled(channels: ChannelGraph, plan: RedefinePlan, original: Original) -> Change:
     original = original.with_widths(channels)
     requests, kept = _requests(channels, plan, original)
-    parts = segments(channels, [request.side for request in requests])
-    return Change(channels, parts, kept | settle(parts, requests))
+    parts = sizes.segments(channels, [request.side for request in requests])
+    return Change(channels, parts, kept | sizes.settle(parts, requests))
 
 
 def _requests(
@@ -194,7 +174,7 @@ def _requests(
         choice = firm or plan.others.get(target) or plan.others.get(base) or WidthRequest()
         named = plan.by_name and firm is not None
         if choice.changes_outputs and target not in channels.producers:
-            obstacle = obstacle_to(channels, target)
+            obstacle = prune_channels.obstacle_to(channels, target)
             assert obstacle is not None
             kept[node.name] = f"node {obstacle.node.name!r} {obstacle.why}"
             if named:
@@ -227,16 +207,14 @@ def _resize(graph: MaseGraph, change: Change, weights: Weights, seed: int) -> li
     if all(part.size == len(part.roots) for part in change.parts):
         return []
     inherits = weights == "inherit"
-    scores = channel_scores(graph, channels, "l1-norm", seed) if inherits else {}
-    counts = copies(change.parts, scores)
-
-    def new_places(atoms: list[int] | None) -> list[int] | None:
-        return places(channels, atoms, counts)
+    scores = prune_channels.channel_scores(graph, channels, "l1-norm", seed) if inherits else {}
+    counts = sizes.copies(change.parts, scores)
 
     def make(target: str, layer: nn.Module, outs: Places, ins: Places) -> nn.Module:
         return (inherited if inherits else fresh)(layer, outs, ins, seed, target)
 
-    return resize(graph, channels, new_places, make)
+    places = functools.partial(sizes.places, channels, counts)
+    return prune_channels.resize(graph, channels, places, make)
 
 
 def _forget_statistics(graph: MaseGraph) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from chop.passes.graph.transforms.pruning.channel_atoms import Obstacle
 from chop.passes.graph.transforms.pruning.channels import ChannelGraph
 
 Side = tuple[Literal["out", "in"], str]
+COUNTED = {"in": "inputs", "out": "channels"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Segment:
     times: Mapping[Side, int]
     obstacle: Obstacle | None
     request: SizeRequest | None = None  # the request that determined its size
-    size: int = field(default=0)
+    size: int = 0
 
     def __post_init__(self) -> None:
         self.size = len(self.roots)
@@ -62,13 +63,10 @@ def segments(channels: ChannelGraph, sides: Iterable[Side]) -> list[Segment]:
         for atom in atoms_of(channels, side):
             times[root(atom)][side] += 1
     groups: dict[object, list[int]] = defaultdict(list)
+    obstacle = channels.atoms.obstacle
     for each, counts in times.items():
-        obstacle = channels.atoms.obstacle(each)
-        groups[frozenset(counts.items()), obstacle is None].append(each)
-    return [
-        Segment(roots, times[roots[0]], channels.atoms.obstacle(roots[0]))
-        for roots in groups.values()
-    ]
+        groups[frozenset(counts.items()), obstacle(each) is None].append(each)
+    return [Segment(roots, times[roots[0]], obstacle(roots[0])) for roots in groups.values()]
 
 
 def atoms_of(channels: ChannelGraph, side: Side) -> list[int]:
@@ -84,8 +82,7 @@ def _freeze_ambiguous(channels: ChannelGraph) -> None:
         listed: Any = node.args[0] if node.args else node.kwargs["tensors"]
         sources = [axis for n in listed if (axis := channels.axis(n)) is not None]
         for left, right in pairwise(sources):
-            ends = channels.atoms.root(left.atoms[-1]), channels.atoms.root(right.atoms[0])
-            if ends[0] == ends[1]:
+            if channels.atoms.root(left.atoms[-1]) == channels.atoms.root(right.atoms[0]):
                 why = "puts a single channel beside itself"
                 channels.atoms.freeze(left.atoms[-1:], Obstacle(node, why))
 
@@ -109,9 +106,8 @@ def settle(parts: Sequence[Segment], requests: Sequence[SizeRequest]) -> dict[st
         problem = _settle_one(request, by_side[request.side])
         if problem is None:
             continue
-        if request.named:
-            raise PassArgsError(problem)
-        if request.firm and not any(part.obstacle for part in by_side[request.side]):
+        movable = not any(part.obstacle for part in by_side[request.side])
+        if request.named or (request.firm and movable):
             raise PassArgsError(problem)
         unchanged[request.node.name] = problem
     return unchanged
@@ -173,14 +169,12 @@ def _problem(request: SizeRequest, parts: list[Segment]) -> str | None:
         return None  # all agree on the factor and differ only in rounding their widths
     other = decided[0] if decided else None
     frozen = next((part.obstacle for part in parts if part.obstacle is not None), None)
-    what = "inputs" if request.side[0] == "in" else "channels"
-    name = repr(request.node.name)
+    what, name = COUNTED[request.side[0]], repr(request.node.name)
     if other is not None:
-        theirs = "inputs" if other.side[0] == "in" else "channels"
         return (
             f"node {name} cannot have {request.width} {what} while node {other.node.name!r} has "
-            f"{other.width} {theirs}, as these are the same or are added to each other; "
-            f"choose widths that agree"
+            f"{other.width} {COUNTED[other.side[0]]}, as these are the same or are added to each "
+            f"other; choose widths that agree"
         )
     if frozen is not None:
         return (
@@ -212,7 +206,7 @@ def copies(parts: Iterable[Segment], scores: Mapping[int, float]) -> dict[int, i
 
 
 def places(
-    channels: ChannelGraph, atoms: list[int] | None, counts: Mapping[int, int]
+    channels: ChannelGraph, counts: Mapping[int, int], atoms: list[int] | None
 ) -> list[int] | None:
     """The old position of each new position along a dimension; None if all stay.
 

@@ -11,7 +11,7 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.quantize.config import config_in, without_na
 from chop.passes.graph.transforms.redefine.blocks import containers
 from chop.passes.graph.transforms.redefine.original_widths import Original
 from chop.passes.graph.utils import vf
@@ -38,8 +38,8 @@ class WidthRequest:
     @classmethod
     def read(cls, key: str, table: Any) -> WidthRequest:
         """Read a table `{"config": {…}}`; a plain dict of these keys counts as one."""
-        config = table.get("config", table) if isinstance(table, Mapping) else None
-        if not isinstance(config, Mapping):
+        config = config_in(table)
+        if config is None:
             raise PassArgsError(
                 f"{key!r} needs a table {{'config': {{'name': 'both', 'channel_multiplier': 2}}}}, "
                 f"not {table!r:.80}"
@@ -151,9 +151,8 @@ def read_plan(
         choices = _without_blocks(graph, choices, blocks)
     for key in choices if by == "type" else ():
         if key not in kinds and not choices[key].idle:
-            raise PassArgsError(
-                f"op {key!r} cannot be redefined here; these can: {', '.join(kinds)}"
-            )
+            these = ", ".join(kinds)
+            raise PassArgsError(f"op {key!r} cannot be redefined here; these can: {these}")
     selected = {node: choices[key] for node, key in select(graph, by, choices).items()}
     if by == "name":
         _check_kinds(selected, kinds)
@@ -168,9 +167,10 @@ def _check_kinds(selected: Mapping[fx.Node, WidthRequest], kinds: Collection[str
     """Raise an error for nodes named by the user that cannot be redefined."""
     for node, choice in selected.items():
         if not choice.idle and not is_layer(node, kinds):
+            how = "" if node.op == "call_module" else ", which is not called as a layer"
             raise PassArgsError(
-                f"node {node.name!r} {_why_not(node)}; these can be redefined here: "
-                f"{', '.join(kinds)}"
+                f"node {node.name!r} is {mase(node).common.mase_op}{how}; "
+                f"these can be redefined here: {', '.join(kinds)}"
             )
 
 
@@ -193,11 +193,6 @@ def is_layer(node: fx.Node, kinds: Collection[str]) -> bool:
     return named and mase(node).common.mase_op in kinds
 
 
-def _why_not(node: fx.Node) -> str:
-    op = mase(node).common.mase_op
-    return f"is {op}" + ("" if node.op == "call_module" else ", which is not called as a layer")
-
-
 def _without_blocks(
     graph: MaseGraph, choices: Mapping[str, WidthRequest], repeats: dict[str, int]
 ) -> dict[str, WidthRequest]:
@@ -212,26 +207,17 @@ def _without_blocks(
         if key in names or key in targets:
             left[key if key in names else targets[key]] = choice
         elif key in skipped:
-            _check_skipped(key, choice)
+            if not choice.idle and choice.repeat != 0:
+                text = "was skipped before and is gone; start from a copy of the original"
+                raise PassArgsError(f"block {key!r} {text}")
         elif key in blocks:
-            _check_block(key, choice)
+            if choice.name is not None:
+                raise PassArgsError(
+                    f"{key!r} is a block of several layers, which takes repeat alone; "
+                    f"name its layers to change their widths"
+                )
             if choice.repeat is not None:
                 repeats[blocks[key]] = choice.repeat
         else:
             raise PassArgsError(unknown("node", key, [*names, *targets, *blocks]))
     return left
-
-
-def _check_skipped(key: str, choice: WidthRequest) -> None:
-    if not choice.idle and choice.repeat != 0:
-        raise PassArgsError(
-            f"block {key!r} was skipped before and is gone; start from a copy of the original"
-        )
-
-
-def _check_block(key: str, choice: WidthRequest) -> None:
-    if choice.name is not None:
-        raise PassArgsError(
-            f"{key!r} is a block of several layers, which takes repeat alone; "
-            f"name its layers to change their widths"
-        )

@@ -234,15 +234,9 @@ def test_a_name_that_is_taken_is_refused():
 
 
 def test_a_masked_quantized_layer_follows_its_weights_in_inference_mode():
-    from chop.numerics import FORMATS
-    from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
-
-    config = {"name": "integer"}
-    for operand in ("data_in", "weight", "bias"):
-        config |= {f"{operand}_width": 8, f"{operand}_frac_width": 4}
     layer = nn.Linear(4, 3)
     attach_mask(layer, "weight", torch.eye(3, 4, dtype=torch.bool))
-    layer = variant(LAYERS[nn.Linear], FORMATS["integer"]).from_float(layer, config).eval()
+    layer = quantized_layer(layer, INTEGER).eval()
     x = torch.ones(2, 4)
     with torch.inference_mode():
         first = layer(x)

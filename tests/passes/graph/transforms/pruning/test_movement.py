@@ -57,10 +57,8 @@ def test_scores_add_up_over_backward_passes_whatever_is_in_grad(graph):
 def test_copies_go_on_by_themselves(graph, way):
     backward(graph.model)
     layer = graph.modules["0"]
-    if way == "clone":
-        new = graph.clone().modules["0"]
-    else:
-        new = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
+    pickled = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
+    new = graph.clone().modules["0"] if way == "clone" else pickled
     kept = layer.weight_movement.clone()
     assert torch.equal(new.weight_movement, kept)
     new(X).sum().backward()
@@ -89,9 +87,8 @@ def test_scores_are_cut_with_their_channels(graph):
 
 def test_nothing_is_followed_without_gradients_and_outputs_are_the_same(graph):
     plain = ready(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)))
-    plain.model.load_state_dict(
-        {k: v for k, v in graph.model.state_dict().items() if "movement" not in k}
-    )
+    state = {k: v for k, v in graph.model.state_dict().items() if "movement" not in k}
+    plain.model.load_state_dict(state)
     with torch.no_grad():
         assert torch.equal(graph.model(X), plain.model(X))
     assert not graph.modules["0"].weight_movement.any()
@@ -176,9 +173,8 @@ def test_hooks_of_others_are_said_not_to_be_saved(graph, tmp_path, caplog):
 def test_scores_that_are_no_longer_added_up_are_refused(graph):
     backward(graph.model)
     graph.modules["0"]._forward_pre_hooks.clear()
-    with pytest.raises(
-        ValueError, match=r"movement of layer '0' is no longer accumulated.*train aga"
-    ):
+    message = r"movement of layer '0' is no longer accumulated.*train aga"
+    with pytest.raises(ValueError, match=message):
         prune_transform_pass(graph, weight={"sparsity": 0.5, "method": "movement"})
 
 

@@ -43,6 +43,7 @@ class Net(nn.Module):
 
 
 LAYERS = ["conv", "up", "fc", "head"]
+HALF = {"sparsity": 0.5, "method": "l1-norm"}
 
 
 def ready(model, name="x", x=X):
@@ -80,12 +81,9 @@ class TestExactness:
         total = prune_transform_pass(graph, weight=wish)[1]["weight"]["total"]
         size = len(all_weights(graph))
         assert sum(zeros(graph.modules[name]) for name in LAYERS) == round(sparsity * size)
-        assert total == {
-            "requested": sparsity,
-            "reached": round(sparsity * size) / size,
-            "pruned": round(sparsity * size),
-            "total": size,
-        }
+        pruned = round(sparsity * size)
+        counts = {"reached": pruned / size, "pruned": pruned, "total": size}
+        assert total == {"requested": sparsity, **counts}
 
 
 def test_what_is_pruned_is_what_is_smallest(graph):
@@ -183,8 +181,8 @@ def test_the_model_that_the_graph_was_made_of_stays_dense():
 )
 def test_layers_are_chosen_by_name_type_and_expression(graph, by, sparsity, pruned):
     prune_transform_pass(graph, weight={"by": by, "sparsity": sparsity, "method": "l2-norm"})
-    found = {n: zeros(graph.modules[n]) / graph.modules[n].weight.numel() for n in LAYERS}
-    assert {name: share for name, share in found.items() if share} == pruned
+    shares = {n: zeros(graph.modules[n]) / graph.modules[n].weight.numel() for n in LAYERS}
+    assert {name: share for name, share in shares.items() if share} == pruned
 
 
 def test_a_layer_may_be_called_by_its_target():
@@ -262,16 +260,10 @@ class TestActivations:
         assert torch.equal(layer(x), nn.functional.linear(kept, layer.weight, layer.bias))
 
     def test_a_global_scope_is_one_threshold_for_all(self, graph):
-        prune_transform_pass(
-            graph, activation={"sparsity": 0.5, "method": "l1-norm", "scope": "global"}
-        )
+        prune_transform_pass(graph, activation={**HALF, "scope": "global"})
         thresholds = {activation_pruning_of(graph.modules[name])["threshold"] for name in LAYERS}
-        inputs = [
-            node.meta["mase"].common.args["data_in_0"]["value"].abs().flatten()
-            for node in graph.nodes
-            if node.op == "call_module"
-        ]
-        together = torch.cat(inputs)
+        metas = [n.meta["mase"].common for n in graph.nodes if n.op == "call_module"]
+        together = torch.cat([meta.args["data_in_0"]["value"].abs().flatten() for meta in metas])
         (threshold,) = thresholds
         share = (together <= threshold).sum() / len(together)
         assert 0.5 <= share < 0.6  # ReLU has many equal zeros, none of which stays
@@ -286,11 +278,7 @@ class TestActivations:
         assert not torch.equal(run(1), run(2))
 
     def test_it_survives_copies_pickles_and_quantisation(self, graph):
-        prune_transform_pass(
-            graph,
-            activation={"sparsity": 0.5, "method": "l1-norm"},
-            weight={"sparsity": 0.5, "method": "l1-norm"},
-        )
+        prune_transform_pass(graph, activation=HALF, weight=HALF)
         expected = graph.model(X)
         assert torch.equal(graph.clone().model(X), expected)
         assert torch.equal(copy.deepcopy(graph.model)(X), expected)
@@ -389,9 +377,7 @@ def test_a_global_threshold_needs_activations():
     mg, _ = init_metadata_analysis_pass(MaseGraph(Net()))
     mg, _ = add_common_metadata_analysis_pass(mg, {"dummy_in": {"x": X}, "add_value": False})
     with pytest.raises(ValueError, match=r"node 'conv' has none.*add_value = True"):
-        prune_transform_pass(
-            mg, activation={"sparsity": 0.5, "scope": "global", "method": "l1-norm"}
-        )
+        prune_transform_pass(mg, activation={**HALF, "scope": "global"})
 
 
 def test_a_layer_whose_weight_is_computed_is_refused_by_name_and_left_out_otherwise():
@@ -404,16 +390,8 @@ def test_a_layer_whose_weight_is_computed_is_refused_by_name_and_left_out_otherw
     assert list(info["weight"]) == ["_1", "total"]
 
 
-def test_one_module_has_one_sparsity():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.fc(self.fc(x))
-
-    mg = ready(Twice(), x=torch.ones(1, 4))
+def test_one_module_has_one_sparsity(calls):
+    mg = ready(calls(lambda self, x: self.fc(self.fc(x)), fc=nn.Linear(4, 4)), x=torch.ones(1, 4))
     with pytest.raises(ValueError, match=r"'fc' and 'fc_1' call the same module 'fc'"):
         prune_transform_pass(mg, weight={"sparsity": {"fc": 0.5, "fc_1": 0.25}})
     _, info = prune_transform_pass(mg, weight={"sparsity": 0.5})
@@ -429,9 +407,8 @@ def test_a_graph_without_layers_to_prune_is_remarked(caplog):
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("method", ["random", "l1-norm"])
 def test_weights_that_cannot_be_ranked_are_refused_by_the_name_of_their_layer(bad, method):
-    mg = ready(
-        nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)), "input", torch.ones(2, 16)
-    )
+    model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    mg = ready(model, "input", torch.ones(2, 16))
     mg.modules["2"].weight.data[1, 2] = bad
     before = mg.modules["0"]
     message = r"layer '2' has weights that are NaN or infinite; load or train finite ones"

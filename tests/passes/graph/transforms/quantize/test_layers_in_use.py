@@ -89,11 +89,13 @@ def test_multiplication_answers_to_its_older_name():
     assert quantized_func_map["mult_integer"] is quantized_func_map["mul_integer"]
 
 
+def block_fp(*operands):
+    keys = {"width": 4, "exponent_width": 8, "exponent_bias": 127, "block_size": [16]}
+    return {"name": "block_fp"} | {f"{o}_{key}": keys[key] for o in operands for key in keys}
+
+
 def test_batches_of_a_matrix_product_do_not_share_blocks():
-    config = {"name": "block_fp"}
-    for operand in ("data_in", "weight"):
-        config |= {f"{operand}_width": 4, f"{operand}_exponent_width": 8}
-        config |= {f"{operand}_exponent_bias": 127, f"{operand}_block_size": [16]}
+    config = block_fp("data_in", "weight")
     a, b = torch.randn(4, 8, 16), torch.randn(4, 16, 16)
     louder = b.clone()
     louder[1] *= 1e4
@@ -102,14 +104,10 @@ def test_batches_of_a_matrix_product_do_not_share_blocks():
 
 
 def test_samples_may_be_blocked_together_if_the_user_says_so():
-    config = {"name": "block_fp"}
-    for operand in ("data_in", "weight", "bias"):
-        config |= {f"{operand}_width": 4, f"{operand}_exponent_width": 8}
-        config |= {f"{operand}_exponent_bias": 127, f"{operand}_block_size": [16]}
+    config = block_fp("data_in", "weight", "bias")
     apart = LinearInteger(16, 4, config=INTEGER).configure(config)
-    together = LinearInteger(16, 4, config=INTEGER).configure(
-        config | {"data_in_skip_first_dim": False}
-    )
+    joined = config | {"data_in_skip_first_dim": False}
+    together = LinearInteger(16, 4, config=INTEGER).configure(joined)
     x = torch.tensor([[1.0] * 16, [64.0] * 16])
     assert apart.x_quantizer(x)[0, 0] == 1
     assert together.x_quantizer(x)[0, 0] == 0
@@ -133,11 +131,9 @@ class Halving(LinearInteger):
 @pytest.mark.parametrize(("cls", "factors"), [(Doubling, (2, 1, 1)), (Halving, (1, 0.5, 0.5))])
 def test_a_layer_that_rounds_its_own_way_does_so_in_training_too(cls, factors):
     layer = cls(4, 3, config={**INTEGER, "data_in_width": 32, "data_in_frac_width": 20})
-    x = torch.ones(2, 4)
-    if cls is Doubling:
-        weight, bias = layer.q_parameter("weight"), layer.q_parameter("bias")
-    else:
-        weight, bias = layer.weight / 2, layer.bias / 2
+    x, weight, bias = torch.ones(2, 4), layer.q_parameter("weight"), layer.q_parameter("bias")
+    if cls is Halving:
+        assert torch.equal(weight, layer.weight / 2)
     y = nn.functional.linear(factors[0] * x, weight, bias)
     expected = 2 * y if cls is Doubling else y  # `q` is also for the result
     assert torch.equal(layer(x), expected)

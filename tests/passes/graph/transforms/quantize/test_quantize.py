@@ -25,10 +25,8 @@ X = torch.linspace(-2, 2, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 
 def integer(width=8, frac_width=4, *operands):
     operands = operands or ("data_in", "weight", "bias")
-    pairs = {f"{o}_width": width for o in operands} | {
-        f"{o}_frac_width": frac_width for o in operands
-    }
-    return {"config": {"name": "integer", **pairs}}
+    keys = {"width": width, "frac_width": frac_width}
+    return {"config": {"name": "integer", **{f"{o}_{k}": keys[k] for o in operands for k in keys}}}
 
 
 class Block(nn.Module):
@@ -130,11 +128,7 @@ class TestSelection:
         before = types(graph)
         log = {"config": {"name": "log", "data_in_width": 5, "data_in_exponent_bias": 7}}
         log["config"] |= {"weight_width": 5, "weight_exponent_bias": 7}
-        args = {
-            "by": "regex_name",
-            r"blocks_0_.*": log,
-            r".*_conv": integer(),
-        }
+        args = {"by": "regex_name", r"blocks_0_.*": log, r".*_conv": integer()}
         quantize_transform_pass(graph, args)
         assert changed(graph, before) == {
             "blocks_0_conv": "Conv2dLog",
@@ -198,10 +192,8 @@ class TestSelection:
         graph = graph_of(Positions(), x=torch.randn(2, 3))
         _, info = quantize_transform_pass(graph, {"by": "type", "default": integer()})
         assert info["quantized"] == ["table", "mul_1"]
-        assert formats(graph, "table")[0] == {
-            "data_in_0": "integer [64, 0]",
-            "weight": "integer [8, 4]",
-        }
+        rounded = {"data_in_0": "integer [64, 0]", "weight": "integer [8, 4]"}
+        assert formats(graph, "table")[0] == rounded
         graph.model(torch.randn(2, 3))
         with pytest.raises(TypeError, match="node 'mul' takes no floating-point tensor"):
             quantize_transform_pass(graph, {"by": "name", "mul": integer()})
@@ -212,11 +204,9 @@ class TestWhatIsBuilt:
         model = Net().eval()
         graph = graph_of(model)
         quantize_transform_pass(graph, {"by": "type", "default": integer()})
-        for (name, ours), (theirs_name, theirs) in zip(
-            graph.model.named_parameters(), model.named_parameters(), strict=True
-        ):
-            assert name == theirs_name
-            assert ours is theirs
+        ours, theirs = (dict(m.named_parameters()) for m in (graph.model, model))
+        assert [*ours] == [*theirs]
+        assert all(ours[name] is theirs[name] for name in ours)
 
     def test_nested_layers_are_replaced_where_they_are_and_the_model_stays(self):
         model = Net().eval()
@@ -371,12 +361,12 @@ class TestSharedModules:
 
 
 ALL = ("data_in", "weight", "bias", "data_out")
+MIXED = {"config": {**integer()["config"], "weight_width": 6, "weight_frac_width": 3}}
 
 
 class TestMetadata:
     def test_arguments_and_parameters_say_their_format(self, graph):
-        config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
-        config |= {"weight_width": 6, "weight_frac_width": 3, "bias_width": 5, "bias_frac_width": 2}
+        config = {**MIXED["config"], "bias_width": 5, "bias_frac_width": 2}
         quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
         assert formats(graph, "fc") == (
             {"data_in_0": "integer [8, 4]", "weight": "integer [6, 3]", "bias": "integer [5, 2]"},
@@ -390,31 +380,19 @@ class TestMetadata:
     def test_the_result_of_relu_lies_on_the_grid_of_its_input(self, graph):
         quantize_transform_pass(graph, {"by": "type", "relu": integer()})
         for name in ("act", "relu", "relu_2"):
-            assert formats(graph, name) == (
-                {"data_in_0": "integer [8, 4]"},
-                {"data_out_0": "integer [8, 4]"},
-            )
+            both = ({"data_in_0": "integer [8, 4]"}, {"data_out_0": "integer [8, 4]"})
+            assert formats(graph, name) == both
 
     def test_unless_that_grid_has_no_zero(self, graph):
         config = {"name": "log", "data_in_width": 5, "data_in_exponent_bias": 7}
         quantize_transform_pass(graph, {"by": "type", "relu": {"config": config}})
-        assert formats(graph, "act") == (
-            {"data_in_0": "log [5, 7]"},
-            {"data_out_0": "float [32]"},
-        )
+        assert formats(graph, "act") == ({"data_in_0": "log [5, 7]"}, {"data_out_0": "float [32]"})
 
     def test_operands_of_functions_do_too(self, graph):
-        config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
-        config |= {"weight_width": 6, "weight_frac_width": 3}
-        args = {"by": "type", "matmul": {"config": config}, "add": integer(), "mul": integer()}
+        args = {"by": "type", "matmul": MIXED, "add": integer(), "mul": integer()}
         quantize_transform_pass(graph, args)
-        assert formats(graph, "matmul")[0] == {
-            "data_in_0": "integer [8, 4]",
-            "data_in_1": "integer [6, 3]",
-        }
-        assert formats(graph, "add")[0] == dict.fromkeys(
-            ("data_in_0", "data_in_1"), "integer [8, 4]"
-        )
+        assert [*formats(graph, "matmul")[0].values()] == ["integer [8, 4]", "integer [6, 3]"]
+        assert [*formats(graph, "add")[0].values()] == ["integer [8, 4]"] * 2
         assert formats(graph, "mul")[0] == {"data_in_0": "integer [8, 4]"}
 
     def test_operands_that_are_given_by_keyword_are_told_apart(self):
@@ -423,17 +401,10 @@ class TestMetadata:
                 y = F.scaled_dot_product_attention(x, x, attn_mask=x @ x.mT, value=x)
                 return torch.matmul(other=y.mT, input=x)
 
-        config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
-        config |= {"weight_width": 6, "weight_frac_width": 3}
         graph = graph_of(Product(), x=torch.randn(2, 4, 4))
-        quantize_transform_pass(
-            graph,
-            {"by": "regex_name", "matmul_1": {"config": config}, "scaled.*": {"config": config}},
-        )
-        assert formats(graph, "matmul_1")[0] == {
-            "data_in_0": "integer [6, 3]",  # as the metadata lists them: in the order of the call
-            "data_in_1": "integer [8, 4]",
-        }
+        quantize_transform_pass(graph, {"by": "regex_name", "matmul_1": MIXED, "scaled.*": MIXED})
+        # as the metadata lists them: in the order of the call
+        assert [*formats(graph, "matmul_1")[0].values()] == ["integer [6, 3]", "integer [8, 4]"]
         attention = formats(graph, "scaled_dot_product_attention")[0]
         assert sorted(attention.values()) == ["float [32]"] + 3 * ["integer [8, 4]"]
 
@@ -452,85 +423,58 @@ class TestMetadata:
 GOOD = integer()["config"]
 
 
-def without(key):
-    return {k: v for k, v in GOOD.items() if k != key}
+def linear(**keys):
+    return {"linear": {"config": {**GOOD, **keys}}}
 
 
-REFUSED = {
-    "unknown format": (
-        {"linear": {"config": {**GOOD, "name": "interger"}}},
+REFUSED = [
+    (
+        linear(name="interger"),
         r"'linear': unknown number format 'interger'; did you mean 'integer'\?",
     ),
-    "missing key": (
-        {"linear": {"config": without("weight_frac_width")}},
+    (
+        {"linear": {"config": {k: v for k, v in GOOD.items() if k != "weight_frac_width"}}},
         r"integer needs .* for 'weight'; missing \['weight_frac_width'\]",
     ),
-    "missing operand": (
-        {"linear": {"config": {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}}},
-        r"node 'fc': integer needs .* for 'weight'; missing",
-    ),
-    "surplus key": (
-        {"linear": {"config": {**GOOD, "wieght_width": 8}}},
+    ({"linear": integer(8, 4, "data_in")}, r"node 'fc': integer needs .* for 'weight'; missing"),
+    (
+        linear(wieght_width=8),
         r"unknown key of a.? integer config 'wieght_width'; did you mean 'weight_width'\?",
     ),
-    "key of another format": (
-        {"linear": {"config": {**GOOD, "weight_exponent_width": 4}}},
-        r"unknown key of a.? integer config 'weight_exponent_width'",
-    ),
-    "width out of range": (
-        {"linear": {"config": {**GOOD, "weight_width": 0}}},
+    (linear(weight_exponent_width=4), r"unknown key of a.? integer config 'weight_exponent_width'"),
+    (
+        linear(weight_width=0),
         r"'linear': integer: width must be a whole number from 1 to 64 \(got .*width = 0",
     ),
-    "width of the wrong type": (
-        {"linear": {"config": {**GOOD, "weight_width": "8"}}},
-        r"'linear': integer: width must be a whole number",
+    (linear(weight_width="8"), r"'linear': integer: width must be a whole number"),
+    # the graph has no such op
+    (
+        {"conv1d": linear(weight_width=0)["linear"]},
+        "'conv1d': integer: width must be a whole number",
     ),
-    "bad config of an op that the graph does not have": (
-        {"conv1d": {"config": {**GOOD, "weight_width": 0}}},
-        r"'conv1d': integer: width must be a whole number",
-    ),
-    "bad default though it is not needed": (
-        {"default": {"config": {**GOOD, "wieght_width": 0}}, "linear": integer()},
-        r"'default': unknown key",
-    ),
-    "op that matches nothing": (
-        {"liner": integer()},
-        r"unknown op 'liner'; did you mean 'linear'\?",
-    ),
-    "op that cannot be quantized": (
-        {"mean": integer()},
-        r"op 'mean' cannot be quantized; these can: .*linear",
-    ),
-    "node name that matches nothing": (
-        {"by": "name", "fcc": integer()},
-        r"unknown node 'fcc'; did you mean 'fc'\?",
-    ),
-    "node that cannot be quantized": (
+    # no node needs the default
+    ({"default": linear(wieght_width=0)["linear"], "linear": integer()}, r"'default': unknown key"),
+    ({"liner": integer()}, r"unknown op 'liner'; did you mean 'linear'\?"),
+    ({"mean": integer()}, r"op 'mean' cannot be quantized; these can: .*linear"),
+    ({"by": "name", "fcc": integer()}, r"unknown node 'fcc'; did you mean 'fc'\?"),
+    (
         {"by": "name", "mean": integer()},
         r"node 'mean' is mean, which cannot be quantized; these ops can: .*linear",
     ),
-    "no regular expression": (
-        {"by": "regex_name", "fc(": integer()},
-        r"'fc\(' is not a regular expression",
-    ),
-    "number instead of a table": (
-        {"linear": 8},
-        r"'linear' needs a table \{'config': \{'name': a format, …\}\}, not 8",
-    ),
-    "table without a name": (
-        {"linear": {"config": {"width": 8}}},
-        r"'linear' needs a table",
-    ),
-    "default that is no table": ({"default": 3}, r"option 'default' is 3"),
-    "misspelt by": ({"by": "typ"}, r"option 'by' is 'typ', but it should be 'type'"),
-    "nothing at all": ({"by": None}, r"option 'by' is None"),
-}
+    ({"by": "regex_name", "fc(": integer()}, r"'fc\(' is not a regular expression"),
+    ({"linear": 8}, r"'linear' needs a table \{'config': \{'name': a format, …\}\}, not 8"),
+    ({"linear": {"config": {"width": 8}}}, r"'linear' needs a table"),
+    ({"default": 3}, r"option 'default' is 3"),
+    ({"by": "typ"}, r"option 'by' is 'typ', but it should be 'type'"),
+    ({"by": None}, r"option 'by' is None"),
+]
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("case", REFUSED)
-    def test_a_config_is_refused_in_one_sentence_before_anything_is_touched(self, graph, case):
-        args, sentence = REFUSED[case]
+    @pytest.mark.parametrize(("args", "sentence"), REFUSED)
+    def test_a_config_is_refused_in_one_sentence_before_anything_is_touched(
+        self, graph, args, sentence
+    ):
         before = snapshot(graph)
         good = {"relu": integer()} if args.get("by", "type") == "type" else {}
         with pytest.raises((TypeError, ValueError), match=sentence) as error:
@@ -580,16 +524,11 @@ def test_the_ops_of_both_predecessors_can_be_quantized():
     assert quantized_module_map["conv2d_fixed"].__name__ == "Conv2dInteger"
 
 
+OPEN = {"width": 2, "scaling_factor": False, "mean": "NA", "median": "NA", "max": "NA"}
 TERNARY = {"name": "ternary"} | {
     f"{operand}_{key}": value
     for operand in ("data_in", "weight", "bias")
-    for key, value in {
-        "width": 2,
-        "scaling_factor": False,
-        "mean": "NA",
-        "median": "NA",
-        "max": "NA",
-    }.items()
+    for key, value in OPEN.items()
 }
 
 
@@ -597,12 +536,7 @@ class TestTernaryThresholds:
     """What a config leaves open is taken from profiled statistics, if there are any."""
 
     def graph(self):
-        graph = MaseGraph(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
-        graph, _ = init_metadata_analysis_pass(graph)
-        graph, _ = add_common_metadata_analysis_pass(
-            graph, {"dummy_in": {"input": torch.ones(2, 4)}}
-        )
-        return graph
+        return graph_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), input=torch.ones(2, 4))
 
     def formats(self, graph, config):
         quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
@@ -621,15 +555,15 @@ class TestTernaryThresholds:
         assert (found["data_in"].max, found["data_in"].median) == (2.0, 1.0)
         assert found["bias"].fixed_border is None
 
-    def test_that_are_given_stay(self):
+    @pytest.mark.parametrize(
+        ("profiled", "keys", "mean"),
+        [(0.4, {"weight_mean": 0.1}, 0.1), ([0.4, 0.5, 0.6], {}, None)],
+        ids=["given", "of each channel"],
+    )
+    def test_stay_as_they_are_if_given_or_not_a_single_number(self, profiled, keys, mean):
         graph = self.graph()
-        self.note(graph, "weight", {"abs_mean": {"abs_mean": 0.4}})
-        assert self.formats(graph, TERNARY | {"weight_mean": 0.1})["weight"].mean == 0.1
-
-    def test_of_each_channel_are_no_single_number(self):
-        graph = self.graph()
-        self.note(graph, "weight", {"abs_mean": {"abs_mean": [0.4, 0.5, 0.6]}})
-        assert self.formats(graph, TERNARY)["weight"].mean is None
+        self.note(graph, "weight", {"abs_mean": {"abs_mean": profiled}})
+        assert self.formats(graph, TERNARY | keys)["weight"].mean == mean
 
     def test_are_those_of_the_data_otherwise(self):
         assert self.formats(self.graph(), TERNARY)["weight"].fixed_border is None

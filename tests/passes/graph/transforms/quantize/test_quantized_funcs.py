@@ -218,9 +218,7 @@ def test_every_function_is_found_by_its_name_and_knows_its_op():
     with pytest.raises(KeyError):
         quantized_func_map["add_interger"]
     with pytest.raises(ImportError):
-        from chop.passes.graph.transforms.quantize.quantized_funcs import (  # noqa: F401
-            add_interger,
-        )
+        from chop.passes.graph.transforms.quantize.quantized_funcs import add_interger  # noqa: F401
 
 
 def test_a_function_is_one_object_however_it_is_copied():

@@ -46,8 +46,8 @@ def layer():
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
-def expected(layer):
-    return F.linear(FORMAT(X), FORMAT(layer.weight), FORMAT(layer.bias))
+def expected(layer, weight_format=FORMAT, x=X):
+    return F.linear(FORMAT(x), weight_format(layer.weight), FORMAT(layer.bias))
 
 
 @torch.no_grad()
@@ -98,18 +98,15 @@ def test_under_inference_mode_and_after_it(layer):
     layer(X).sum().backward()
 
 
-def step(layer):
-    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+def step(layer, optimiser=torch.optim.SGD, **options):
+    optimizer = optimiser(layer.parameters(), lr=0.5, **options)
     with torch.enable_grad():
         layer(X).square().sum().backward()
     optimizer.step()
 
 
 def adam_step(layer):
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.5, foreach=True)
-    with torch.enable_grad():
-        layer(X).square().sum().backward()
-    optimizer.step()
+    step(layer, torch.optim.Adam, foreach=True)
 
 
 def swap_rows(layer):
@@ -120,12 +117,12 @@ def through_numpy(layer):
     layer.weight.detach().numpy()[0, 0] += 1
 
 
-def new_state(layer):
-    layer.load_state_dict({k: v + 1 for k, v in layer.state_dict().items()})
+def new_state(layer, assign=False):
+    layer.load_state_dict({k: v + 1 for k, v in layer.state_dict().items()}, assign=assign)
 
 
 def assigned_state(layer):
-    layer.load_state_dict({k: v + 1 for k, v in layer.state_dict().items()}, assign=True)
+    new_state(layer, assign=True)
 
 
 def sign_of_zero(layer):
@@ -185,17 +182,14 @@ def test_a_change_of_dtype_is_noticed(layer):
         layer.to(dtype)
         result = layer(X.to(dtype))
         assert result.dtype == dtype
-        assert torch.equal(
-            result, F.linear(FORMAT(X.to(dtype)), FORMAT(layer.weight), FORMAT(layer.bias))
-        )
+        assert torch.equal(result, expected(layer, x=X.to(dtype)))
 
 
 @torch.no_grad()
 def test_a_change_of_the_config_is_noticed(layer):
     before = layer(X)
     layer.configure({**CONFIG, "weight_frac_width": 1, "weight_width": 4})
-    expected = F.linear(FORMAT(X), Integer(4, 1)(layer.weight), FORMAT(layer.bias))
-    assert torch.equal(layer(X), expected)
+    assert torch.equal(layer(X), expected(layer, Integer(4, 1)))
     assert not torch.equal(layer(X), before)
     layer.configure({**CONFIG, "bypass": True})
     assert torch.equal(layer(X), F.linear(X, layer.weight, layer.bias))
@@ -207,9 +201,7 @@ def test_a_change_of_the_config_is_noticed(layer):
 def test_a_change_of_a_format_by_hand_is_noticed(layer):
     layer(X)
     layer.formats["weight"] = Integer(3, 1)
-    assert torch.equal(
-        layer(X), F.linear(FORMAT(X), Integer(3, 1)(layer.weight), FORMAT(layer.bias))
-    )
+    assert torch.equal(layer(X), expected(layer, Integer(3, 1)))
 
 
 @torch.no_grad()
@@ -240,15 +232,10 @@ def test_what_is_kept_stays_out_of_states_copies_and_pickles(layer):
 @torch.no_grad()
 def test_two_layers_that_share_a_parameter_keep_their_own(layer):
     other = LinearInteger.from_float(layer, {**CONFIG, "weight_width": 3, "weight_frac_width": 1})
-    assert torch.equal(layer(X), expected(layer))
-    assert torch.equal(
-        other(X), F.linear(FORMAT(X), Integer(3, 1)(layer.weight), FORMAT(layer.bias))
-    )
-    layer.weight.mul_(2)
-    assert torch.equal(layer(X), expected(layer))
-    assert torch.equal(
-        other(X), F.linear(FORMAT(X), Integer(3, 1)(layer.weight), FORMAT(layer.bias))
-    )
+    for _ in range(2):
+        assert torch.equal(layer(X), expected(layer))
+        assert torch.equal(other(X), expected(layer, Integer(3, 1)))
+        layer.weight.mul_(2)
 
 
 @torch.no_grad()
@@ -291,9 +278,8 @@ def test_a_network_at_rest_can_be_configured_and_copied(layer):
         twin.weight.data.mul_(2)
         assert torch.equal(twin(X), expected(twin))  # whose parameters are not at rest
         layer.configure({**CONFIG, "weight_frac_width": 1, "weight_width": 4})
-        now = F.linear(FORMAT(X), Integer(4, 1)(layer.weight), FORMAT(layer.bias))
-        assert torch.equal(layer(X), now)
-    assert torch.equal(layer(X), now)
+        assert torch.equal(layer(X), expected(layer, Integer(4, 1)))
+    assert torch.equal(layer(X), expected(layer, Integer(4, 1)))
 
 
 @torch.no_grad()

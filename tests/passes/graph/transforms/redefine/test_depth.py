@@ -176,7 +176,7 @@ def test_blocks_that_change_shapes_are_refused(parents, blocks):
         depth(parents("resnet").graph.clone(), **{"layer1.2": 2})
 
 
-def test_a_block_with_several_inputs_is_refused(make_graph):
+def test_a_block_with_several_inputs_is_refused(make_graph, calls):
     class Gate(nn.Module):
         def __init__(self):
             super().__init__()
@@ -185,15 +185,8 @@ def test_a_block_with_several_inputs_is_refused(make_graph):
         def forward(self, x, y):
             return self.a(x) * self.b(y)
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.gate = nn.Linear(4, 4), Gate()
-
-        def forward(self, x):
-            return self.gate(x, self.first(x))
-
-    mg = make_graph(Net(), torch.randn(2, 4))
+    net = calls(lambda self, x: self.gate(x, self.first(x)), first=nn.Linear(4, 4), gate=Gate())
+    mg = make_graph(net, torch.randn(2, 4))
     with pytest.raises(PassArgsError, match="'gate' has 2 inputs and 2 results"):
         depth(mg, gate=2)
 
@@ -210,22 +203,17 @@ def test_a_block_inside_a_skipped_one_is_refused(parents):
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_skipping_never_lets_a_node_overwrite_what_others_read(make_graph, inplace):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.act = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU(inplace)
+def test_skipping_never_lets_a_node_overwrite_what_others_read(make_graph, calls, inplace):
+    def forward(self, x):
+        x = self.a(x)
+        return self.act(self.b(x)) + x
 
-        def forward(self, x):
-            x = self.a(x)
-            return self.act(self.b(x)) + x
-
-    model, x = Net(), torch.randn(2, 4)
+    layers = {"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "act": nn.ReLU(inplace)}
+    model, x = calls(forward, **layers), torch.randn(2, 4)
     mg = make_graph(model, x)
     if inplace:
-        with pytest.raises(
-            PassArgsError, match=r"'act' works in place .* 'add' reads; set its inpl"
-        ):
+        message = r"'act' works in place .* 'add' reads; set its inpl"
+        with pytest.raises(PassArgsError, match=message):
             depth(mg, b=0)
     else:
         mg, _ = depth(mg, b=0)

@@ -31,9 +31,9 @@ LABS = {
     "seq_blocks_4": {"config": {"name": "both", "channel_multiplier": 4}},
     "seq_blocks_6": {"config": {"name": "input_only"}},
 }
-INTEGER = {"config": {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}}
-INTEGER["config"] |= {"weight_width": 8, "weight_frac_width": 4, "bias_width": 8}
-INTEGER["config"] |= {"bias_frac_width": 4}
+KEYS = {"width": 8, "frac_width": 4}
+INTEGER = {f"{o}_{k}": KEYS[k] for o in ("data_in", "weight", "bias") for k in KEYS}
+INTEGER = {"config": {"name": "integer", **INTEGER}}
 
 
 def both(**choice):
@@ -49,8 +49,8 @@ def jets(parents):
 
 
 def linears(mg):
-    found = (mg.modules[f"seq_blocks.{i}"] for i in (2, 4, 6))
-    return [(layer.in_features, layer.out_features) for layer in found]
+    layers = (mg.modules[f"seq_blocks.{i}"] for i in (2, 4, 6))
+    return [(layer.in_features, layer.out_features) for layer in layers]
 
 
 class TestLabs:
@@ -90,9 +90,8 @@ class TestLabs:
         mg, _ = redefine_linear_transform_pass(jets(parents), {**LABS, "seq_blocks_6": tail})
         assert linears(mg) == [(16, 32), (32, 64), (64, 5)]
         tail["config"]["channel_multiplier"] = 3
-        with pytest.raises(
-            PassArgsError, match=r"'seq_blocks_6' .*48 inputs .*'seq_blocks_4' has 64"
-        ):
+        message = r"'seq_blocks_6' .*48 inputs .*'seq_blocks_4' has 64"
+        with pytest.raises(PassArgsError, match=message):
             redefine_linear_transform_pass(jets(parents), {**LABS, "seq_blocks_6": tail})
 
     def test_inputs_of_no_layer_stay(self, parents):
@@ -128,21 +127,18 @@ class TestChoices:
         assert linears(mg) == [(16, 1), (1, 16), (16, 5)]
 
     def test_by_regular_expression_and_by_type(self, parents):
-        mg, _ = redefine_transform_pass(
-            jets(parents), {"by": "regex_name", "seq_blocks_[24]": both(channel_multiplier=2)}
-        )
+        double = both(channel_multiplier=2)
+        by_name = {"by": "regex_name", "seq_blocks_[24]": double}
+        mg, _ = redefine_transform_pass(jets(parents), by_name)
         assert linears(mg) == [(16, 32), (32, 32), (32, 5)]
-        mg, info = redefine_transform_pass(
-            jets(parents), {"by": "type", "linear": both(channel_multiplier=2)}
-        )
+        mg, info = redefine_transform_pass(jets(parents), by="type", linear=double)
         assert linears(mg) == [(16, 32), (32, 32), (32, 5)]
         assert "'output' gives them away" in info["kept"]["seq_blocks_6"]
 
     def test_a_residual_network_doubles_as_a_whole(self, parents):
         graph = parents("resnet").graph.clone()
-        mg, info = redefine_conv_transform_pass(
-            graph, {"by": "type", "conv2d": both(channel_multiplier=2)}
-        )
+        double = both(channel_multiplier=2)
+        mg, info = redefine_conv_transform_pass(graph, by="type", conv2d=double)
         assert mg.modules["fc"].in_features == 48
         assert info["kept"] == {}
         assert mg.model(parents("resnet").x).shape == (2, 3)
@@ -172,17 +168,15 @@ class TestChoices:
         assert widths(info)["conv1"] == 5
         assert widths(info)["layer1_0_conv1"] == 6
 
-    def test_widths_that_only_differ_by_rounding_agree(self, make_graph):
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b, self.c = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 6)
-                self.head = nn.Linear(6, 2)
-
-            def forward(self, x):
-                return self.head(torch.cat([self.a(x), self.b(x)], 1) + self.c(x))
-
-        graph = make_graph(Net(), torch.randn(2, 4))
+    def test_widths_that_only_differ_by_rounding_agree(self, make_graph, calls):
+        net = calls(
+            lambda self, x: self.head(torch.cat([self.a(x), self.b(x)], 1) + self.c(x)),
+            a=nn.Linear(4, 3),
+            b=nn.Linear(4, 3),
+            c=nn.Linear(4, 6),
+            head=nn.Linear(6, 2),
+        )
+        graph = make_graph(net, torch.randn(2, 4))
         names = dict.fromkeys("abc", both(channel_multiplier=1.5))
         mg, info = redefine_transform_pass(graph, names)
         assert mg.model(torch.randn(2, 4)).shape == (2, 2)
@@ -206,9 +200,7 @@ class TestRefused:
 
     def test_contradictions_name_both_nodes(self, parents):
         config = {"conv1": both(channel_multiplier=2), "layer1_0_conv2": both(channel_multiplier=3)}
-        message = (
-            r"'layer1_0_conv2' cannot have 9 .* node 'conv1' has 6 .* choose widths that agree"
-        )
+        message = r"'layer1_0_conv2' cannot have 9 .*node 'conv1' has 6 .*choose widths that agree"
         self.refused(parents("resnet").graph.clone(), config, message)
         config = {"conv1": both(width=7), "layer1_0_conv2": {"config": {"name": "input_only"}}}
         self.refused(parents("resnet").graph.clone(), config, r"'layer1_0_conv2' .*'conv1'")
@@ -259,10 +251,7 @@ class TestRefused:
             (both(repeat=-1), "repeat is -1; give a whole number, 0 to skip"),
             (both(repeat=True), "repeat is True"),
             (3, "needs a table"),
-            (
-                {"config": {"width": 3}, "repeat": 2},
-                "'repeat' is next to 'config'; put it inside",
-            ),
+            ({"config": {"width": 3}, "repeat": 2}, "'repeat' is next to 'config'; put it inside"),
         ],
     )
     def test_choices_that_cannot_be_meant(self, parents, table, message):
@@ -274,17 +263,12 @@ class TestRefused:
         self.refused(jets(parents), {"config": {"by": "names"}}, "did you mean 'name'")
         self.refused(jets(parents), {"config": {"weights": "fesh"}}, "did you mean 'fresh'")
 
-    def test_a_width_of_which_a_flattened_channel_has_several(self, make_graph):
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b = nn.Conv2d(1, 3, 1), nn.Linear(4, 12)
-                self.head = nn.Linear(12, 2)
+    def test_a_width_of_which_a_flattened_channel_has_several(self, make_graph, calls):
+        def forward(self, x):
+            return self.head(torch.flatten(self.a(x), 1) + self.b(x.flatten(1)))
 
-            def forward(self, x):
-                return self.head(torch.flatten(self.a(x), 1) + self.b(x.flatten(1)))
-
-        graph = make_graph(Net(), torch.randn(2, 1, 2, 2))
+        layers = {"a": nn.Conv2d(1, 3, 1), "b": nn.Linear(4, 12), "head": nn.Linear(12, 2)}
+        graph = make_graph(calls(forward, **layers), torch.randn(2, 1, 2, 2))
         self.refused(graph, {"b": both(width=14)}, "give a multiple of 4")
         _, info = redefine_transform_pass(graph.clone(), b=both(channel_multiplier=1.2))
         assert widths(info)["b"] == 4 * widths(info)["a"] == 16  # the nearest that there is
@@ -292,29 +276,21 @@ class TestRefused:
         assert widths(info)["a"] == 5
         assert mg.model(torch.randn(2, 1, 2, 2)).shape == (2, 2)
 
-    def test_a_single_channel_beside_itself_stays(self, make_graph):
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.head = nn.Linear(4, 1), nn.Linear(2, 2)
+    def test_a_single_channel_beside_itself_stays(self, make_graph, calls):
+        def forward(self, x):
+            y = self.a(x)
+            return self.head(torch.cat([y, F.relu(y)], 1))
 
-            def forward(self, x):
-                y = self.a(x)
-                return self.head(torch.cat([y, F.relu(y)], 1))
-
-        graph = make_graph(Net(), torch.randn(2, 4))
+        net = calls(forward, a=nn.Linear(4, 1), head=nn.Linear(2, 2))
+        graph = make_graph(net, torch.randn(2, 4))
         self.refused(graph, {"a": both(width=2)}, "'cat' puts a single channel beside itself")
 
-    def test_two_calls_of_one_layer_agree(self, make_graph):
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+    def test_two_calls_of_one_layer_agree(self, make_graph, calls):
+        def forward(self, x):
+            return self.c(self.b(F.relu(self.b(self.a(x)))))
 
-            def forward(self, x):
-                return self.c(self.b(F.relu(self.b(self.a(x)))))
-
-        graph = make_graph(Net(), torch.randn(2, 4))
+        layers = {"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "c": nn.Linear(4, 2)}
+        graph = make_graph(calls(forward, **layers), torch.randn(2, 4))
         config = {"b": both(width=3), "b_1": both(width=2)}
         self.refused(graph, config, "'b' and 'b_1' call the same module 'b'")
         _, info = redefine_transform_pass(graph, b=both(width=3))
@@ -410,9 +386,8 @@ class TestAfterwards:
     def test_it_works_on_quantized_and_on_narrowed_graphs(self, parents):
         mg, _ = quantize_transform_pass(jets(parents), {"by": "type", "linear": INTEGER})
         expected = mg.model(parents("jsc").x)
-        mg, _ = redefine_transform_pass(
-            mg, seq_blocks_2=both(channel_multiplier=1), weights="inherit"
-        )
+        same = both(channel_multiplier=1)
+        mg, _ = redefine_transform_pass(mg, seq_blocks_2=same, weights="inherit")
         assert torch.equal(mg.model(parents("jsc").x), expected)
         mg, _ = redefine_transform_pass(mg, LABS)
         assert type(mg.modules["seq_blocks.4"]).__name__ == "LinearInteger"
@@ -439,18 +414,13 @@ class TestAfterwards:
         for one, other in zip(small.nodes, large.nodes, strict=True):
             assert one.meta["mase"].parameters == other.meta["mase"].parameters
 
-    def test_a_network_that_asks_for_its_device_is_told_the_true_one(self, make_graph, monkeypatch):
+    def test_a_network_that_asks_for_its_device_gets_the_true_one(
+        self, make_graph, calls, monkeypatch
+    ):
         monkeypatch.setattr(common, "LITTLE_WORK", 0)
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
-
-            def forward(self, x):
-                return self.b(self.a(x)).to(x.device)
-
-        mg, _ = redefine_transform_pass(make_graph(Net(), torch.randn(2, 4)), a=both(width=3))
+        layers = {"a": nn.Linear(4, 4), "b": nn.Linear(4, 2)}
+        net = calls(lambda self, x: self.b(self.a(x)).to(x.device), **layers)
+        mg, _ = redefine_transform_pass(make_graph(net, torch.randn(2, 4)), a=both(width=3))
         values = [n.meta["mase"].common.results["data_out_0"].get("value") for n in mg.nodes]
         assert torch.device("cpu") in values
         assert verify_metadata_analysis_pass(mg)[1] == {}

@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 from chop.passes.graph import redefine_transform_pass, verify_metadata_analysis_pass
 from chop.passes.graph.transforms.redefine import repeatable_blocks, width_groups
 
+DRAWN = settings(
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 GROUPS = {
     "jsc": [["seq_blocks_2"], ["seq_blocks_4"]],
     "resnet": [
@@ -22,25 +26,21 @@ GROUPS = {
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_groups_are_the_layers_of_one_width(parents, name):
-    found = width_groups(parents(name).graph)
-    assert found[: len(GROUPS[name])] == GROUPS[name]
+    assert width_groups(parents(name).graph)[: len(GROUPS[name])] == GROUPS[name]
 
 
 def test_groups_of_one_kind(parents):
-    found = width_groups(parents("vgg").graph, kinds=("linear",))
-    assert found == [["classifier_0"], ["classifier_2"]]
+    groups = width_groups(parents("vgg").graph, kinds=("linear",))
+    assert groups == [["classifier_0"], ["classifier_2"]]
 
 
 def test_blocks(parents):
-    found = repeatable_blocks(parents("resnet").graph)
-    assert found == ["layer1", "layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]
+    blocks = repeatable_blocks(parents("resnet").graph)
+    assert blocks == ["layer1", "layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]
 
 
 @pytest.mark.parametrize("name", ["jsc", "vgg", "resnet", "concat", "plain"])
-@settings(
-    max_examples=settings.default.max_examples // 4,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@DRAWN
 @given(data=st.data())
 def test_any_choice_of_widths_and_depths_is_a_network(parents, name, data):
     parent = parents(name)
@@ -57,10 +57,7 @@ def test_any_choice_of_widths_and_depths_is_a_network(parents, name, data):
     assert all(info["widths"][node]["width"] == width for node, width in widths.items())
 
 
-@settings(
-    max_examples=settings.default.max_examples // 4,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@DRAWN
 @given(data=st.data())
 def test_a_deeper_and_wider_heir_equals_its_parent(parents, data):
     parent = parents("resnet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 from torch import nn
@@ -10,6 +11,7 @@ from chop.ir.ops import OPS
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     activation,
+    base,
     conv,
     embedding,
     norm,
@@ -20,13 +22,8 @@ from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 __all__ = ["LAYERS", "Quantized", "quantized_module_map", "variant"]
 
-_ALL: tuple[type[Quantized], ...] = (
-    QuantLinear,
-    *conv.LAYERS,
-    *activation.LAYERS,
-    *norm.LAYERS,
-    *embedding.LAYERS,
-)
+_LISTS = (conv.LAYERS, activation.LAYERS, norm.LAYERS, embedding.LAYERS)
+_ALL: list[type[Quantized]] = [QuantLinear, *itertools.chain(*_LISTS)]
 # torch's class -> ours
 LAYERS: dict[type[nn.Module], type[Quantized]] = {layer.float_class: layer for layer in _ALL}
 
@@ -36,14 +33,12 @@ class _ModuleMap(Mapping[str, type[Quantized]]):
 
     def __getitem__(self, key: str) -> type[Quantized]:
         if key in LAYER_VARIANTS:
-            layer: type[Quantized] = LAYER_VARIANTS[key]
-            return layer
+            return LAYER_VARIANTS[key]  # type: ignore[no-any-return]
         for op in OPS.values():
-            if not key.startswith(f"{op.name}_") or key[len(op.name) + 1 :] not in FORMATS:
-                continue
-            for cls in op.modules:
+            fmt = key.removeprefix(f"{op.name}_")
+            for cls in op.modules if fmt != key and fmt in FORMATS else ():
                 if cls in LAYERS:
-                    return variant(LAYERS[cls], FORMATS[key[len(op.name) + 1 :]])
+                    return variant(LAYERS[cls], FORMATS[fmt])
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
@@ -56,16 +51,4 @@ class _ModuleMap(Mapping[str, type[Quantized]]):
 
 
 quantized_module_map = _ModuleMap()
-
-
-def __getattr__(name: str) -> type[Quantized]:
-    """`from …quantized_modules import LinearInteger` works as well."""
-    from chop.passes.graph.transforms.quantize.quantized_modules import linear
-
-    for module in (linear, conv, activation, norm, embedding):
-        try:
-            found: type[Quantized] = module.__getattr__(name)
-            return found
-        except AttributeError:
-            continue
-    raise AttributeError(f"no quantized layer {name!r}")
+__getattr__ = base.variants(*_ALL)  # `from …quantized_modules import LinearInteger` works as well

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -133,11 +134,7 @@ class Quantized(Leaf, FormattedLayer):
         if tensor is None or fmt is None:
             return tensor
         # reading the comparison's result would stall a GPU, where rounding costs no more
-        if (
-            not idle
-            or not (tracked or tensor.is_cpu)
-            or not (is_plain(tensor) and fmt.deterministic)
-        ):
+        if not (idle and (tracked or tensor.is_cpu) and is_plain(tensor) and fmt.deterministic):
             return fmt(tensor)
         cached = store[name] = round_or_reuse(tensor, fmt, store.get(name))
         return cached.rounded
@@ -211,21 +208,22 @@ def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
     return _VARIANTS[layer, fmt]
 
 
+def layers_in(namespace: Mapping[str, Any]) -> tuple[type[Quantized], ...]:
+    """Return the quantized layers that a module defines, of no format yet."""
+    return tuple(item for item in namespace.values() if getattr(item, "layer", None) is item)
+
+
 def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
     """Return a module `__getattr__` that resolves `<Layer><Format>` for every registered format."""
     by_prefix = {layer.__name__.removeprefix("Quant"): layer for layer in layers}
 
     def __getattr__(name: str) -> type[Quantized]:
-        for prefix, layer in by_prefix.items():
-            if not name.startswith(prefix):
-                continue
-            for fmt in FORMATS.values():
-                if name == prefix + fmt.suffix:
-                    return variant(layer, fmt)
+        for (prefix, layer), fmt in itertools.product(by_prefix.items(), FORMATS.values()):
+            if name == prefix + fmt.suffix:
+                return variant(layer, fmt)
         for cls in LAYER_VARIANTS.values():
             if name == cls.__name__ and issubclass(cls, layers):
-                layer_class: type[Quantized] = cls
-                return layer_class
+                return cls  # type: ignore[no-any-return]
         raise AttributeError(
             f"no quantized layer {name!r}: it is one of {', '.join(by_prefix)} "
             f"followed by a format's suffix such as Integer"

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
+from chop.passes.graph.transforms.quantize.quantized_modules import base
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
 
 
 class _QuantConv(Quantized):
@@ -33,12 +34,5 @@ class QuantConvTranspose2d(Quantized, nn.ConvTranspose2d): ...
 class QuantConvTranspose3d(Quantized, nn.ConvTranspose3d): ...
 
 
-LAYERS: tuple[type[Quantized], ...] = (
-    QuantConv1d,
-    QuantConv2d,
-    QuantConv3d,
-    QuantConvTranspose1d,
-    QuantConvTranspose2d,
-    QuantConvTranspose3d,
-)
-__getattr__ = variants(*LAYERS)
+LAYERS = base.layers_in(globals())
+__getattr__ = base.variants(*LAYERS)

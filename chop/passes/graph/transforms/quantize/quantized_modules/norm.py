@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
+from chop.passes.graph.transforms.quantize.quantized_modules import base
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
 
 
 class QuantBatchNorm1d(Quantized, nn.BatchNorm1d): ...
@@ -40,15 +41,5 @@ class QuantRMSNorm(Quantized, nn.RMSNorm):
         return super().forward(x)
 
 
-LAYERS: tuple[type[Quantized], ...] = (
-    QuantBatchNorm1d,
-    QuantBatchNorm2d,
-    QuantBatchNorm3d,
-    QuantInstanceNorm1d,
-    QuantInstanceNorm2d,
-    QuantInstanceNorm3d,
-    QuantLayerNorm,
-    QuantGroupNorm,
-    QuantRMSNorm,
-)
-__getattr__ = variants(*LAYERS)
+LAYERS = base.layers_in(globals())
+__getattr__ = base.variants(*LAYERS)
