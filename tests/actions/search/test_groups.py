@@ -11,7 +11,6 @@ from chop.actions.search.results import display
 from chop.actions.search.run.engines.base import (
     Group,
     InProcessEngine,
-    Note,
     Task,
     WorkerDied,
     reported,
@@ -187,7 +186,7 @@ class Talkative(Fake):
 def test_a_process_whose_log_nobody_reads_reports_why_it_trains_one_by_one(caplog):
     group = Group(tuple(Task(n, {}) for n in range(3)))
     said = list(reported(Talkative(), group))
-    assert said[0] == Note("trials 1, 3 are trained one by one: they are odd")
+    assert said[0] == "trials 1, 3 are trained one by one: they are odd"
     assert [out.number for out in said[1:]] == [0, 1, 2]
     assert caplog.records == []
 

@@ -114,7 +114,7 @@ def test_a_slow_trial_is_reserved_and_finished_later(storage, study):
         ]
     with opened(storage, study) as again:  # the first process was killed
         assert [trial.outcome is None for trial in again.read_trials()] == [True, False]
-        again.finish(CHOICES.nth(3), {"note": 1}, outcome(0))
+        again.add(CHOICES.nth(3), {"note": 1}, outcome(0), reserved=True)
         again.add(CHOICES.nth(5), {}, outcome(2))
     with opened(storage, study, write=False) as read:
         assert read.outcomes == {n: outcome(n) for n in range(3)}
@@ -251,14 +251,14 @@ class Noted(Shuffled):
     def __init__(self, slots, order, monkeypatch):
         super().__init__(slots, TWO)
         self.order, self.happened = iter(order), []
-        for name in ("add", "reserve", "finish"):
+        for name in ("add", "reserve"):
             monkeypatch.setattr(StudyStore, name, self._spy(name, getattr(StudyStore, name)))
 
     def _spy(self, name, method):
-        def noted(store, *given):
-            number = next(getattr(g, "number", g) for g in given if isinstance(g, int | Outcome))
-            self.happened.append((name, number))
-            return method(store, *given)
+        def noted(store, *values, **options):
+            number = next(getattr(v, "number", v) for v in values if isinstance(v, int | Outcome))
+            self.happened.append(("finish" if options.get("reserved") else name, number))
+            return method(store, *values, **options)
 
         return noted
 

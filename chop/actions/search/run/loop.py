@@ -276,12 +276,10 @@ class SearchLoop:
 
     def _store(self, outcome: Outcome) -> None:
         entry = self._trials[outcome.number]
-        if entry.reserved:
-            self.store.finish(entry.chosen, entry.notes, outcome)
-        else:
+        if not entry.reserved:
             self._reserve_up_to(outcome.number)
-            self.store.add(entry.chosen, entry.notes, outcome)
             self._written += 1
+        self.store.add(entry.chosen, entry.notes, outcome, reserved=entry.reserved)
         self._trials.move(outcome.number, Phase.DONE, outcome)
         self._count(outcome)
         members = self._trials.group(outcome.number)

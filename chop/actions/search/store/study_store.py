@@ -32,7 +32,7 @@ Backend = JournalBackend | DatabaseBackend
 
 
 def open_backend(url: str, *, write: bool) -> Backend:
-    """The storage at a URL; a path, or `journal:///path`, is a journal file."""
+    """Open the storage at a URL; a path, or `journal:///path`, is a journal file."""
     kind, path = parse_url(url)
     if kind == "journal":
         assert path is not None
@@ -54,9 +54,9 @@ class StudyStore:
         choices: Choices,
         *,
         write: bool = True,
-        create: bool | None = None,
+        create: bool = True,
     ) -> None:
-        create = write if create is None else create
+        create = create and write
         self.url, self.study, self.choices = url, study, choices
         self._directions = directions
         self.outcomes: dict[int, Outcome] = {}
@@ -77,11 +77,11 @@ class StudyStore:
         self._study_id, self.existed = self._find_or_create(storage, create)
         if write and not self._backend.lock(self._study_id):
             raise StudyInUse(self.url, self.study)
-        found = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
-        if found != list(self._directions):
+        stored = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
+        if stored != list(self._directions):
             raise ConfigError(
-                f"the study {self.study!r} in {self.shown} has {len(found)} objectives "
-                f"({', '.join(found)}), unlike this file; choose a new study name with --study"
+                f"the study {self.study!r} in {self.shown} has {len(stored)} objectives "
+                f"({', '.join(stored)}), unlike this file; choose a new study name with --study"
             )
         trials = storage.get_all_trials(self._study_id, deepcopy=False)
         self._stored = [self._kept(trial) for trial in sorted(trials, key=lambda t: t.number)]
@@ -92,7 +92,7 @@ class StudyStore:
             self._backend.begin(self._study_id, ((n, of(self._study_id, n)) for n in unfinished))
 
     def _find_or_create(self, storage: BaseStorage, create: bool) -> tuple[int, bool]:
-        """The id of the study, and whether it existed."""
+        """Return the id of the study, and whether it existed."""
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
@@ -107,7 +107,7 @@ class StudyStore:
             return storage.get_study_id_from_name(self.study), True
 
     def _kept(self, trial: FrozenTrial) -> StoredTrial:
-        """A trial that was read, which is also kept in memory if it is finished."""
+        """Return a trial that was read, and keep it in memory if it is finished."""
         stored = stored_trial(trial, self.choices, len(self._directions))
         if stored.outcome is not None:
             self._keep(stored.chosen, stored.notes, stored.outcome)
@@ -124,28 +124,28 @@ class StudyStore:
 
     @property
     def shown(self) -> str:
-        """Where the study is, without a password."""
+        """The URL of the storage without its password."""
         return str(redacted(self.url))
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the search is about; empty if it was killed before it could note that."""
+        """The description of the search; empty if it was killed before it could store that."""
         return checked_about(self._attributes, self.url)
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Note something about the search as a whole."""
+        """Store a fact about the search as a whole."""
         with storage_errors(self.url):
             self._backend.storage.set_study_user_attr(self._study_id, key, value)
         self._attributes = {**self._attributes, key: value}
 
     def close(self) -> None:
-        """Give files, connections and the lock back."""
+        """Close files and connections, and release the lock."""
         self._backend.close()
 
     # --- trials
 
     def read_trials(self) -> list[StoredTrial]:
-        """The trials that the storage had when it was opened, in the order of their numbers."""
+        """Return the trials that were stored when the study was opened, by ascending number."""
         return self._stored
 
     @property
@@ -153,29 +153,26 @@ class StudyStore:
         """The designs of the finished trials, by number."""
         return _Designs(self.choices, self._designs)
 
-    def add(self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome) -> None:
-        """Write a finished trial, which has the next number."""
-        with storage_errors(self.url):
-            self._backend.append(TrialRow.finished(chosen, notes, outcome, self.choices))
-        self._keep(chosen, notes, outcome)
-
     def reserve(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
         """Write a trial that is not finished, so that later numbers can be written."""
         with storage_errors(self.url):
-            self._backend.append(TrialRow.running(number, chosen, notes, self.choices))
+            self._backend.append(TrialRow.of(number, chosen, notes, None, self.choices))
 
-    def finish(self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome) -> None:
-        """Complete a trial that was reserved."""
+    def add(
+        self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome, *, reserved: bool = False
+    ) -> None:
+        """Write a finished trial, which has the next number unless it was reserved."""
+        write = self._backend.finish if reserved else self._backend.append
         with storage_errors(self.url):
-            self._backend.finish(TrialRow.finished(chosen, notes, outcome, self.choices))
+            write(TrialRow.of(outcome.number, chosen, notes, outcome, self.choices))
         self._keep(chosen, notes, outcome)
 
     def frozen_trials(self) -> Iterator[FrozenTrial]:
-        """The finished trials as Optuna represents them."""
+        """Yield the finished trials as Optuna represents them."""
         designs = self.designs
         for number, outcome in sorted(self.outcomes.items()):
             notes = self._notes.get(number, {})
-            yield TrialRow.finished(designs[number], notes, outcome, self.choices).frozen()
+            yield TrialRow.of(number, designs[number], notes, outcome, self.choices).frozen()
 
 
 class _Designs(Mapping[int, Chosen]):
@@ -206,7 +203,7 @@ def _check_exists(url: str, study: str, create: bool) -> None:
 
 
 def read_about(url: str, study: str) -> Mapping[str, Any]:
-    """What the search of a study is about, without its trials."""
+    """Return the description of the search of a study, without its trials."""
     _check_exists(url, study, create=False)
     with (
         reading_errors(url),
@@ -222,9 +219,9 @@ def read_about(url: str, study: str) -> Mapping[str, Any]:
 
 
 def checked_about(attributes: Mapping[str, Any], url: str) -> Mapping[str, Any]:
-    """The attribute `about` of a study, which has to be a table."""
+    """Return the attribute `about` of a study, which must be a table."""
     with reading_errors(url):
         about = attributes.get("about", {})
         if not isinstance(about, dict):
-            raise TypeError(f"what the study is about is a table, not {type(about).__name__}")
+            raise TypeError(f"the attribute 'about' must be a table, not {type(about).__name__}")
         return about

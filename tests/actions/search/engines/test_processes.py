@@ -12,7 +12,7 @@ import pytest
 
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.engines import processes
-from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
+from chop.actions.search.run.engines.base import Group, Task, WorkerDied
 from chop.actions.search.run.engines.processes import STARTS, ProcessEngine
 
 KILLED = -signal.SIGKILL
@@ -104,7 +104,7 @@ def test_a_group_is_done_when_all_its_trials_are(engine):
 
 
 def test_what_a_process_has_to_say_is_no_outcome(engine, caplog):
-    one = engine((["ready", Note("trials 4, 6 are odd")], None))
+    one = engine((["ready", "trials 4, 6 are odd"], None))
     one.submit(GROUP)
     found, end = [], time.monotonic() + PATIENCE
     while not caplog.records and time.monotonic() < end:
