@@ -1,4 +1,4 @@
-"""What identifies a search: a study can only be resumed by the same search."""
+"""The description of a search: a study can only be resumed by the same search."""
 
 from __future__ import annotations
 
