@@ -11,6 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Any
 
 from chop.actions.options import ConfigError
@@ -30,7 +31,7 @@ from chop.actions.search.store.errors import StudyInUse
 from chop.actions.search.store.journal import is_being_written
 from chop.actions.search.store.location import StudyLocation, latest, next_free
 from chop.actions.search.store.running import Note, Running
-from chop.actions.search.store.study_store import StudyStore, read_about
+from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.store.urls import absolute_url, parse_url
 from chop.devices import parse_accelerator
 from chop.redaction import redacted
@@ -60,7 +61,7 @@ def run_study(
         logger.info("The study is '%s' in %s", location.study, redacted(location.url))
         running.write(_note(location, clock))
         with contextlib.closing(_make_engine(worker, location, workers)) as engine:
-            stopped = _search(_make_loop(spec, engine, store, location, visualizer), location)
+            stopped = _search(spec, engine, store, location, visualizer)
         results = Results(store, settings.objectives, spec.space.config_of)
         forget_recorded(location.snapshots, results.outcomes, spec.group_size, settings.n_trials)
         accelerator = spec.parent.accelerator
@@ -97,12 +98,6 @@ def choose_study(location: StudyLocation) -> StudyLocation:
     return current if location.continues else next_free(location)
 
 
-def check_study_exists(location: StudyLocation) -> None:
-    """Refuse a study that does not exist, before anything takes time."""
-    location = latest(location)
-    read_about(location.url, location.study)
-
-
 def _note(location: StudyLocation, clock: _Clock) -> Note:
     """Return what other processes may know of this search while it runs."""
     url = absolute_url(location.url)
@@ -130,9 +125,10 @@ def _open_study(location: StudyLocation, spec: StudySpec, description: Facts) ->
     return store
 
 
-def _make_loop(
+def _search(
     spec: StudySpec, engine: Engine, store: StudyStore, location: StudyLocation, visualizer: Any
-) -> SearchLoop:
+) -> BaseException | None:
+    """Run the loop; return the error or signal that stopped it, None if it ran to its end."""
     size, group_stored = spec.group_size, functools.partial(forget, location.snapshots)
     loop = SearchLoop(spec.strategy, engine, store, spec.settings, size, group_stored, visualizer)
     trials = store.read_trials()
@@ -140,11 +136,6 @@ def _make_loop(
         done = sum(trial.outcome is not None for trial in trials)
         logger.info("Resumed the study '%s': %d trials are done", store.study, done)
         loop.resume(trials)
-    return loop
-
-
-def _search(loop: SearchLoop, location: StudyLocation) -> BaseException | None:
-    """Run the loop; return the error or signal that stopped it, None if it ran to its end."""
     logger.info("Search started...")
     bar = progress_bar(loop.objectives, wanted=location.progress, log=logger.info)
     try:
@@ -193,31 +184,20 @@ def _merged(baseline: Mapping[str, Any]) -> dict[str, float]:
 
 def _circumstances(location: StudyLocation, clock: _Clock, accelerator: str) -> dict[str, Any]:
     """Return when, where and with which versions a search was run."""
-    seconds = clock.seconds
+    seconds, device = clock.seconds, parse_accelerator(accelerator)
+    versions = {name: metadata.version(name) for name in ("torch", "optuna", "numpy")}
+    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     return {
         "command": location.command,
         "started": clock.text(),
         "finished": clock.text(seconds),
         "seconds": seconds,
-        "versions": _versions(),
-        "machine": _machine(accelerator),
+        "versions": {"mase": __version__, "python": platform.python_version(), **versions},
+        "machine": machine | ({"gpu": device_name(device)} if device.type != "cpu" else {}),
         "study": location.study,
         "storage": redacted(location.url),
         "test": None,
     }
-
-
-def _machine(accelerator: str) -> dict[str, Any]:
-    device = parse_accelerator(accelerator)
-    facts = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    return facts | ({"gpu": device_name(device)} if device.type != "cpu" else {})
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    libraries = {name: metadata.version(name) for name in ("torch", "optuna", "numpy")}
-    return {"mase": __version__, "python": platform.python_version(), **libraries}
 
 
 def _baseline(worker: Worker) -> tuple[dict[str, Any] | None, float | None]:

@@ -191,11 +191,13 @@ def _check_before_training(
     Of what is built here only the settings are used again: space and runners hold the weights of
     the parent, and the sampler holds the space.
     """
-    from chop.actions.search.run_study import check_study_exists
     from chop.actions.search.spec.study_spec import build_spec
+    from chop.actions.search.store.location import latest
+    from chop.actions.search.store.study_store import read_about
 
     if location.continues or config.apply is not None:
-        check_study_exists(location)
+        current = latest(location)
+        read_about(current.url, current.study)
     with quieter("chop", logging.ERROR):
         _ = build_spec(parent, tables, settings).strategy
 

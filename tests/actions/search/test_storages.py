@@ -123,11 +123,9 @@ def test_an_empty_file_has_no_study_and_stays_empty(tmp_path, url):
 
 def test_attributes_of_a_study_are_kept(storage, study):
     with opened(storage, study) as ours:
-        assert not ours.existed
         ours.set_attribute("about", {"seed": 3})
         assert ours.about == {"seed": 3}
     with opened(storage, study) as again:
-        assert again.existed
         assert again.about == {"seed": 3}
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DIGITS = 10  # of the labs' files
 AS_GOOD = 0.01  # of the best value: what counts as equally good
-REMEMBERED = 512  # tables whose text is known while a file is written
+REMEMBERED = 512  # tables that are remembered with their text while a file is written
 LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
 FULL = "the trials are kept: free some space, and --resume writes the results"
@@ -36,16 +36,9 @@ Config = Mapping[str, Any]
 Facts = dict[str, Any]
 # the table `default` of every design in the labs' files
 DEFAULT_QUANTIZATION_CONFIG = {
-    "config": {
-        "name": "integer",
-        "bypass": True,
-        "bias_frac_width": 5,
-        "bias_width": 8,
-        "data_in_frac_width": 5,
-        "data_in_width": 8,
-        "weight_frac_width": 3,
-        "weight_width": 8,
-    }
+    "config": {"name": "integer", "bypass": True}
+    | {"bias_frac_width": 5, "bias_width": 8, "data_in_frac_width": 5, "data_in_width": 8}
+    | {"weight_frac_width": 3, "weight_width": 8}
 }
 
 
@@ -176,27 +169,28 @@ class Results:
 
     def _page_json(self, facts: Mapping[str, Any]) -> Iterator[str]:
         """Yield search.json, trial by trial."""
-        before, trials, after = self.content(facts)
-        yield json.dumps(before).removesuffix("}") + ', "trials": ['
+        header, trials, summary = self.content(facts)
+        yield json.dumps(header).removesuffix("}") + ', "trials": ['
         for i, trial in enumerate(trials):
             yield (", " if i else "") + json.dumps(trial)
-        yield "], " + json.dumps(after).removeprefix("{") + "\n"
+        yield "], " + json.dumps(summary).removeprefix("{") + "\n"
 
     def content(self, facts: Mapping[str, Any]) -> tuple[Facts, Iterator[Facts], Facts]:
         """Return what search.json holds: facts of the search, its trials, and a summary of them."""
         chosen, objectives = self.chosen, self.objectives
-        front = {out.number: None for out in self.best}
-        before = {
+        front = [out.number for out in self.best]
+        on_front = set(front)
+        header = {
             **facts,
             "version": VERSION,
             "objectives": [dataclasses.asdict(objective) for objective in objectives.members],
             "summed": objectives.summed,
             "constraints": list(map(str, objectives.constraints)),
         }
-        after = {"front": list(front), "chosen": chosen and chosen.number}
+        summary = {"front": front, "chosen": chosen and chosen.number}
         outcomes = (out for _, out in sorted(self.outcomes.items()))
-        trials = (plain(self._page_row(out, out.number in front)) for out in outcomes)
-        return plain(before), trials, plain({**after, "importance": self._importance()})
+        trials = (plain(self._page_row(out, out.number in on_front)) for out in outcomes)
+        return plain(header), trials, plain({**summary, "importance": self._importance()})
 
     def _page_row(self, out: Outcome, with_layers: bool) -> dict[str, Any]:
         config = self.config(out.number)

@@ -74,13 +74,15 @@ class TrialRow:
         """Return the trial as Optuna represents it in memory."""
         from optuna.trial import FrozenTrial, TrialState
 
+        times = (self.started, self.completed)  # Optuna holds local time, without a time zone
+        start, complete = (time and time.astimezone().replace(tzinfo=None) for time in times)
         return FrozenTrial(
             number=self.number,
             state=TrialState[self.state],
             value=None,
             values=None if self.values is None else list(self.values),
-            datetime_start=local_time(self.started),
-            datetime_complete=self.completed and local_time(self.completed),
+            datetime_start=start,
+            datetime_complete=complete,
             params=dict(self.params),
             distributions=dict(self.distributions),
             user_attrs=dict(self.user_attrs),
@@ -88,11 +90,6 @@ class TrialRow:
             intermediate_values={},
             trial_id=self.number,
         )
-
-
-def local_time(moment: datetime.datetime) -> datetime.datetime:
-    """Return a moment without its time zone, as Optuna holds it in memory."""
-    return moment.astimezone().replace(tzinfo=None)
 
 
 def stored_trial(trial: FrozenTrial, space: Choices, objectives: int) -> StoredTrial:

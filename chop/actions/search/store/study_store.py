@@ -74,7 +74,7 @@ class StudyStore:
 
     def _open_study(self, write: bool, create: bool) -> None:
         storage = self._backend.storage
-        self._study_id, self.existed = self._find_or_create(storage, create)
+        self._study_id = self._find_or_create(storage, create)
         if write and not self._backend.lock(self._study_id):
             raise StudyInUse(self.url, self.study)
         stored = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
@@ -91,20 +91,18 @@ class StudyStore:
             of = storage.get_trial_id_from_study_id_trial_number
             self._backend.begin(self._study_id, ((n, of(self._study_id, n)) for n in unfinished))
 
-    def _find_or_create(self, storage: BaseStorage, create: bool) -> tuple[int, bool]:
-        """Return the id of the study, and whether it existed."""
+    def _find_or_create(self, storage: BaseStorage, create: bool) -> int:
+        """Return the id of the study."""
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
         with contextlib.suppress(KeyError):
-            return storage.get_study_id_from_name(self.study), True
-        if not create:
-            raise MissingStudy(self.url, self.study)
-        ways = [StudyDirection[direction.upper()] for direction in self._directions]
-        try:
-            return storage.create_new_study(ways, self.study), False
-        except DuplicatedStudyError:  # another process was faster
-            return storage.get_study_id_from_name(self.study), True
+            return storage.get_study_id_from_name(self.study)
+        if create:
+            directions = [StudyDirection[direction.upper()] for direction in self._directions]
+            with contextlib.suppress(DuplicatedStudyError):  # another process was faster
+                return storage.create_new_study(directions, self.study)
+        return _study_id(storage, self.url, self.study)
 
     def _kept(self, trial: FrozenTrial) -> StoredTrial:
         """Return a trial that was read, and keep it in memory if it is finished."""
@@ -211,11 +209,15 @@ def read_about(url: str, study: str) -> Mapping[str, Any]:
         contextlib.closing(open_backend(url, write=False)) as backend,
     ):
         storage = backend.storage
-        try:
-            study_id = storage.get_study_id_from_name(study)
-        except KeyError:
-            raise MissingStudy(url, study) from None
-        return checked_about(storage.get_study_user_attrs(study_id), url)
+        attributes = storage.get_study_user_attrs(_study_id(storage, url, study))
+        return checked_about(attributes, url)
+
+
+def _study_id(storage: BaseStorage, url: str, study: str) -> int:
+    try:
+        return storage.get_study_id_from_name(study)
+    except KeyError:
+        raise MissingStudy(url, study) from None
 
 
 def checked_about(attributes: Mapping[str, Any], url: str) -> Mapping[str, Any]:

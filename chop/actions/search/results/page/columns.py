@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chop.actions.search.results.page.numbers import compact, decimals
-from chop.actions.search.results.page.progress import curves
+from chop.actions.search.results.page.progress import Curve, curves
 from chop.actions.search.results.page.record import Metrics, SearchRecord, Trial
-
-__all__ = ["page_data"]
 
 MOST_CHARACTERS = 4_000_000  # of data in a page; beyond it, configs are kept for the front alone
 FEW = 64  # distinct values up to which a column of numbers is an index
@@ -83,18 +81,15 @@ def _page_data(record: SearchRecord, *, with_all_configs: bool) -> dict[str, Any
         "configs_of_all": with_all_configs,
         "layers": _by_key([_layers(trial) for trial in shown], columns),
         "importance": _total_importance(record),
-        "curves": [
-            {
-                "title": curve.title,
-                "about": curve.about,
-                "points": [(number, compact(value)) for number, value in curve.points],
-                "baseline": compact(curve.baseline),
-            }
-            for curve in curves(record)
-        ],
+        "curves": [_curve(curve) for curve in curves(record)],
         "trials": 1 + max((trial.number for trial in record.trials), default=-1),
         "columns": columns.kept,
     }
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    points = [(number, compact(value)) for number, value in curve.points]
+    return {**vars(curve), "points": points, "baseline": compact(curve.baseline)}
 
 
 def _metrics(

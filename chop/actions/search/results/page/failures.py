@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from chop.actions.search.metrics.outcome import NO_ERROR, last_line
 from chop.actions.search.results.page.record import Trial
 
-__all__ = ["Failure", "failures"]
-
 
 @dataclass(frozen=True)
 class Failure:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["Html", "json_block", "table", "tag"]
-
 
 class Html(str):
     """Text that is HTML already; any other text is escaped when it is put into a tag."""

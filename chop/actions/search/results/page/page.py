@@ -15,8 +15,6 @@ from chop.actions.search.results.page.reading import page_errors, read_record
 from chop.actions.search.results.page.record import SearchRecord
 from chop.files import write_whole
 
-__all__ = ["report_page", "write_report"]
-
 SCRIPTS = ("basics.js", "scatter.js", "curves.js", "parallel.js", "design.js", "page.js")
 
 

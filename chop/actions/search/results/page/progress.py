@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from chop.actions.search.results.page.record import Objective, SearchRecord
 
-__all__ = ["Curve", "best_so_far", "curves", "hypervolume_so_far"]
-
 Point = tuple[int, float]  # trial number, value
 
 

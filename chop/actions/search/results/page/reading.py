@@ -18,8 +18,6 @@ from chop.actions.search.store.running import FILE as RUNNING
 from chop.actions.search.store.running import Note, is_running, read_note
 from chop.options import did_you_mean
 
-__all__ = ["find_record", "read_record"]
-
 VERSION = 1  # of the files that this code can read
 MOST = 8  # projects that a message lists
 FILE = "search.json"

@@ -13,8 +13,6 @@ from chop.redaction import redacted, redacted_text
 if TYPE_CHECKING:
     from chop.actions.search.results.files import Results
 
-__all__ = ["Objective", "SearchRecord", "Space", "Trial"]
-
 SUM = "sum of scaled metrics"
 
 Metrics = dict[str, float | None]
@@ -136,11 +134,11 @@ def finite(value: float | None, divisor: float = 1.0) -> float | None:
 
 def record_of(results: Results, facts: Mapping[str, Any]) -> SearchRecord:
     """Return the record of a search from its results in memory."""
-    before, rows, after = results.content(facts)
+    header, rows, summary = results.content(facts)
     share = table_sharing()
     shared = ({**row, "config": _shared(row["config"], share)} for row in rows)
     trials = [Trial.model_validate(row) for row in shared]
-    return SearchRecord.model_validate({**before, "trials": trials, **after})
+    return SearchRecord.model_validate({**header, "trials": trials, **summary})
 
 
 def _shared(tree: dict[str, Any], share: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -14,8 +14,6 @@ from chop.actions.search.results.page.markup import Html, join, table, tag
 from chop.actions.search.results.page.numbers import decimals, difference, duration, number
 from chop.actions.search.results.page.record import Metrics, SearchRecord, Trial, finite
 
-__all__ = ["facts", "failed", "front_table", "importance", "origin", "subtitle", "tested", "title"]
-
 MOST_ROWS = 500  # of the front; the drawing shows all
 MOST_METRICS = 6  # columns of the front; the chosen design lists all
 MOST_BARS = 20

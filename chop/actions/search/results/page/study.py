@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from chop.actions.search.metrics.objectives import Objectives
     from chop.actions.search.space.choices import Choices
 
-__all__ = ["read_running", "read_study"]
-
 
 def read_running(folder: Path) -> SearchRecord | None:
     """Return the search that runs or was killed in a folder; None if it has just ended."""

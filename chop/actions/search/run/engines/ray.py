@@ -120,7 +120,7 @@ class RayEngine(PoolEngine[_Actor]):
         for member in self._members:
             self._ray.kill(member.actor)
         self._members = []
-        if self._is_our_ray:  # one that was running before goes on
+        if self._is_our_ray:  # a Ray that was running already is left alone
             self._ray.shutdown()
 
 
