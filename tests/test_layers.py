@@ -197,7 +197,6 @@ HOMONYMS = {
     "Objective": "an objective in memory, and an objective in search.json",
     "Space": "a search space in memory, and a search space in search.json",
     "Problem": "what is wrong with an option; and the labs' name of a search, which they import",
-    "Note": "what a worker of a search has to say, and what a running search leaves in its folder",
     "Proxy": "fx's own name, which its messages show; and a score without training",
     "_Member": "private to their files: a trained candidate, and an actor of Ray",
 }

@@ -11,6 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Any
 
 from chop.actions.options import ConfigError
@@ -30,7 +31,7 @@ from chop.actions.search.store.errors import StudyInUse
 from chop.actions.search.store.journal import is_being_written
 from chop.actions.search.store.location import StudyLocation, latest, next_free
 from chop.actions.search.store.running import Note, Running
-from chop.actions.search.store.study_store import StudyStore, read_about
+from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.store.urls import absolute_url, parse_url
 from chop.devices import parse_accelerator
 from chop.redaction import redacted
@@ -60,20 +61,21 @@ def run_study(
         logger.info("The study is '%s' in %s", location.study, redacted(location.url))
         running.write(_note(location, clock))
         with contextlib.closing(_make_engine(worker, location, workers)) as engine:
-            stopped = _search(_make_loop(spec, engine, store, location, visualizer), location)
+            stopped = _search(spec, engine, store, location, visualizer)
         results = Results(store, settings.objectives, spec.space.config_of)
         forget_recorded(location.snapshots, results.outcomes, spec.group_size, settings.n_trials)
-        facts = {**description, **_circumstances(location, clock, spec.parent.accelerator)}
+        accelerator = spec.parent.accelerator
+        facts = {**description, **_circumstances(location, clock, accelerator)}
         facts |= {"workers": workers, "baseline": baseline}
+        # the labs' files have these keys in every design
+        extra = {"default": DEFAULT_QUANTIZATION_CONFIG, "by": "name", "accelerator": accelerator}
         with _finishing():
-            results.write(location.folder, facts, _labs_keys(spec))
+            results.write(location.folder, facts, extra)
             running.remove()
         if settings.retrain is not None and stopped is None:
-            folder = location.folder / f"{location.study}.retrained"
-            facts["test"] = retrain(
-                worker, settings.retrain, results, folder, bar=location.progress
-            )
-            results.write(location.folder, facts, _labs_keys(spec))
+            folder, bar = location.folder / f"{location.study}.retrained", location.progress
+            facts["test"] = retrain(worker, settings.retrain, results, folder, bar=bar)
+            results.write(location.folder, facts, extra)
         if baseline is not None:
             logger.info("Metrics of the parent: %s", _merged(baseline))
     if report is not None:
@@ -96,25 +98,18 @@ def choose_study(location: StudyLocation) -> StudyLocation:
     return current if location.continues else next_free(location)
 
 
-def check_study_exists(location: StudyLocation) -> None:
-    """Refuse a study that does not exist, before anything takes time."""
-    location = latest(location)
-    read_about(location.url, location.study)
-
-
 def _note(location: StudyLocation, clock: _Clock) -> Note:
     """Return what other processes may know of this search while it runs."""
     url = absolute_url(location.url)
     storage = url if redacted(url) == url else None
-    return Note(location.study, storage, location.command, _seconds_text(clock.started))
+    return Note(location.study, storage, location.command, clock.text())
 
 
 def _open_study(location: StudyLocation, spec: StudySpec, description: Facts) -> StudyStore:
     """Open a new study, or one of the same search to resume it."""
     directions, choices = spec.settings.objectives.directions, spec.space.choices
-    store = StudyStore(
-        location.url, location.study, directions, choices, create=not location.continues
-    )
+    create = not location.continues
+    store = StudyStore(location.url, location.study, directions, choices, create=create)
     try:
         if not store.about:  # new, or its first process was killed at once
             store.set_attribute("about", dict(description))
@@ -130,45 +125,29 @@ def _open_study(location: StudyLocation, spec: StudySpec, description: Facts) ->
     return store
 
 
-def _make_loop(
+def _search(
     spec: StudySpec, engine: Engine, store: StudyStore, location: StudyLocation, visualizer: Any
-) -> SearchLoop:
-    loop = SearchLoop(
-        spec.strategy,
-        engine,
-        store,
-        spec.settings,
-        group_size=spec.group_size,
-        group_stored=functools.partial(forget, location.snapshots),
-        visualizer=visualizer,
-    )
+) -> BaseException | None:
+    """Run the loop; return the error or signal that stopped it, None if it ran to its end."""
+    size, group_stored = spec.group_size, functools.partial(forget, location.snapshots)
+    loop = SearchLoop(spec.strategy, engine, store, spec.settings, size, group_stored, visualizer)
     trials = store.read_trials()
     if trials:
         done = sum(trial.outcome is not None for trial in trials)
         logger.info("Resumed the study '%s': %d trials are done", store.study, done)
         loop.resume(trials)
-    return loop
-
-
-def _search(loop: SearchLoop, location: StudyLocation) -> BaseException | None:
-    """Run the loop; return the error or signal that stopped it, None if it ran to its end."""
     logger.info("Search started...")
-    objectives = loop.settings.objectives
+    bar = progress_bar(loop.objectives, wanted=location.progress, log=logger.info)
     try:
-        with (
-            Interruption() as interruption,
-            progress_bar(objectives, wanted=location.progress, log=logger.info) as loop.show,
-        ):
+        with Interruption() as interruption, bar as loop.show:
             loop.run(lambda: interruption.received)
     except TrialFailed as error:
         return error
     if interruption.received:
         return Interrupted(interruption.received)
     if loop.progress.completed == 0:
-        failure = loop.first_failure
-        error_lines = (failure.error or "").strip().splitlines() if failure else []
-        last = error_lines[-1] if error_lines else "nothing was tried"
-        return ValueError(f"no trial was completed; the first one failed with: {last}")
+        cause = loop.first_failure.cause if loop.first_failure else "nothing was tried"
+        return ValueError(f"no trial was completed; the first one failed with: {cause}")
     return None
 
 
@@ -182,9 +161,10 @@ class _Clock:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-
-def _seconds_text(moment: datetime.datetime) -> str:
-    return moment.isoformat(timespec="seconds")
+    def text(self, seconds: float = 0.0) -> str:
+        """Return the moment so many seconds after the start."""
+        moment = self.started + datetime.timedelta(seconds=seconds)
+        return moment.isoformat(timespec="seconds")
 
 
 @contextmanager
@@ -202,39 +182,22 @@ def _merged(baseline: Mapping[str, Any]) -> dict[str, float]:
     return {k: v if float(v).is_integer() else float(f"{v:.4g}") for k, v in metrics.items()}
 
 
-def _labs_keys(spec: StudySpec) -> dict[str, Any]:
-    """Return what the labs' files have in every design."""
-    accelerator = spec.parent.accelerator
-    return {"default": DEFAULT_QUANTIZATION_CONFIG, "by": "name", "accelerator": accelerator}
-
-
 def _circumstances(location: StudyLocation, clock: _Clock, accelerator: str) -> dict[str, Any]:
     """Return when, where and with which versions a search was run."""
-    seconds = clock.seconds
+    seconds, device = clock.seconds, parse_accelerator(accelerator)
+    versions = {name: metadata.version(name) for name in ("torch", "optuna", "numpy")}
+    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     return {
         "command": location.command,
-        "started": _seconds_text(clock.started),
-        "finished": _seconds_text(clock.started + datetime.timedelta(seconds=seconds)),
+        "started": clock.text(),
+        "finished": clock.text(seconds),
         "seconds": seconds,
-        "versions": _versions(),
-        "machine": _machine(accelerator),
+        "versions": {"mase": __version__, "python": platform.python_version(), **versions},
+        "machine": machine | ({"gpu": device_name(device)} if device.type != "cpu" else {}),
         "study": location.study,
         "storage": redacted(location.url),
         "test": None,
     }
-
-
-def _machine(accelerator: str) -> dict[str, Any]:
-    device = parse_accelerator(accelerator)
-    facts = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    return facts | ({"gpu": device_name(device)} if device.type != "cpu" else {})
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    libraries = {name: metadata.version(name) for name in ("torch", "optuna", "numpy")}
-    return {"mase": __version__, "python": platform.python_version(), **libraries}
 
 
 def _baseline(worker: Worker) -> tuple[dict[str, Any] | None, float | None]:
@@ -266,30 +229,20 @@ def warn_of_idle_workers(
 
 
 def _make_engine(worker: Worker, location: StudyLocation, workers: int) -> Engine:
-    spec, timeout = worker.spec, worker.spec.settings.trial_timeout
-    if location.engine == "ray":
-        return _ray_engine(spec, location, workers)
-    if workers == 1 and timeout is None:
-        return InProcessEngine(worker)
-    packed = spec.packed(spec.parent.accelerator, spec.context.folder)
-    return ProcessEngine(packed, workers, timeout)
-
-
-def _ray_engine(spec: StudySpec, location: StudyLocation, workers: int) -> Engine:
+    spec, accelerator = worker.spec, worker.spec.parent.accelerator
+    settings, timeout = spec.settings, spec.settings.trial_timeout
+    if location.engine != "ray":
+        if workers == 1 and timeout is None:
+            return InProcessEngine(worker)
+        return ProcessEngine(spec.packed(accelerator, spec.context.folder), workers, timeout)
     from chop.actions.search.run.engines.ray import RayEngine
 
-    settings, accelerator = spec.settings, spec.parent.accelerator
     gpus = settings.gpus_per_trial
     if gpus is None:
         gpus = 1 if spec.context.device.type == "cuda" else 0
     if accelerator not in ("cpu", "mps"):
         # a worker sees the GPUs that Ray gives it, whatever their numbers are here
         accelerator = "cuda" if gpus else "cpu"
-    return RayEngine(
-        spec.packed(accelerator, folder=None),  # other machines do not have the folder
-        workers,
-        settings.trial_timeout,
-        cpus=settings.cpus_per_trial,
-        gpus=gpus,
-        address=location.ray_address,
-    )
+    packed = spec.packed(accelerator, folder=None)  # other machines do not have the folder
+    cpus, address = settings.cpus_per_trial, location.ray_address
+    return RayEngine(packed, workers, timeout, cpus=cpus, gpus=gpus, address=address)

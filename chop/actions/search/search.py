@@ -43,8 +43,7 @@ def parse_search_config(search_config: Mapping[str, Any] | str | Path) -> tuple[
 def _tables(search_config: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     if not isinstance(search_config, Mapping):
         search_config = load_config(search_config)
-    table = search_config.get("search", search_config)
-    return dict(convert_str_na_to_none(table))
+    return dict(convert_str_na_to_none(search_config.get("search", search_config)))
 
 
 def search(
@@ -91,16 +90,14 @@ def search(
     def run(tables: Mapping[str, Any], settings: Settings) -> Results:
         chosen = choose_study(location)
         logger.info("Building search space...")
-        spec = build_spec(
-            parent, tables, settings, model_name=type(model).__name__, folder=chosen.snapshots
-        )
+        name, folder = type(model).__name__, chosen.snapshots
+        spec = build_spec(parent, tables, settings, model_name=name, folder=folder)
         return run_study(spec, chosen, visualizer)
 
     if settings is not None:
         return run(tables, settings)
-    results: Results = labs.search_with(
-        strategy_class, parent, tables, location.folder, run, visualizer
-    )
+    folder = location.folder
+    results: Results = labs.search_with(strategy_class, parent, tables, folder, run, visualizer)
     return results
 
 
@@ -125,7 +122,7 @@ def check_search(config: RunConfig, project: Project, from_file: Collection[str]
     if config.storage is not None:
         inside = (Path.cwd(), project.folder) if "storage" in from_file else ()
         check_url(config.storage, inside)
-    _check_storage_given(config, project)
+    _check_storage(config, project)
     try:
         parse_accelerator(config.accelerator)
     except RuntimeError as error:
@@ -135,29 +132,28 @@ def check_search(config: RunConfig, project: Project, from_file: Collection[str]
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
     from chop.actions.search import labs
-    from chop.actions.search.spec.parent import (
-        candidates_trained,
-        make_parent,
-        parent_checkpoint,
-        trains_parent,
-    )
+    from chop.actions.search.space.registry import check_name
+    from chop.actions.search.spec import parent as parents
     from chop.actions.search.spec.settings import check_tables, settings_of
+    from chop.actions.search.spec.study_spec import config_errors
 
     check_tables(config.search, f"{config.config}: ")
-    tables = candidates_trained(config)
+    tables = parents.candidates_trained(config)
     strategy_class = labs.strategy_class_of(tables)
     settings, searches_itself = None, labs.searches_itself(strategy_class)
     if strategy_class is None:
         settings = settings_of(tables, f"{config.config}: ")
     elif config.apply is not None and searches_itself:
-        name = strategy_class.__name__
-        raise ConfigError(f"--apply: {name} runs its own search and stores its own results")
-    _check_space(tables)
+        strategy = strategy_class.__name__
+        raise ConfigError(f"--apply: {strategy} runs its own search and stores its own results")
+    if isinstance(name := tables["search_space"].get("name"), str):
+        with config_errors():
+            check_name(name)  # before the network is loaded
     model, info, data_module = model_and_data(config)
 
     def parent_of(model: nn.Module, load_name: str | None, load_type: str) -> Parent:
         name, task = str(config.model), config.task
-        return make_parent(
+        return parents.make_parent(
             Source(model, info, name, data_module, task, load_name, load_type),
             config.accelerator,
             config.seed,
@@ -167,14 +163,14 @@ def run_search(config: RunConfig, project: Project) -> None:
         )
 
     location = _location(config, project)
-    is_trained = not trains_parent(config, project)
+    is_trained = not parents.trains_parent(config, project)
     if settings is not None and not is_trained:
         untrained = parent_of(copy.deepcopy(model), None, config.load_type)
         _check_before_training(config, location, untrained, tables, settings)
     project.create()
     begins = not (location.continues or config.apply is not None or searches_itself)
     with nullcontext(True) if is_trained else _training_note(location, begins) as alone:
-        source = parent_checkpoint(config, project, model, data_module, alone=alone)
+        source = parents.parent_checkpoint(config, project, model, data_module, alone=alone)
     parent = parent_of(model, *source)
     run = functools.partial(_apply_or_search, config, location, parent)
     if settings is not None:
@@ -195,17 +191,19 @@ def _check_before_training(
     Of what is built here only the settings are used again: space and runners hold the weights of
     the parent, and the sampler holds the space.
     """
-    from chop.actions.search.run_study import check_study_exists
     from chop.actions.search.spec.study_spec import build_spec
+    from chop.actions.search.store.location import latest
+    from chop.actions.search.store.study_store import read_about
 
     if location.continues or config.apply is not None:
-        check_study_exists(location)
+        current = latest(location)
+        read_about(current.url, current.study)
     with quieter("chop", logging.ERROR):
         _ = build_spec(parent, tables, settings).strategy
 
 
 def _location(config: RunConfig, project: Project) -> StudyLocation:
-    """Return where the options have the search run and keep its study."""
+    """Return where the search runs and stores its study."""
     from chop.actions.search.store.location import STUDY, StudyLocation
     from chop.actions.search.store.running import read_note
 
@@ -238,41 +236,25 @@ def _training_note(location: StudyLocation, begins: bool) -> Iterator[bool]:
         yield running.is_first
 
 
-def _check_storage_given(config: RunConfig, project: Project) -> None:
+def _check_storage(config: RunConfig, project: Project) -> None:
     """Refuse to continue a study in a database without its URL."""
-    goes_on = config.resume or config.apply is not None
-    if config.storage is not None or not goes_on or any(project.search_ckpts.glob("*.journal")):
+    folder, continues = project.search_ckpts, config.resume or config.apply is not None
+    if config.storage is not None or not continues or any(folder.glob("*.journal")):
         return
-    study, storage = _stored_study(project.search_ckpts)
-    if storage is None or storage.startswith(str(project.search_ckpts)):
-        return
-    password = " with its password, or with PGPASSWORD set" if MARK in storage else ""
-    raise ConfigError(
-        f"{'--resume' if config.resume else '--apply'}: the study {study!r} of this "
-        f"search is stored in {storage}; give it with --storage and --study{password}"
-    )
-
-
-def _stored_study(folder: Path) -> tuple[str | None, str | None]:
-    """Return the study in a folder's search.json, and its storage without the password."""
     from chop.actions.search.results.page import read_record
 
     try:
         record = read_record(folder / "search.json")
-    except (OSError, ValueError):  # the study itself may still be there
-        return None, None
-    return record.study, record.storage
-
-
-def _check_space(tables: Mapping[str, Any]) -> None:
-    """Refuse an unknown name of a space before the network is loaded."""
-    from chop.actions.search.space.registry import check_name
-    from chop.actions.search.spec.study_spec import config_errors
-
-    name = tables["search_space"].get("name")
-    if isinstance(name, str):
-        with config_errors():
-            check_name(name)
+    except (OSError, ValueError):  # the study itself may still exist
+        return
+    storage = record.storage  # without its password
+    if storage is None or storage.startswith(str(folder)):
+        return
+    password = " with its password, or with PGPASSWORD set" if MARK in storage else ""
+    raise ConfigError(
+        f"{'--resume' if config.resume else '--apply'}: the study {record.study!r} of this "
+        f"search is stored in {storage}; give it with --storage and --study{password}"
+    )
 
 
 def _apply_or_search(
@@ -311,20 +293,13 @@ def _report(
         logger.info("\n%s", results.table(SHOWN))
     elif miss := results.nearest_miss():
         logger.warning("%s", miss)
-    if len(results.best) > SHOWN:
-        more, file = len(results.best) - SHOWN, location.folder / "best.json"
-        logger.info("… and %d more, in %s", more, file)
+    if (more := len(results.best) - SHOWN) > 0:
+        logger.info("… and %d more, in %s", more, location.folder / "best.json")
     page = write_page(record_of(results, facts), location.folder / "search.json")
     logger.info("Saved the search to %s", location.folder)
     logger.info("Look at it: %s", page)
     if results.chosen is not None:
-        command_line = _command_with_project(config, sys.argv[1:])
-        logger.info("Build the best with: %s --apply best", command_line)
-
-
-def _command_with_project(config: RunConfig, words: list[str]) -> str:
-    """Return the command that was given, with the name of its project and without --resume."""
-    kept = [word for word in words if word != "--resume"]
-    if not any(word.split("=")[0] == "--project" for word in kept):
-        kept += ["--project", str(config.project)]
-    return command(*kept)
+        words = [word for word in sys.argv[1:] if word != "--resume"]
+        if not any(word.split("=")[0] == "--project" for word in words):
+            words += ["--project", str(config.project)]
+        logger.info("Build the best with: %s --apply best", command(*words))

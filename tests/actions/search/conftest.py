@@ -35,11 +35,12 @@ CHOICES = Choices(
         Parameter("d", OneOf(("only",))),
     ]
 )
+TWO = ("maximize", "minimize")
 PATIENCE = 600  # seconds, against tests that hang; none depends on what is done within them
 NUMBERS = Choices([Parameter(key, Range(-8, 8)) for key in "xyz"])
 
 
-def tables(directions=("maximize", "minimize"), **setup):
+def tables(directions=TWO, **setup):
     """The tables of a file with metrics of those directions."""
     names = ("accuracy", "average_bitwidth")
     return {
@@ -100,20 +101,33 @@ class InOrder(Shuffled):
     in_order = True
 
 
-def run_loop(path, sampler, engine, *, choices=CHOICES, seed=7, study="s", table=None, **setup):
+def run_loop(
+    path, sampler, engine, *groups, choices=CHOICES, seed=7, study="s", table=None, **setup
+):
     """Begin or resume a search; the loop when it is over."""
     settings = settings_of(table or tables(engine.directions, sampler=sampler, **setup))
     store = StudyStore(str(path), study, settings.objectives.directions, choices)
     context = SamplerContext(choices, settings.objectives.directions, settings.n_trials, seed)
-    strategy = strategy_named(sampler)(context, **settings.sampler_options)
-    loop = SearchLoop(strategy, engine, store, settings)
+    make = strategy_named(sampler) if isinstance(sampler, str) else sampler
+    strategy = make(context, **settings.sampler_options)
+    loop = SearchLoop(strategy, engine, store, settings, *groups)
     with contextlib.closing(store):
         loop.resume(store.read_trials())
         loop.run()
     return loop
 
 
-def recorded(path, choices=CHOICES, directions=("maximize", "minimize"), study="s"):
+def killed_again_and_again(run, make_engine, seed, most):
+    """Call `run` with new engines, which live for less than `most` outcomes, until it returns."""
+    moments = random.Random(seed)
+    for life in range(100):
+        with contextlib.suppress(Killed):
+            run(make_engine(seed=life, lives=moments.randrange(1, most)))
+            break
+    assert life > 1
+
+
+def recorded(path, choices=CHOICES, directions=TWO, study="s"):
     """The table of trials in a storage, without times."""
     store = StudyStore(str(path), study, directions, choices, write=False)
     with contextlib.closing(store):
@@ -146,12 +160,11 @@ GUARDED = "guarded"  # the role that has to give its password
 
 
 def postgres_program(name):
-    found = shutil.which(name) or next(
-        (str(p) for p in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None
-    )
-    if found is None:
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    program = shutil.which(name) or next(iter(installed), None)
+    if program is None:
         pytest.skip(f"there is no PostgreSQL on this machine: {name} is not installed")
-    return str(Path(found).resolve())
+    return str(Path(program).resolve())
 
 
 def somebody():
@@ -279,8 +292,6 @@ def odd(trial, *, what: str = "", at: int = 3, below: str = "", seconds: float =
         once = Path(below) / f"once-{trial.number}"
         if what == "raise":
             raise ArithmeticError("the planted error")
-        if what == "nan":
-            return float("nan")
         if what == "hang":
             time.sleep(600)
         if what == "die" or (what == "die once" and not once.exists()):
@@ -288,6 +299,18 @@ def odd(trial, *, what: str = "", at: int = 3, below: str = "", seconds: float =
             os.kill(os.getpid(), signal.SIGKILL)
     return float(trial.number % 3)
 '''
+
+
+def config_text(setup, metrics=METRICS, runners=""):
+    """A file of a search with those lines in `setup`."""
+    return f"{HEAD}{SPACE}{STRATEGY}{runners}[search.strategy.setup]\n{setup}\n{metrics}"
+
+
+def search_words(config, checkpoint, *flags, out=None):
+    """The words of `ch search`, which writes into `out` beside the file."""
+    words = ["search", "--config", config, "--project-dir", out or config.with_name("out")]
+    words += ["--load", checkpoint, "--load-type", "pt", "--no-progress", *flags]
+    return list(map(str, words))
 
 
 @pytest.fixture(scope="session")
@@ -314,32 +337,22 @@ class Searches:
 
     def config(self, setup="", odd="", metrics=METRICS, name="a.toml"):
         """The file with those lines in `setup`, and with the odd runner's options."""
-        text = HEAD + SPACE + STRATEGY
         if odd:
-            text += f"[search.strategy.sw_runner.odd]\nbelow = '{self.folder}'\n{odd}\n"
-        text += f"[search.strategy.setup]\n{setup}\n{metrics}"
+            odd = f"[search.strategy.sw_runner.odd]\nbelow = '{self.folder}'\n{odd}\n"
         path = self.folder / name
-        path.write_text(text)
+        path.write_text(config_text(setup, metrics, odd))
         return path
 
     def start(self, config, *flags, out="out", wrap=(), trials=None):
         """The process, in a group of its own; after so many `trials` it waits for the gate."""
-        command = [*wrap, sys.executable, "-m", "chop", "search", "--config", str(config)]
-        command += ["--project-dir", str(self.folder / out), "--load", str(self.checkpoint)]
-        command += ["--load-type", "pt", "--no-progress", *map(str, flags)]
+        words = search_words(config, self.checkpoint, *flags, out=self.folder / out)
+        command = [*wrap, sys.executable, "-m", "chop", *words]
         if "[search.strategy.sw_runner.odd]" in Path(config).read_text():
             command += ["--import", str(self.folder / "odd.py")]
-        environment = dict(os.environ)
-        if trials is not None:
-            environment["ODD_TRIALS"] = str(trials)
+        environment = os.environ | ({} if trials is None else {"ODD_TRIALS": str(trials)})
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": self.folder}
         process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-            env=environment,
-            start_new_session=True,
+            command, text=True, env=environment, start_new_session=True, **options
         )
         self.started.append(process)
         return process
@@ -387,10 +400,8 @@ class Searches:
     def table(self, out="out"):
         """log.json without times."""
         rows = json.loads((self.results(out) / "log.json").read_text())
-        for row in rows.values():
-            for key in ("datetime_start", "datetime_complete", "duration"):
-                del row[key]
-        return rows
+        times = ("datetime_start", "datetime_complete", "duration")
+        return {n: {k: v for k, v in row.items() if k not in times} for n, row in rows.items()}
 
     def finished(self, url, study):
         """The attributes of the finished trials in a storage, by number, as Optuna reads them."""

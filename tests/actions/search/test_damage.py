@@ -9,27 +9,18 @@ import pytest
 
 from chop import cli
 
-from .conftest import HEAD, METRICS, SPACE, STRATEGY
-
-TRIALS = 4
+from .conftest import config_text, search_words
 
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory, checkpoint):
     """A folder with a search in a journal (project j) and one in SQLite (project s), both done."""
     folder = tmp_path_factory.mktemp("studies")
-    setup = f"[search.strategy.setup]\nn_trials = {TRIALS}\nsampler = 'random'\n"
-    (folder / "a.toml").write_text(HEAD + SPACE + STRATEGY + setup + METRICS)
+    (folder / "a.toml").write_text(config_text("n_trials = 4\nsampler = 'random'"))
     for name, flags in {"j": [], "s": ["--storage", f"sqlite:///{folder}/study.db"]}.items():
         with pytest.raises(SystemExit, match=r"^0$"):
-            cli.main(words(folder, checkpoint, "--project", name, *flags))
+            cli.main(search_words(folder / "a.toml", checkpoint, "--project", name, *flags))
     return folder
-
-
-def words(folder, checkpoint, *flags):
-    given = ["--config", folder / "a.toml", "--project-dir", folder / "out", "--no-progress"]
-    given += ["--load", checkpoint, "--load-type", "pt", *flags]
-    return ["search", *map(str, given)]
 
 
 class Study:
@@ -45,7 +36,9 @@ class Study:
         where = ["--project", self.project]
         if self.project == "s":
             where += ["--storage", f"sqlite:///{self.database}"]
-        code, _, said = self._here(*words(self.folder, self.checkpoint, *where, *flags))
+        code, _, said = self._here(
+            *search_words(self.folder / "a.toml", self.checkpoint, *where, *flags)
+        )
         return code, said
 
     def run(self, *statements):
@@ -218,10 +211,6 @@ def test_what_is_not_a_file_is_refused_as_a_journal(copied, kind):
 # --- what is not there
 
 
-def emptied(study):
-    study.journal.write_bytes(b"")
-
-
 def beheaded(study):
     lines = study.journal.read_bytes().splitlines(keepends=True)
     study.journal.write_bytes(b"".join(lines[1:]))
@@ -231,7 +220,7 @@ MISSING = {
     "a typo in the storage": (None, ("--storage", "typo.journal")),
     "a typo in the URL": (None, ("--storage", "sqlite:///typo.db")),
     "a typo in the study": (None, ("--study", "saerch")),
-    "an empty journal": (emptied, ()),
+    "an empty journal": (lambda study: study.journal.write_bytes(b""), ()),
     "a journal without its first line": (beheaded, ()),
 }
 
@@ -254,7 +243,7 @@ def test_a_study_that_is_not_there_is_not_resumed(copied, case):
 
 def test_after_an_empty_journal_a_new_search_begins(copied):
     study = copied("j")
-    emptied(study)
+    study.journal.write_bytes(b"")
     code, said = study.search()
     assert code == 0, said
     assert (study.results / "search-1.journal").exists()
@@ -325,17 +314,11 @@ def test_a_file_that_is_no_database_is_left_as_it_is(copied, notes, flags):
     assert study.database.read_bytes() == notes
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "sqlite://",
-        "sqlite:///",
-        "sqlite:///:memory:",
-        "sqlite+pysqlite:///:memory:",
-        "sqlite:///file::memory:?uri=true",
-        "sqlite:///file:x?mode=memory&uri=true",
-    ],
-)
+IN_MEMORY = ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite+pysqlite:///:memory:"]
+IN_MEMORY += ["sqlite:///file::memory:?uri=true", "sqlite:///file:x?mode=memory&uri=true"]
+
+
+@pytest.mark.parametrize("url", IN_MEMORY)
 def test_a_database_in_memory_is_refused(copied, url):
     study = copied("j")
     before = content(study.results)

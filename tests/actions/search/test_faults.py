@@ -12,14 +12,12 @@ import pytest
 
 from chop.actions.search.metrics.base import metric
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
-from chop.actions.search.store.errors import StorageError
 from chop.actions.search.store.study_store import StudyStore
 
 from . import test_predecessor as predecessor
-from .conftest import CHOICES, PATIENCE, InOrder, Killed, recorded, run_loop
+from .conftest import CHOICES, PATIENCE, TWO, InOrder, Killed, recorded, run_loop
 from .runners.conftest import make_scene
 
-TWO = ("maximize", "minimize")
 SLOWLY = "seconds = 0.05"
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -72,7 +70,6 @@ def test_a_worker_that_was_killed_loses_nothing(searches):
     config = searches.config("n_trials = 12", odd="what = 'die once'")
     said = searches.run(config, "--workers", 2)
     assert "Trial 3: its process ended with signal 9; running it again" in said
-    config = searches.config("n_trials = 12", odd="", metrics="")
     config = searches.config("n_trials = 12", odd="what = 'nothing'")
     searches.run(config, out="alone")
     assert searches.table() == searches.table("alone")
@@ -103,16 +100,6 @@ def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(searches):
     assert page["trials"][3]["error"] == error
 
 
-@pytest.mark.slow
-def test_fail_fast_stops_at_the_first_failure(searches):
-    config = searches.config("n_trials = 6\nfail_fast = true", odd="what = 'raise'")
-    said = searches.run(config, check=1)
-    assert (
-        said.strip().splitlines()[-1].endswith("trial 3 failed: ArithmeticError: the planted error")
-    )
-    assert "Traceback" not in said
-
-
 @pytest.mark.parametrize(
     ("fail_fast", "bad", "said"),
     [
@@ -134,15 +121,6 @@ def test_a_search_that_is_cut_short_leaves_its_files(tmp_path, own_runners, fail
     states = [row["state"] for row in json.loads((tmp_path / "log.json").read_text()).values()]
     assert states == (["COMPLETE", "COMPLETE", "FAIL"] if fail_fast else ["FAIL"] * 4)
     assert bool(json.loads((tmp_path / "best.json").read_text())) is fail_fast
-
-
-@pytest.mark.slow
-def test_a_metric_that_is_no_number_fails_its_trial_by_name(searches):
-    metrics = "[search.strategy.metrics]\nodd.scale = 1.0\n"
-    config = searches.config("n_trials = 5", odd="what = 'nan'", metrics=metrics)
-    said = searches.run(config)
-    assert "Trial 3 failed: ValueError: the metric odd is nan" in said
-    assert searches.table()["3"]["state"] == "FAIL"
 
 
 @pytest.mark.parametrize("name", ["accuracy", "bitops"])
@@ -247,25 +225,11 @@ def test_a_lock_does_not_outlive_its_process(journal):
     StudyStore(str(journal), "s", TWO, CHOICES).close()
 
 
-def test_a_journal_that_is_no_journal_is_refused_in_a_sentence(tmp_path):
-    for content in (b"hello\nthere\n", b"\x00\x01\n\n", b'{"a":1}\n{"b":2}\n'):
-        path = tmp_path / "j"
-        path.write_bytes(content)
-        with pytest.raises((StorageError, ValueError), match="not the journal of a search"):
-            StudyStore(str(path), "s", TWO, CHOICES)
-        assert path.read_bytes() == content
-
-
-# --- memory
-
-
 @pytest.mark.slow
 def test_wrong_usage_of_every_kind_has_one_exit_code(searches):
     """A key that is misspelt in the space, a runner without a budget, a study that is not there."""
     good = searches.config()
-    said = searches.run(
-        good, "--apply", "best", "--storage", "sqlite:///typo.db", "--project", "p", check=2
-    )
+    said = searches.run(good, "--apply", "best", "--storage", "sqlite:///typo.db", check=2)
     assert "; correct --storage and --study, or " in said
     assert not (searches.folder / "typo.db").exists()
     misspelt, endless = searches.folder / "m.toml", searches.folder / "e.toml"
@@ -276,6 +240,9 @@ def test_wrong_usage_of_every_kind_has_one_exit_code(searches):
     lines = "basic_train]\n[search.strategy.sw_runner.basic_evaluation]"
     endless.write_text(good.read_text().replace("basic_evaluation]", lines))
     assert "ch: basic_train has no budget" in searches.run(endless, check=2)
+
+
+# --- memory
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Trials that are asked and measured together: the table of trials, and who runs what."""
 
-import contextlib
+import functools
 import random
 
 import pytest
@@ -8,24 +8,14 @@ import pytest
 from chop.actions.search.metrics import stackable
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results import display
-from chop.actions.search.run.engines.base import (
-    Group,
-    InProcessEngine,
-    Note,
-    Task,
-    WorkerDied,
-    reported,
-)
-from chop.actions.search.run.loop import Progress, SearchLoop
-from chop.actions.search.samplers.base import SamplerContext, strategy_named
+from chop.actions.search.run.engines.base import Group, InProcessEngine, Task, WorkerDied, reported
+from chop.actions.search.run.loop import Progress
 from chop.actions.search.spec.settings import settings_of
-from chop.actions.search.store.study_store import StudyStore
 
-from .conftest import CHOICES, Killed, measure, recorded, tables
+from .conftest import TWO, Killed, killed_again_and_again, measure, recorded, run_loop, tables
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
-WAYS = ("maximize", "minimize")
 SIZE = 4
 
 
@@ -52,12 +42,11 @@ class Groups:
         self._left.append(outcomes)
 
     def _measured(self, task, mark):
-        out = measure(task.number, task.chosen, WAYS)
+        out = measure(task.number, task.chosen, TWO)
         if mark is None or out.values is None:
             return out
-        return Outcome(
-            task.number, "COMPLETE", values=(random.Random(mark).random(), out.values[1])
-        )
+        values = (random.Random(mark).random(), out.values[1])
+        return Outcome(task.number, "COMPLETE", values=values)
 
     def wait(self, seconds):
         self.lives -= 1
@@ -76,17 +65,10 @@ class Groups:
         self._left.clear()
 
 
-def search(path, engine, *, sampler="tpe", trials=22, recorded_groups=None, **setup):
-    table = tables(WAYS, sampler=sampler, n_trials=trials, **({"in_flight": SIZE} | setup))
-    settings = settings_of(table)
-    store = StudyStore(str(path), "s", settings.objectives.directions, CHOICES)
-    strategy = strategy_named(sampler)(SamplerContext(CHOICES, WAYS, trials, 7))
-    noted = [] if recorded_groups is None else recorded_groups
-    loop = SearchLoop(strategy, engine, store, settings, group_size=SIZE, group_stored=noted.append)
-    with contextlib.closing(store):
-        loop.resume(store.read_trials())
-        loop.run()
-    return recorded(path, CHOICES, WAYS)
+def search(path, engine, *, sampler="tpe", trials=22, group_stored=lambda first: None, **setup):
+    table = tables(TWO, sampler=sampler, n_trials=trials, **({"in_flight": SIZE} | setup))
+    run_loop(path, sampler, engine, SIZE, group_stored, table=table)
+    return recorded(path)
 
 
 @pytest.fixture(params=["tpe", "nsgaii", "random", "brute"])
@@ -96,15 +78,9 @@ def sampler(request):
 
 def test_designs_are_asked_and_measured_by_the_group(tmp_path):
     engine, noted = Groups(), []
-    table = search(tmp_path / "j", engine, recorded_groups=noted)
-    assert [[task.number for task in work.tasks] for work in engine.seen] == [
-        [*range(4)],
-        [*range(4, 8)],
-        [*range(8, 12)],
-        [*range(12, 16)],
-        [*range(16, 20)],
-        [20, 21],
-    ]
+    table = search(tmp_path / "j", engine, group_stored=noted.append)
+    groups = [[task.number for task in work.tasks] for work in engine.seen]
+    assert groups == [[*range(first, min(first + SIZE, 22))] for first in noted]
     assert len(table) == 22
     assert noted == [0, 4, 8, 12, 16, 20]
 
@@ -122,16 +98,9 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler, in_flight
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path, sampler, workers):
     alone = search(tmp_path / "a", Groups(), sampler=sampler)
-    moments = random.Random(workers)
-    for life in range(100):
-        engine = Groups(workers, seed=life, lives=moments.randrange(1, 8))
-        try:
-            search(tmp_path / "k", engine, sampler=sampler)
-            break
-        except Killed:
-            continue
-    assert life > 1
-    assert recorded(tmp_path / "k", CHOICES, WAYS) == alone
+    run = functools.partial(search, tmp_path / "k", sampler=sampler)
+    killed_again_and_again(run, functools.partial(Groups, workers), workers, 8)
+    assert recorded(tmp_path / "k") == alone
 
 
 def test_a_group_of_which_some_are_recorded_is_measured_as_a_whole(tmp_path):
@@ -165,15 +134,11 @@ class Fake:
 def test_what_cannot_be_trained_together_is_run_alone_in_its_turn():
     engine = InProcessEngine(Fake())
     engine.submit(Group(tuple(Task(n, {}) for n in range(5)), known=frozenset({3})))
-    found = []
+    workers = {}
     while engine.free() == 0:
-        found += engine.wait(0)
-    assert [(out.number, out.worker) for out in found] == [
-        (0, "together"),
-        (1, "alone"),
-        (2, "together"),
-        (4, "together"),
-    ]
+        workers |= {out.number: out.worker for out in engine.wait(0)}
+    assert list(workers) == [0, 1, 2, 4]
+    assert list(workers.values()) == ["together", "alone", "together", "together"]
 
 
 class Talkative(Fake):
@@ -187,7 +152,7 @@ class Talkative(Fake):
 def test_a_process_whose_log_nobody_reads_reports_why_it_trains_one_by_one(caplog):
     group = Group(tuple(Task(n, {}) for n in range(3)))
     said = list(reported(Talkative(), group))
-    assert said[0] == Note("trials 1, 3 are trained one by one: they are odd")
+    assert said[0] == "trials 1, 3 are trained one by one: they are odd"
     assert [out.number for out in said[1:]] == [0, 1, 2]
     assert caplog.records == []
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from .conftest import HEAD, METRICS, PATIENCE, SPACE, STRATEGY
+from .conftest import PATIENCE, config_text
 
 # modules that anybody may have, ours, those that Python itself looks for, and a name of no module
 NAMES = {*sys.stdlib_module_names, "tabulate", "torch", "numpy", "optuna", "chop", "typer", "ray"}
@@ -51,8 +51,7 @@ def test_workers_do_not_import_from_the_present_folder(tmp_path, hostile, checkp
     if engine == "ray":
         pytest.importorskip("ray")
     file = tmp_path / "a.toml"
-    setup = "[search.strategy.setup]\nn_trials = 4\ntrial_timeout = 600\n"
-    file.write_text(HEAD + SPACE + STRATEGY + setup + METRICS)
+    file.write_text(config_text("n_trials = 4\ntrial_timeout = 600"))
     words = ("search", "--config", file, "--load", checkpoint, "--load-type", "pt")
     run(hostile, *words, "--workers", 2, "--engine", engine, "--no-progress")
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from .conftest import HEAD, METRICS, SPACE, STRATEGY
+from .conftest import config_text, search_words
 
 
 class Folder:
@@ -19,12 +19,9 @@ class Folder:
 
     def search(self, *flags, seed=1, sampler="random"):
         file = self.folder / "a.toml"
-        setup = f"[search.strategy.setup]\nn_trials = 3\nsampler = '{sampler}'\n"
-        text = HEAD.replace("seed = 42", f"seed = {seed}") + SPACE + STRATEGY + setup + METRICS
-        file.write_text(text)
-        given = ["--config", file, "--project-dir", self.folder / "out", "--no-progress"]
-        given += ["--load", self.checkpoint, "--load-type", "pt", *flags]
-        code, _, said = self._here("search", *given)
+        text = config_text(f"n_trials = 3\nsampler = '{sampler}'")
+        file.write_text(text.replace("seed = 42", f"seed = {seed}"))
+        code, _, said = self._here(*search_words(file, self.checkpoint, *flags))
         assert code == 0, said
         return said
 
@@ -46,7 +43,9 @@ def set_back(path, days):
 def twice(folder):
     """Two searches, the second of which has the older files."""
     folder.search(seed=1)
-    folder.search(seed=2)
+    first = (folder.results / "log.json").read_bytes()
+    assert "Moved the results of the earlier search to" in folder.search(seed=2)
+    assert (folder.results / "search" / "log.json").read_bytes() == first
     assert folder.page()["study"] == "search-1"
     set_back(folder.results / "search-1.journal", days=10)
     set_back(folder.results / "search.journal", days=1)

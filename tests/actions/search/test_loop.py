@@ -8,11 +8,10 @@ from chop.actions.search.metrics.rungs import KnownTrials
 from chop.actions.search.run.engines.base import WorkerDied
 from chop.actions.search.run.trial_table import NEXT, Phase, TrialEntry, TrialTable
 
-from .conftest import InOrder, Killed, Shuffled, recorded, run_loop
+from .conftest import TWO, InOrder, Killed, Shuffled, recorded, run_loop
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
-WAYS = ("maximize", "minimize")
 TRIALS = 14
 RETRIES = 30  # more than a test can plan deaths
 
@@ -21,7 +20,7 @@ class Eventful(Shuffled):
     """Workers whose fates are planned: a trial ends, its worker dies, or the search is killed."""
 
     def __init__(self, slots, fates):
-        super().__init__(slots, WAYS)
+        super().__init__(slots, TWO)
         self.fates = fates
 
     def wait(self, seconds):
@@ -36,7 +35,7 @@ class Eventful(Shuffled):
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
     path = tmp_path_factory.mktemp("serial") / "journal"
-    run_loop(path, "tpe", InOrder(1, WAYS), n_trials=TRIALS)
+    run_loop(path, "tpe", InOrder(1, TWO), n_trials=TRIALS)
     return recorded(path)
 
 

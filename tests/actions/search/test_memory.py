@@ -6,17 +6,12 @@ import tracemalloc
 
 import pytest
 
-from chop.actions.search.run.loop import SearchLoop
-from chop.actions.search.samplers.base import SamplerContext, strategy_named
 from chop.actions.search.space.choices import Choices, OneOf, Parameter
-from chop.actions.search.spec.settings import settings_of
-from chop.actions.search.store.study_store import StudyStore
 
 from . import test_predecessor as predecessor
-from .conftest import InOrder, tables
+from .conftest import TWO, InOrder, run_loop
 from .runners.conftest import make_scene
 
-TWO = ("maximize", "minimize")
 TEN = Choices(
     [Parameter(f"seq_blocks_{i}/config/weight_width", OneOf((2, 4, 8))) for i in range(10)]
 )
@@ -25,9 +20,9 @@ TEN = Choices(
 class Weighed(InOrder):
     """Notes the memory in use after some of its trials."""
 
-    def __init__(self, record, at):
+    def __init__(self, *at):
         super().__init__(1, TWO)
-        self.record, self.at, self.used, self.done = record, at, [], 0
+        self.at, self.used, self.done = at, [], 0
 
     def wait(self, seconds):
         (out,) = super().wait(seconds)
@@ -40,13 +35,10 @@ class Weighed(InOrder):
 
 def growth(path, sampler, first=300, last=1300):
     """Bytes that a search keeps of each trial."""
-    settings = settings_of(tables(TWO, sampler=sampler, n_trials=last + 10))
-    record = StudyStore(str(path), "s", TWO, TEN)
-    strategy = strategy_named(sampler)(SamplerContext(TEN, TWO, settings.n_trials, 7))
-    engine = Weighed(record, (first, last))
+    engine = Weighed(first, last)
     tracemalloc.start()
     try:
-        SearchLoop(strategy, engine, record, settings).run()
+        run_loop(path, sampler, engine, choices=TEN, n_trials=last + 10)
     finally:
         tracemalloc.stop()
     before, after = engine.used

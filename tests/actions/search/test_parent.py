@@ -267,5 +267,5 @@ def test_the_report_of_a_search_whose_parent_is_trained_says_so(runs, here):
     assert "has no trials yet, as its parent is being trained" in said[2]
     code, _, said = here(*report)
     assert code == 2
-    assert "was cut off before its first trial; go on with it by `ch search … --resume`" in said
+    assert "was cut off before its first trial; continue it with `ch search … --resume`" in said
     assert said.count("\n") == 1

@@ -78,18 +78,12 @@ def role(postgres, package):
 
 
 def test_training_keeps_a_password_of_the_file_to_itself(here, tmp_path):
-    for i, url in enumerate(
-        [
-            f"postgresql://me:{ENCODED}@host/db",
-            f"postgresql://user@corp:{PASSWORD}@host/db",
-            f"postgresql+psycopg://host/db?password={ENCODED}&sslpassword={ENCODED}",
-            f"postgresql:/me:{PASSWORD}@host",
-        ]
-    ):
-        file = config_file(tmp_path, url)
-        code, out, err = here(
-            "train", "--config", file, "--project-dir", tmp_path / "out", "--project", f"p{i}"
-        )
+    urls = [f"postgresql://me:{ENCODED}@host/db", f"postgresql://user@corp:{PASSWORD}@host/db"]
+    urls += [f"postgresql+psycopg://host/db?password={ENCODED}&sslpassword={ENCODED}"]
+    urls += [f"postgresql:/me:{PASSWORD}@host"]
+    for i, url in enumerate(urls):
+        words = ("--config", config_file(tmp_path, url), "--project-dir", tmp_path / "out")
+        code, out, err = here("train", *words, "--project", f"p{i}")
         assert code == 0, err
         assert_kept_secret(tmp_path / "out", out + err)
     assert "***" in (tmp_path / "out" / "p0" / "software" / "summary.json").read_text()

@@ -22,6 +22,8 @@ from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 
+from .conftest import Killed
+
 WIDTHS = {f"{operand}_width": [8] for operand in ("data_in", "bias")}
 FRACTIONS = {f"{operand}_frac_width": [None] for operand in ("data_in", "weight", "bias")}
 INTEGER = {"name": ["integer"], "weight_width": [2, 4, 8], **WIDTHS, **FRACTIONS}
@@ -34,10 +36,6 @@ HOW = {"max_epochs": 2, "early_stopping": 1, "learning_rate": 0.01}
 
 
 EVERY = {"late": {"direction": "maximize"}, "early": {"direction": "minimize"}}
-
-
-class Killed(BaseException):
-    """Raised where a process may be killed."""
 
 
 class Watched(MaseDataModule):
@@ -66,21 +64,11 @@ def data(prepared):
     vars(prepared).pop("when_tested", None)
 
 
-class Listener(logging.Handler):
-    """Hands the text of what is logged to a function, which may raise."""
-
-    def __init__(self, heard):
-        super().__init__(logging.INFO)
-        self.heard = heard
-
-    def emit(self, record):
-        self.heard(record.getMessage())
-
-
 @contextmanager
 def listening(heard):
-    """Meanwhile, `heard` is called with each message of the retraining."""
-    logger, listener = logging.getLogger(module.__name__), Listener(heard)
+    """Meanwhile, `heard` is called with each message of the retraining, and may raise."""
+    logger, listener = logging.getLogger(module.__name__), logging.Handler(logging.INFO)
+    listener.emit = lambda record: heard(record.getMessage())
     level = logger.level
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
@@ -171,17 +159,10 @@ def test_training_that_was_interrupted_goes_on(run, data, tmp_path):
 
 def test_scores_that_are_damaged_are_named_and_measured_again_once_deleted(run, tmp_path):
     _, before = run()
+    cut, wrong = '{"mark": "0f", "sco', '{"mark": "", "scores": {"test": 1}}'
     for pattern, content, reason in (
-        (
-            "baseline.json",
-            '{"mark": "0f", "sco',
-            r"is damaged \(it is cut off at line 1, column 16",
-        ),
-        (
-            "trial_*/result.json",
-            '{"mark": "", "scores": {"test": 1}}',
-            "does not hold the test metrics",
-        ),
+        ("baseline.json", cut, r"is damaged \(it is cut off at line 1, column 16"),
+        ("trial_*/result.json", wrong, "does not hold the test metrics"),
     ):
         [file] = (tmp_path / "search.retrained").glob(pattern)
         file.write_text(content)
@@ -202,9 +183,8 @@ def test_other_options_are_no_reason_to_test_again(run):
 def test_scores_of_another_parent_are_not_taken_for_ones_own(run, tmp_path):
     run()
     (tmp_path / "search.journal").unlink()
-    with pytest.raises(
-        ConfigError, match=r"search\.retrained belongs to another design, parent or data"
-    ):
+    said = r"search\.retrained belongs to another design, parent or data"
+    with pytest.raises(ConfigError, match=said):
         run(parent=2)
 
 
@@ -252,13 +232,13 @@ def test_designs_of_one_family_become_what_each_becomes_alone(
             assert page["test"][name][split]["loss"] == pytest.approx(metrics["loss"], rel=0.02)
     for number, model in networks().items():
         theirs = alone[number]
-        kinds = [type(m) for m in model.children()]
-        assert kinds == [type(m) for m in theirs.children()]
+        assert [*map(type, model.children())] == [*map(type, theirs.children())]
         assert model.state_dict().keys() == theirs.state_dict().keys()
-        counted = [m.num_batches_tracked for m in model.modules() if hasattr(m, "running_mean")]
-        assert counted == [
-            m.num_batches_tracked for m in theirs.modules() if hasattr(m, "running_mean")
-        ]
+        mine, counted = (
+            [m.num_batches_tracked for m in network.modules() if hasattr(m, "running_mean")]
+            for network in (model, theirs)
+        )
+        assert mine == counted
 
 
 @pytest.mark.usefixtures("all_three")

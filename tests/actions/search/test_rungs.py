@@ -1,8 +1,7 @@
 """Rungs: who goes on is decided by exactly those trials that had been told, whoever measures."""
 
-import contextlib
+import functools
 import json
-import random
 
 import pytest
 from hypothesis import given
@@ -13,16 +12,12 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.objectives import dominates
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.metrics.rungs import Rungs, RungScore, ranked
-from chop.actions.search.run.loop import SearchLoop
-from chop.actions.search.samplers.base import SamplerContext, strategy_named
-from chop.actions.search.spec.settings import settings_of
-from chop.actions.search.store.study_store import StudyStore
+from chop.actions.search.samplers.base import strategy_named
 
-from .conftest import CHOICES, InOrder, Killed, Shuffled, recorded, run_loop, tables
+from .conftest import TWO, InOrder, Shuffled, killed_again_and_again, recorded, run_loop, tables
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
-WAYS = ("maximize", "minimize")
 RUNGS = Rungs((1, 3), 0.5)
 costs = st.none() | st.tuples(st.integers(0, 3), st.integers(0, 3))
 losses = st.sampled_from([0.1, 0.5, 0.9, float("nan"), float("inf")])
@@ -105,19 +100,14 @@ def climbed(out, before):
     for rung in RUNGS.epochs:
         mine = marks[rung] = RungScore({"loss": -out.values[0]}, (-out.values[0], out.values[1]))
         if not RUNGS.goes_on(mine, before.rung_scores.get(rung, ())):
-            return Outcome(
-                out.number,
-                "PRUNED",
-                software={"accuracy": out.values[0]},
-                hardware={"average_bitwidth": out.values[1]},
-                rungs=marks,
-                error=f"left at {rung}",
-            )
+            accuracy, bits = {"accuracy": out.values[0]}, {"average_bitwidth": out.values[1]}
+            facts = {"software": accuracy, "hardware": bits, "error": f"left at {rung}"}
+            return Outcome(out.number, "PRUNED", rungs=marks, **facts)
     return Outcome(out.number, "COMPLETE", values=out.values, rungs=marks)
 
 
 def table_of(sampler, n_trials=40, **setup):
-    made = tables(WAYS, sampler=sampler, n_trials=n_trials, **setup)
+    made = tables(TWO, sampler=sampler, n_trials=n_trials, **setup)
     options = {"max_epochs": 9, "rungs": [1, 3], "keep": 0.5}
     made["strategy"]["sw_runner"] = {"basic_train": options}
     return made
@@ -133,7 +123,7 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler):
     found = []
     for workers in (1, 2, 4, 16):
         kind = ClimbingInOrder if workers == 1 else Climbing
-        engine = kind(workers, WAYS, seed=workers)
+        engine = kind(workers, TWO, seed=workers)
         run_loop(tmp_path / str(workers), sampler, engine, table=table_of(sampler))
         found.append((recorded(tmp_path / str(workers)), engine.seen))
     assert all(other == found[0] for other in found)
@@ -144,24 +134,16 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler):
 
 @pytest.mark.sampled(2)
 def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path, sampler):
-    run_loop(tmp_path / "a", sampler, ClimbingInOrder(1, WAYS), table=table_of(sampler))
-    moments = random.Random(3)
-    for life in range(100):
-        engine = Climbing(3, WAYS, seed=life, lives=moments.randrange(1, 10))
-        try:
-            run_loop(tmp_path / "k", sampler, engine, table=table_of(sampler))
-            break
-        except Killed:
-            continue
-    assert life > 1
+    run_loop(tmp_path / "a", sampler, ClimbingInOrder(1, TWO), table=table_of(sampler))
+    run = functools.partial(run_loop, tmp_path / "k", sampler, table=table_of(sampler))
+    killed_again_and_again(run, functools.partial(Climbing, 3, TWO), 3, 10)
     assert recorded(tmp_path / "k") == recorded(tmp_path / "a")
 
 
 def test_a_trial_knows_of_those_told_and_no_others(tmp_path):
-    engine = Climbing(4, WAYS)
-    run_loop(tmp_path / "j", "random", engine, table=table_of("random", in_flight=4))
-    record = StudyStore(str(tmp_path / "j"), "s", WAYS, CHOICES, write=False)
-    outcomes = {t.number: t.outcome for t in record.read_trials()}
+    engine = Climbing(4, TWO)
+    loop = run_loop(tmp_path / "j", "random", engine, table=table_of("random", in_flight=4))
+    outcomes = loop.store.outcomes
     for number, before in engine.seen.items():
         told = [outcomes[n] for n in range(number - 3)]
         for rung in RUNGS.epochs:
@@ -182,17 +164,14 @@ class Learner(strategy_named("random")):
 
 def learned(path, engine, table):
     """What a strategy is told in a search, and the outcomes, by trial."""
-    record = StudyStore(str(path), "s", WAYS, CHOICES)
-    strategy = Learner(SamplerContext(CHOICES, WAYS, 40, 7))
-    with contextlib.closing(record):
-        SearchLoop(strategy, engine, record, settings_of(table)).run()
-    return strategy.lessons, record.outcomes
+    loop = run_loop(path, Learner, engine, table=table)
+    return loop.strategy.lessons, loop.store.outcomes
 
 
 def test_a_strategy_learns_from_what_a_stopped_trial_had_come_to(tmp_path):
     table = table_of("random")
     table["strategy"]["constraints"] = ["average_bitwidth <= 12"]
-    lessons, outcomes = learned(tmp_path / "j", Climbing(2, WAYS), table)
+    lessons, outcomes = learned(tmp_path / "j", Climbing(2, TWO), table)
     states = set()
     for number, out in outcomes.items():
         values, violations = lessons[number]
@@ -210,7 +189,7 @@ class StoppedAtOnce(InOrder):
     """Every other trial is stopped with these metrics."""
 
     def __init__(self, software):
-        super().__init__(1, WAYS)
+        super().__init__(1, TWO)
         self.software = software
 
     def wait(self, seconds):
@@ -230,20 +209,12 @@ def test_a_trial_that_was_stopped_too_soon_teaches_nothing(tmp_path, software):
 # --- a search that trains
 
 
+WIDTHS = {f"{operand}_width": [2, 4, 8] for operand in ("data_in", "weight")}
+FRACTIONS = {f"{operand}_frac_width": [None] for operand in ("data_in", "weight")}
 SPACE = {
     "name": "graph/quantize/mixed_precision_ptq",
     "setup": {"by": "type"},
-    "seed": {
-        "linear": {
-            "config": {
-                "name": ["integer"],
-                "data_in_width": [2, 4, 8],
-                "data_in_frac_width": [None],
-                "weight_width": [2, 4, 8],
-                "weight_frac_width": [None],
-            }
-        }
-    },
+    "seed": {"linear": {"config": {"name": ["integer"], **WIDTHS, **FRACTIONS}}},
 }
 
 

@@ -1,9 +1,11 @@
 """What a person sees of a search: on a terminal, in the log, in the folder."""
 
+import contextlib
 import os
 import pty
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,21 +14,19 @@ from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results.display import plan, progress_bar
 from chop.actions.search.results.files import Results
 from chop.actions.search.run.loop import Progress
+from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
+from chop.actions.search.spec.settings import settings_of
+
+from .conftest import search_words, tables
 
 GOALS = Objectives((Objective("accuracy", "maximize"), Objective("bitops", "minimize")))
 
 
-class Recorded:
-    """Enough of a study for its results."""
-
-    def __init__(self, outcomes):
-        self.outcomes = outcomes
-
-    def results(self, objectives):
-        made = Results.__new__(Results)
-        made.objectives, made.outcomes = objectives, {out.number: out for out in self.outcomes}
-        made.designs = {out.number: {"width": out.number} for out in self.outcomes}
-        return made
+def results_of(objectives, *outcomes):
+    """The results of a study that is only in memory."""
+    by_number = {out.number: out for out in outcomes}
+    designs = {number: {"width": number} for number in by_number}
+    return Results(SimpleNamespace(outcomes=by_number, designs=designs), objectives, None)
 
 
 def outcome(number, accuracy, bitops, violations=()):
@@ -37,20 +37,18 @@ def outcome(number, accuracy, bitops, violations=()):
 def test_the_best_is_the_cheapest_that_is_about_as_good():
     """A front runs down to designs that nobody wants, which must not decide what is best."""
     front = [outcome(0, 0.25, 10.0), outcome(1, 0.63, 150.0), outcome(2, 0.70, 330.0)]
-    made = Recorded([*front, outcome(3, 0.703, 900.0)]).results(GOALS)
-    assert made.chosen.number == 2
+    assert results_of(GOALS, *front, outcome(3, 0.703, 900.0)).chosen.number == 2
 
 
 def test_of_one_objective_the_best_is_the_best():
     objectives = Objectives(GOALS.members, summed="maximize")
     outcomes = [Outcome(n, "COMPLETE", (value,)) for n, value in enumerate((0.1, 0.9, 0.5))]
-    assert Recorded(outcomes).results(objectives).chosen.number == 1
+    assert results_of(objectives, *outcomes).chosen.number == 1
 
 
 def test_constraints_that_no_design_meets_are_said_with_the_nearest():
     objectives = Objectives(GOALS.members, constraints=(Constraint("bitops", "<=", 5.0),))
-    outcomes = [outcome(0, 0.5, 10.0, (5.0,)), outcome(1, 0.4, 7.0, (2.0,))]
-    made = Recorded(outcomes).results(objectives)
+    made = results_of(objectives, outcome(0, 0.5, 10.0, (5.0,)), outcome(1, 0.4, 7.0, (2.0,)))
     assert made.chosen is None
     assert made.nearest_miss() == "No design meets bitops <= 5; nearest is trial 1: bitops = 7"
 
@@ -66,42 +64,21 @@ def test_the_bar_is_drawn_before_the_number_of_trials_is_known(monkeypatch):
 def test_a_search_on_a_terminal_shows_a_bar_and_ends_well(searches):
     config = searches.config("sampler = 'random'\nn_trials = 30")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "chop", "search", "--config", str(config)]
-    command += ["--project-dir", str(searches.folder / "out")]
-    command += ["--load", str(searches.checkpoint), "--load-type", "pt"]
+    words = search_words(config, searches.checkpoint)
+    words.remove("--no-progress")
+    environment = os.environ | {"TERM": "xterm"}
     process = subprocess.Popen(
-        command,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=searches.folder,
-        env=os.environ | {"TERM": "xterm"},
+        [sys.executable, "-m", "chop", *words], stdout=theirs, stderr=theirs, env=environment
     )
     os.close(theirs)
     said = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        said += part
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(ours, 4096):
+            said += part
     os.close(ours)
     assert process.wait(60) == 0, said.decode()
     assert b"/30 trials" in said
     assert b"Searching is completed" in said
-
-
-@pytest.mark.slow
-def test_a_second_search_leaves_the_files_of_the_first(searches):
-    first = searches.config("sampler = 'brute'\nn_trials = 3")
-    searches.run(first)
-    before = (searches.results() / "log.json").read_text()
-    said = searches.run(searches.config("sampler = 'brute'\nn_trials = 5"))
-    assert "Moved the results of the earlier search to" in said
-    assert (searches.results() / "search" / "log.json").read_text() == before
-    assert len(searches.table()) == 5
-    assert {file.stem for file in searches.results().glob("*.journal")} == {"search", "search-1"}
 
 
 JOINT = """
@@ -138,17 +115,8 @@ def test_a_pruned_and_quantized_design_can_be_tested_afterwards(searches, ch, tm
 
 
 def test_the_plan_says_ranges_in_words():
-    from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
-    from chop.actions.search.spec.settings import settings_of
-
-    from .conftest import tables
-
-    class Space:
-        choices = Choices(
-            [Parameter("a/config/name", OneOf(("x", "y"))), Parameter("a/config/w", Range(2, 8))]
-        )
-
-    said = plan(Space(), settings_of(tables()), 1, None)
+    keys = [Parameter("a/config/name", OneOf(("x", "y"))), Parameter("a/config/w", Range(2, 8))]
+    said = plan(SimpleNamespace(choices=Choices(keys)), settings_of(tables()), 1, None)
     assert "2 to 8" in said
     assert "1 node, 2 keys with a choice, 14 designs" in said
     assert "Only" not in said

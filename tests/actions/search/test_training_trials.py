@@ -14,15 +14,10 @@ from chop.actions.transform.source import Source
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 
-LINEAR = {
-    "name": ["integer"],
-    "data_in_width": [4, 8],
-    "data_in_frac_width": [None],
-    "weight_width": [3, 8],
-    "weight_frac_width": [None],
-    "bias_width": [8],
-    "bias_frac_width": [4],
-}
+WIDTHS = {"data_in_width": [4, 8], "weight_width": [3, 8], "bias_width": [8]}
+FRACTIONS = {"data_in_frac_width": [None], "weight_frac_width": [None], "bias_frac_width": [4]}
+LINEAR = {"name": ["integer"], **WIDTHS, **FRACTIONS}
+TRAIN = {"max_epochs": 3, "max_steps": 30, "learning_rate": 1e-2, "num_val_samples": 500}
 TABLES = {
     "search_space": {
         "name": "graph/quantize/mixed_precision_ptq",
@@ -30,14 +25,7 @@ TABLES = {
         "seed": {"linear": {"config": LINEAR}},
     },
     "strategy": {
-        "sw_runner": {
-            "basic_train": {
-                "max_epochs": 3,
-                "max_steps": 30,
-                "learning_rate": 1e-2,
-                "num_val_samples": 500,
-            }
-        },
+        "sw_runner": {"basic_train": TRAIN},
         "hw_runner": {"average_bitwidth": {}},
         "setup": {"sampler": "brute", "n_trials": 4},
         "metrics": {"accuracy": {}, "average_bitwidth": {}},

@@ -36,6 +36,13 @@ class Greedy(Threads):
         return super().__call__(trial)
 
 
+class Blind(Threads):
+    """A runner that has no number for one trial."""
+
+    def __call__(self, trial):
+        return super().__call__(trial) | ({} if trial.number else {"accuracy": float("nan")})
+
+
 @pytest.fixture
 def worker():
     """`worker(threads=…)` measures nothing but that."""
@@ -44,12 +51,8 @@ def worker():
         pairs = tuple((cls, {}) for cls in runners or (Threads,))
         settings = dataclasses.replace(settings_of(tables(**setup)), runners=pairs)
         candidate = Candidate(torch.nn.Identity(), None)
-        space = SimpleNamespace(
-            choices=CHOICES,
-            config_of=dict,
-            candidate=lambda config: candidate,
-            expect_training=lambda: None,
-        )
+        facts = {"choices": CHOICES, "config_of": dict, "expect_training": lambda: None}
+        space = SimpleNamespace(candidate=lambda config: candidate, **facts)
         graph, data = SimpleNamespace(model=torch.nn.Identity()), SimpleNamespace(dataset_info=None)
         parent = Parent(graph, None, "cls", data)
         return Worker(build_spec(parent, {}, settings, given_space=space))
@@ -71,11 +74,15 @@ def test_a_trial_has_the_threads_of_the_file_wherever_it_runs(worker, around, se
         torch.set_num_threads(before)
 
 
-def test_a_trial_without_enough_memory_fails_alone(worker):
-    measured = worker(Greedy)
+@pytest.mark.parametrize(
+    ("runner", "error"),
+    [(Greedy, "MemoryError: 17 TB"), (Blind, "ValueError: the metric accuracy is nan")],
+)
+def test_a_trial_without_enough_memory_or_a_number_fails_alone(worker, runner, error):
+    measured = worker(runner)
     failed = measured.run(0, {})
     assert failed.state == "FAIL"
-    assert failed.error.endswith("MemoryError: 17 TB")
+    assert failed.error.endswith(error)
     assert measured.run(1, {}).state == "COMPLETE"
 
 
@@ -108,5 +115,4 @@ class Looks(Threads):
 
 @pytest.mark.parametrize("order", [(Learns, Looks), (Looks, Learns)])
 def test_a_network_is_looked_at_after_it_was_trained_wherever_the_tables_stand(worker, order):
-    made = worker(*order)
-    assert made.run(0, {}).software["accuracy"] == 1.0
+    assert worker(*order).run(0, {}).software["accuracy"] == 1.0

@@ -10,6 +10,12 @@ from typing import Literal
 from chop.actions.search.metrics.base import RungScore
 
 State = Literal["COMPLETE", "FAIL", "PRUNED"]
+NO_ERROR = "no error was recorded"
+
+
+def last_line(error: str | None) -> str:
+    """Return the last line of a traceback, which names the error."""
+    return ((error or "").strip() or NO_ERROR).rpartition("\n")[2].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,11 @@ class Outcome:
     seconds: float = 0.0
     worker: str = ""
     error: str | None = None
+
+    @property
+    def cause(self) -> str:
+        """The last line of the error."""
+        return last_line(self.error)
 
     @property
     def feasible(self) -> bool:

@@ -35,17 +35,6 @@ def aside(
             there.set_state(before_there)
 
 
-@contextlib.contextmanager
-def fixed_threads(number: int) -> Iterator[None]:
-    """Use `number` threads in every engine, as the last bits of sums depend on their order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def lent_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Copies of the buffers, for `torch.func.functional_call` to write its statistics into."""
     return {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -1,1 +1,1 @@
-"""What a search writes and shows."""
+"""The files, tables and pages of a search."""

@@ -45,13 +45,13 @@ def _number(wanted: str, results: Results) -> int:
             return results.chosen.number
         why = results.nearest_miss() or "no trial of this search was completed"
         raise ConfigError(f"--apply best: {why[0].lower()}{why[1:]}")
-    complete = sorted(n for n, out in results.outcomes.items() if out.state == "COMPLETE")
-    if wanted.isdecimal() and int(wanted) in complete:
-        return int(wanted)
     outcome = results.outcomes.get(int(wanted)) if wanted.isdecimal() else None
     why = "use best, or the number of a complete trial"
     if outcome is not None:
+        if outcome.state == "COMPLETE":
+            return outcome.number
         ended = "was stopped early" if outcome.state == "PRUNED" else "failed"
         why = f"that trial {ended}; use best, or a complete trial"
+    complete = sorted(n for n, out in results.outcomes.items() if out.state == "COMPLETE")
     shown = ", ".join(map(str, complete[:SHOWN])) + (", …" if len(complete) > SHOWN else "")
     raise ConfigError(f"--apply {wanted}: {why} (complete trials: {shown or 'none'})")

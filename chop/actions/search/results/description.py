@@ -1,4 +1,4 @@
-"""What identifies a search: a study can only be resumed by the same search."""
+"""The description of a search: a study can only be resumed by the same search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chop.actions.search.store.study_store import StudyStore
 
 NEW_NAME = "name a new study with --study"
 LONGEST = 10**300  # a number that every JSON reader accepts
-MAY_DIFFER = ("dataset_title", "simulated")  # in a study that is resumed
+MAY_DIFFER = {"dataset_title", "simulated"}  # in a study that is resumed
 
 
 def description_of(spec: StudySpec) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _written_size(size: int | None) -> int | str | None:
 def check_same(store: StudyStore, about: Mapping[str, Any], fix: str = NEW_NAME) -> None:
     """Refuse a study of a different search."""
     stored = store.about
-    keys = [key for key in about if key in stored and key not in MAY_DIFFER]
-    differ = [key for key in keys if stored[key] != about[key]]
+    compared = about.keys() & stored.keys() - MAY_DIFFER
+    differ = [key for key in about if key in compared and stored[key] != about[key]]
     if differ:
         key, theirs, ours = _difference(differ[0], stored[differ[0]], about[differ[0]])
         raise ConfigError(

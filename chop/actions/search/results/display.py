@@ -1,4 +1,4 @@
-"""What a person sees of a search: the plan before, a bar meanwhile."""
+"""The plan that a search logs first, and its progress bar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = 12  # rows of a plan
 
 
 def plan(space: Space, settings: Settings, workers: int, seconds: float | None) -> str:
-    """Nodes, choices, size, trials, time and disk: what is about to happen."""
+    """Return a table of the choices, and the summary of the search."""
     from tabulate import tabulate
 
     rows = [
@@ -34,30 +34,23 @@ def plan(space: Space, settings: Settings, workers: int, seconds: float | None) 
 
 
 def summary(space: Space, settings: Settings, workers: int, seconds: float | None) -> str:
-    """The numbers of the plan."""
+    """Return nodes, designs, trials, objectives, disk space and time, one line each."""
     size = space.choices.size
-    trials = settings.n_trials if size is None else min(settings.n_trials, _limit(settings, size))
+    is_exhaustive = settings.sampler.startswith(("brute", "grid"))
+    trials = min(settings.n_trials, size) if is_exhaustive and size else settings.n_trials
     designs = "no end of designs" if size is None else _counted(size, "design")
     nodes = len({p.key.rpartition("/config/")[0] for p in space.choices.open})
     disk = trials * (400 + 60 * len(space.choices.parameters))
-    keys, hands = _counted(len(space.choices.open), "key"), _counted(workers, "worker")
-    said = [
-        f"{_counted(nodes, 'node')}, {keys} with a choice, {designs}",
-        (
-            f"{_counted(trials, 'trial')} by {settings.sampler}, "
-            f"{objectives_text(settings.objectives)}"
-        ),
-        f"about {_bytes(disk)} on disk",
-    ]
+    keys, engine = _counted(len(space.choices.open), "key"), _counted(workers, "worker")
+    goal = objectives_text(settings.objectives)
+    time_text = f"{engine}; the time left is shown after the first trial"
     if seconds is not None and not settings.trains:
-        said.append(f"about {_time(trials * seconds / min(workers, trials))} on {hands}")
-    else:
-        said.append(f"{hands}; the time left is shown after the first trial")
-    return "\n".join(said)
-
-
-def _limit(settings: Settings, size: int) -> int:
-    return size if settings.sampler.startswith(("brute", "grid")) else settings.n_trials
+        time_text = f"about {_time(trials * seconds / min(workers, trials))} on {engine}"
+    return (
+        f"{_counted(nodes, 'node')}, {keys} with a choice, {designs}\n"
+        f"{_counted(trials, 'trial')} by {settings.sampler}, {goal}\n"
+        f"about {_bytes(disk)} on disk\n{time_text}"
+    )
 
 
 def _counted(number: int, what: str) -> str:
@@ -65,13 +58,12 @@ def _counted(number: int, what: str) -> str:
 
 
 def objectives_text(objectives: Objectives) -> str:
-    """What is searched for, as a sentence."""
-    said = ", ".join(f"{g.direction} {g.name}" for g in objectives.members)
+    """Return the objectives and constraints as a sentence."""
+    text = ", ".join(f"{o.direction} {o.name}" for o in objectives.members)
     if objectives.summed:
-        terms = " ".join(f"{objectives.weight(g):+g} {g.name}" for g in objectives.members)
-        said = f"one objective: {objectives.summed} {terms}"
-    limits = "".join(f"; {c}" for c in objectives.constraints)
-    return said + limits
+        terms = " ".join(f"{objectives.weight(o):+g} {o.name}" for o in objectives.members)
+        text = f"one objective: {objectives.summed} {terms}"
+    return "; ".join([text, *map(str, objectives.constraints)])
 
 
 def _shown(value: Any) -> str:
@@ -103,7 +95,7 @@ Show = Callable[[Progress], None]
 def progress_bar(
     objectives: Objectives, *, wanted: bool, log: Callable[[str], None]
 ) -> Iterator[Show]:
-    """A bar on a terminal; elsewhere a line from time to time."""
+    """Yield a function that draws a bar on a terminal, or else logs a line from time to time."""
     if not wanted or not sys.stderr.isatty():
         yield _lines(objectives, log)
         return
@@ -111,25 +103,15 @@ def progress_bar(
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (
-        BarColumn(),
-        TextColumn("{task.fields[count]}"),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with RichProgress(*columns, console=console, transient=True) as bar:
+    texts = (TextColumn("{task.fields[count]}"), TextColumn("{task.fields[note]}"))
+    columns = (BarColumn(), *texts, TimeRemainingColumn())
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, note="", count="")
 
         def show(progress: Progress) -> None:
             total = "" if progress.total is None else f"/{progress.total:,}"
-            bar.update(
-                task,
-                total=progress.total,
-                completed=progress.done,
-                note=state(progress, objectives),
-                count=f"{progress.done:,}{total} trials",
-            )
+            note, count = state(progress, objectives), f"{progress.done:,}{total} trials"
+            bar.update(task, total=progress.total, completed=progress.done, note=note, count=count)
 
         yield show
 
@@ -141,32 +123,25 @@ def _lines(objectives: Objectives, log: Callable[[str], None]) -> Show:
         nonlocal last
         if time.monotonic() - last >= EVERY:
             last = time.monotonic()
-            said = f"{_counted(progress.done, 'trial')}, {state(progress, objectives)}"
+            text = f"{_counted(progress.done, 'trial')}, {state(progress, objectives)}"
             left, rate = (progress.total or progress.done) - progress.done, progress.per_second
-            log(said if rate is None else f"{said}, {_time(left / max(rate, 1e-9))} left")
+            log(text if rate is None else f"{text}, {_time(left / max(rate, 1e-9))} left")
 
     return show
 
 
 def state(progress: Progress, objectives: Objectives) -> str:
-    """Best so far, size of the front, speed, what went wrong."""
-    said = []
-    members = progress.front.costs
-    if members and len(objectives.directions) == 1:
-        best = members[0][0]
-        said.append(f"best {-best if objectives.directions[0] == 'maximize' else best:.4g}")
-    elif members:
-        said.append(f"front {len(members)}")
-        for i, (objective, direction) in enumerate(
-            zip(objectives.members, objectives.directions, strict=True)
-        ):
-            best = min(member[i] for member in members)
-            best = (-best if direction == "maximize" else best) / objective.scale
-            said.append(f"{objective.name} {best:.4g}")
+    """Return the best values, the size of the front, the speed, and the number of failures."""
+    parts = []
+    points = progress.front.costs
+    best = objectives.costs([min(column) for column in zip(*points, strict=True)]) if points else ()
+    if len(best) == 1:
+        parts.append(f"best {best[0]:.4g}")
+    elif best:
+        parts.append(f"front {len(points)}")
+        members = zip(objectives.members, best, strict=True)
+        parts += [f"{objective.name} {value / objective.scale:.4g}" for objective, value in members]
     if progress.per_second is not None:
-        said.append(f"{progress.per_second:.3g} trials/s")
-    if progress.failed:
-        said.append(f"{progress.failed} failed")
-    if progress.stopped:
-        said.append(f"{progress.stopped} stopped early")
-    return "  ".join(said)
+        parts.append(f"{progress.per_second:.3g} trials/s")
+    counts = {"failed": progress.failed, "stopped early": progress.stopped}
+    return "  ".join([*parts, *(f"{count} {what}" for what, count in counts.items() if count)])

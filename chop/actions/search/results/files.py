@@ -1,7 +1,8 @@
-"""What a search leaves behind: best.json, log.json, study.pkl, search.json, and a table."""
+"""The files of a search (best.json, log.json, study.pkl, search.json) and its table."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import json
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 DIGITS = 10  # of the labs' files
 AS_GOOD = 0.01  # of the best value: what counts as equally good
-REMEMBERED = 512  # tables whose text is known while a file is written
+REMEMBERED = 512  # tables that are remembered with their text while a file is written
 LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
 FULL = "the trials are kept: free some space, and --resume writes the results"
@@ -35,16 +36,9 @@ Config = Mapping[str, Any]
 Facts = dict[str, Any]
 # the table `default` of every design in the labs' files
 DEFAULT_QUANTIZATION_CONFIG = {
-    "config": {
-        "name": "integer",
-        "bypass": True,
-        "bias_frac_width": 5,
-        "bias_width": 8,
-        "data_in_frac_width": 5,
-        "data_in_width": 8,
-        "weight_frac_width": 3,
-        "weight_width": 8,
-    }
+    "config": {"name": "integer", "bypass": True}
+    | {"bias_frac_width": 5, "bias_width": 8, "data_in_frac_width": 5, "data_in_width": 8}
+    | {"weight_frac_width": 3, "weight_width": 8}
 }
 
 
@@ -59,32 +53,32 @@ class Results:
         self._configs: dict[int, dict[str, Any]] = {}
 
     def config(self, number: int) -> dict[str, Any]:
-        """The design of a trial as it is saved."""
+        """Return the design of a trial as it is saved."""
         if number not in self._configs:
             self._configs[number] = self._config_of(self.designs[number])
         return self._configs[number]
 
     @functools.cached_property
     def best(self) -> list[Outcome]:
-        """Return the Pareto front; of several trials of one design, the first."""
-        seen: list[Chosen] = []
-        found = []
+        """The Pareto front; of several trials of one design, the first."""
+        designs: list[Chosen] = []
+        best = []
         for out in front_of(self.outcomes.values(), self.objectives):
-            if self.designs[out.number] not in seen:
-                seen.append(self.designs[out.number])
-                found.append(out)
-        return found
+            if self.designs[out.number] not in designs:
+                designs.append(self.designs[out.number])
+                best.append(out)
+        return best
 
     @property
     def chosen(self) -> Outcome | None:
-        """The best trial: the first of those that are about as good as any."""
+        """The best trial: the first of `ranked`."""
         return next(iter(self.ranked), None)
 
     @property
     def ranked(self) -> list[Outcome]:
-        """The front: first what is about as good as the best, the nearest to the ideal point first.
+        """The front, those about as good as the best first, then by distance to the ideal point.
 
-        As good is within 1 % of the best in every software metric that is searched for.
+        As good is within 1 % of the best in every software metric that is an objective.
         """
         best = self.best
         good = self._as_good(best)
@@ -114,27 +108,23 @@ class Results:
         return kept
 
     def nearest_miss(self) -> str:
-        """Which constraints no design meets, and the design that is nearest to meeting them."""
+        """Return which constraints no design meets, and the design that is nearest to them."""
         missed = [o for o in self.outcomes.values() if o.state == "COMPLETE" and not o.feasible]
         if not missed:
             return ""
         nearest = min(missed, key=lambda out: sum(max(0.0, v) for v in out.violations))
         metrics = {**nearest.software, **nearest.hardware}
-        said = [f"{c.metric} = {metrics[c.metric]:.4g}" for c in self.objectives.constraints]
-        wanted = " and ".join(str(c) for c in self.objectives.constraints)
-        return f"No design meets {wanted}; nearest is trial {nearest.number}: {', '.join(said)}"
+        constraints = self.objectives.constraints
+        values = ", ".join(f"{c.metric} = {metrics[c.metric]:.4g}" for c in constraints)
+        wanted = " and ".join(map(str, constraints))
+        return f"No design meets {wanted}; nearest is trial {nearest.number}: {values}"
 
     def table(self, most: int | None = None) -> str:
-        """The labs' table of the best trials, or of `most` of them."""
+        """Return the labs' table of the best trials, or of `most` of them."""
         from tabulate import tabulate
 
         rows = [
-            {
-                "number": out.number,
-                "software_metrics": _short(out.software),
-                "hardware_metrics": _short(out.hardware),
-                "scaled_metrics": _short(out.scaled),
-            }
+            {"number": out.number, **{name: _short(table) for name, table in _metrics(out).items()}}
             for out in self.best[:most]
         ]
         return tabulate(rows, headers="keys", tablefmt="orgtbl", showindex="always")
@@ -142,7 +132,7 @@ class Results:
     # --- files
 
     def write(self, folder: Path, facts: Mapping[str, Any], extra: Config) -> None:
-        """All files, each replaced as a whole, row by row: together they are large."""
+        """Write all files, each atomically and row by row: together they are large."""
         _write(folder / "best.json", labs_json(self._best_rows(extra)))
         _write(folder / "log.json", labs_json(self._log_rows(extra)))
         _write(folder / "search.json", self._page_json(facts))
@@ -154,19 +144,18 @@ class Results:
             yield {
                 "number": out.number,
                 "value": list(out.values or ()),
-                "software_metrics": dict(out.software),
-                "hardware_metrics": dict(out.hardware),
-                "scaled_metrics": dict(out.scaled),
+                **_metrics(out),
                 "sampled_config": {**self.config(out.number), **extra},
             }
 
     def _log_rows(self, extra: Config) -> Iterator[dict[str, Any]]:
+        count = len(self.objectives.directions)
+        names = ["value"] if count == 1 else [f"values_{i}" for i in range(count)]
         for _, out in sorted(self.outcomes.items()):
-            values = list(out.values) if out.values is not None else [None] * len(self._names)
             start = round(out.started * 1e3)
             yield {
                 "number": out.number,
-                **dict(zip(self._names, values, strict=True)),
+                **dict(zip(names, out.values or [None] * count, strict=True)),
                 "datetime_start": start,
                 "datetime_complete": start + round(out.seconds * 1e3),
                 "duration": round(out.seconds * 1e3),
@@ -178,41 +167,30 @@ class Results:
                 "state": out.state,
             }
 
-    @property
-    def _names(self) -> list[str]:
-        count = len(self.objectives.directions)
-        return ["value"] if count == 1 else [f"values_{i}" for i in range(count)]
-
     def _page_json(self, facts: Mapping[str, Any]) -> Iterator[str]:
-        """Return search.json as one object, trial by trial."""
-        before, trials, after = self.content(facts)
-        yield json.dumps(before).removesuffix("}") + ', "trials": ['
+        """Yield search.json, trial by trial."""
+        header, trials, summary = self.content(facts)
+        yield json.dumps(header).removesuffix("}") + ', "trials": ['
         for i, trial in enumerate(trials):
             yield (", " if i else "") + json.dumps(trial)
-        yield "], " + json.dumps(after).removeprefix("{") + "\n"
+        yield "], " + json.dumps(summary).removeprefix("{") + "\n"
 
     def content(self, facts: Mapping[str, Any]) -> tuple[Facts, Iterator[Facts], Facts]:
-        """Return what search.json holds: facts of the search, its trials, and what they come to."""
-        best, chosen, objectives = self.best, self.chosen, self.objectives
-        front, shown = [out.number for out in best], {out.number for out in best}
-        before = {
+        """Return what search.json holds: facts of the search, its trials, and a summary of them."""
+        chosen, objectives = self.chosen, self.objectives
+        front = [out.number for out in self.best]
+        on_front = set(front)
+        header = {
             **facts,
             "version": VERSION,
-            "objectives": [
-                {"name": g.name, "direction": g.direction, "scale": g.scale}
-                for g in objectives.members
-            ],
+            "objectives": [dataclasses.asdict(objective) for objective in objectives.members],
             "summed": objectives.summed,
-            "constraints": [str(constraint) for constraint in objectives.constraints],
+            "constraints": list(map(str, objectives.constraints)),
         }
-        after = {
-            "front": front,
-            "chosen": chosen.number if chosen else None,
-            "importance": self._importance(),
-        }
+        summary = {"front": front, "chosen": chosen and chosen.number}
         outcomes = (out for _, out in sorted(self.outcomes.items()))
-        trials = (plain(self._page_row(out, out.number in shown)) for out in outcomes)
-        return plain(before), trials, plain(after)
+        trials = (plain(self._page_row(out, out.number in on_front)) for out in outcomes)
+        return plain(header), trials, plain({**summary, "importance": self._importance()})
 
     def _page_row(self, out: Outcome, with_layers: bool) -> dict[str, Any]:
         config = self.config(out.number)
@@ -224,9 +202,7 @@ class Results:
             "feasible": out.feasible,
             "params": self._open(self.designs[out.number]),
             "config": config,
-            "software_metrics": out.software,
-            "hardware_metrics": out.hardware,
-            "scaled_metrics": out.scaled,
+            **_metrics(out),
             "layers": layers_of(config) if with_layers else {},
             "seconds": out.seconds,
             "started": began,
@@ -239,8 +215,8 @@ class Results:
         return {p.key: chosen[p.key] for p in self.store.choices.open if p.key in chosen}
 
     def _importance(self) -> dict[str, dict[str, float]]:
-        """How much each key explains of each objective."""
-        names = [g.name for g in self.objectives.members] if not self.objectives.summed else ["sum"]
+        """Return the importance of each key for each objective."""
+        names = ["sum"] if self.objectives.summed else [o.name for o in self.objectives.members]
         # in the order of numbers, as sums of floats depend on the order in which workers finish
         complete = [o for _, o in sorted(self.outcomes.items()) if o.values is not None]
         rows = [self._open(self.designs[o.number]) for o in complete]
@@ -250,14 +226,12 @@ class Results:
         }
 
     def _pickle(self, path: Path) -> None:
-        """A study in memory, for those who go on with Optuna itself."""
+        """Write a study in memory, for use with Optuna itself."""
         import optuna
 
-        storage = optuna.storages.InMemoryStorage()
+        storage, directions = optuna.storages.InMemoryStorage(), list(self.objectives.directions)
         study = optuna.create_study(
-            study_name=self.store.study,
-            directions=list(self.objectives.directions),
-            storage=storage,
+            study_name=self.store.study, directions=directions, storage=storage
         )
         study_id = storage.get_study_id_from_name(study.study_name)
         for trial in self.store.frozen_trials():
@@ -268,10 +242,15 @@ class Results:
 
 
 def _add_uncopied(storage: BaseStorage, study_id: int, trial: FrozenTrial) -> None:
-    """Add a trial to a storage in memory, which would copy all of it."""
+    """Add a trial to a storage in memory without the copy that it would make."""
     vars(trial)["__deepcopy__"] = lambda memo: trial
     storage.create_new_trial(study_id, trial)
     del vars(trial)["__deepcopy__"]
+
+
+def _metrics(out: Outcome) -> dict[str, dict[str, float]]:
+    tables = {"software": out.software, "hardware": out.hardware, "scaled": out.scaled}
+    return {f"{name}_metrics": dict(table) for name, table in tables.items()}
 
 
 def _write(path: Path, parts: Iterable[str]) -> None:
@@ -280,15 +259,15 @@ def _write(path: Path, parts: Iterable[str]) -> None:
 
 
 def _short(metrics: Mapping[str, float]) -> str:
-    """A dictionary as a cell of the table."""
+    """Return a dictionary as a cell of the table."""
     return str({key: _rounded(value) for key, value in metrics.items()})
 
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 3)
-    text = str(value)
-    return value if not isinstance(value, str) or len(text) <= LONGEST else text[:LONGEST] + "..."
+    is_long = isinstance(value, str) and len(value) > LONGEST
+    return value[:LONGEST] + "..." if is_long else value
 
 
 def plain(value: Any) -> Any:
@@ -306,7 +285,7 @@ def plain(value: Any) -> Any:
 
 
 def labs_json(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """As the labs' files are written: indented by four, no space after a colon, ten decimals."""
+    """Yield rows as the labs' files have them: indented by four, `"key":value`, ten decimals."""
     writer, empty = _Writer(), True
     for i, row in enumerate(rows):
         yield ("{\n" if empty else ",\n") + f'    "{i}":{writer.written(row, "    ")}'

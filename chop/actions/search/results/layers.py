@@ -1,4 +1,4 @@
-"""The bits of a design, node by node, as a report shows them."""
+"""The formats and bits of a design, node by node, as the page shows them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ FLOAT_BITS = 32.0
 
 
 def layers_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Format, and bits of data and weights, of every node that a design is about."""
-    found = {}
+    """Return the format, and the bits of data and weights, of every node in a design."""
+    layers: dict[str, Any] = {}
     for node, table in config.items():
         inner = table.get("config") if isinstance(table, Mapping) else None
         if isinstance(inner, Mapping):
-            found[node] = _layer(inner)
+            name = inner.get("name")
+            bits = {f"{operand}_bits": _bits(inner, operand) for operand in OPERANDS}
+            layers[node] = {"format": name if name in FORMATS else "float", **bits}
         elif isinstance(table, Mapping):  # the part of one pass among several
-            found |= layers_of(table)
-    return found
-
-
-def _layer(config: Mapping[str, Any]) -> dict[str, Any]:
-    name = config.get("name")
-    bits = {operand: _bits(config, operand) for operand in OPERANDS}
-    shown = {f"{operand}_bits": number for operand, number in bits.items()}
-    return {"format": name if name in FORMATS else "float", **shown}
+            layers |= layers_of(table)
+    return layers
 
 
 def _bits(config: Mapping[str, Any], operand: str) -> float:
@@ -35,5 +30,5 @@ def _bits(config: Mapping[str, Any], operand: str) -> float:
         return FLOAT_BITS
     try:
         return float(from_config(config, operand).bits)
-    except (ValueError, TypeError):  # an operand that this node has not
+    except (ValueError, TypeError):  # the node does not have this operand
         return FLOAT_BITS

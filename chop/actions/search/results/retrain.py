@@ -8,7 +8,6 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from chop.training.saving import read_run
 
 logger = logging.getLogger(__name__)
 
-RESULT = "result.json"
 Scores = dict[str, dict[str, float]]  # split -> metric
 
 
@@ -48,13 +46,10 @@ def retrain(
     scores: dict[str, Scores] = {}
     if parent.trained:
         scores["baseline"] = _baseline(parent, folder, owner)
-    for design in begun:
-        scores[str(design.number)] = design.result()
+    scores |= {str(design.number): design.result() for design in begun}
     rest = [design for design in designs if design not in begun]
-    diverged = _Populations(worker.spec, folder).train(rest)
-    for design in rest:
-        if design.number not in diverged:
-            scores[str(design.number)] = design.result()
+    diverged = _train_populations(worker.spec, folder, rest)
+    scores |= {str(d.number): d.result() for d in rest if d.number not in diverged}
     if diverged:
         raise FloatingPointError(
             f"trial {diverged[0]} cannot be retrained: its loss is not a number; lower "
@@ -77,13 +72,13 @@ def _baseline(parent: Parent, folder: Path, owner: str) -> Scores:
     if file.exists():
         return _read(file, mark)
     options = TrainOptions(accelerator=parent.accelerator)
-    scores = _scores(parent.graph.clone().model, parent, options)
-    write_whole(file, json.dumps({"mark": mark, "scores": scores}) + "\n")
-    return scores
+    return _write(file, mark, _scores(parent.graph.clone().model, parent, options))
 
 
 class _Design:
     """One design that is trained to the end."""
+
+    graph: MaseGraph  # while it is trained together with others
 
     def __init__(
         self,
@@ -96,18 +91,23 @@ class _Design:
         *,
         bar: bool,
     ) -> None:
-        self.worker, self.parent, self.how = worker, worker.spec.parent, how
-        self.number, self.bar = number, bar
+        self.worker, self.parent, self.number = worker, worker.spec.parent, number
         self.chosen = results.designs[number]
         self.folder = folder / f"trial_{number}"
-        self.file = self.folder / RESULT
+        self.names, self.file = Names(self.folder), self.folder / "result.json"
+        self.options = dataclasses.replace(
+            how.training,
+            seed=worker.spec.sampler_context.seed_of(number),
+            accelerator=self.parent.accelerator,
+            progress=bar,
+        )
         training = {name: getattr(how.training, name) for name in RETRAIN}
         facts = (owner, {"designs": None} | training, plain(results.config(number)))
         self.mark = hashlib.sha256(repr(facts).encode()).hexdigest()
 
     @property
-    def names(self) -> Names:
-        return Names(self.folder)
+    def model(self) -> nn.Module:
+        return self.graph.model
 
     @property
     def is_begun(self) -> bool:
@@ -119,14 +119,13 @@ class _Design:
         if self.file.exists():
             return _read(self.file, self.mark)
         logger.info("Retraining trial %d...", self.number)
-        scores = self._trained()
-        self.write(scores)
-        return scores
+        return self.write(self._trained())
 
-    def write(self, scores: Scores) -> None:
+    def write(self, scores: Scores) -> Scores:
         """Store the scores, which marks the design as done."""
-        write_whole(self.file, json.dumps({"mark": self.mark, "scores": scores}) + "\n")
+        _write(self.file, self.mark, scores)
         logger.info("Trial %d: %s", self.number, scores)
+        return scores
 
     def untrained(self) -> MaseGraph:
         """Return its network before any training."""
@@ -136,99 +135,65 @@ class _Design:
         graph, names = self.untrained(), self.names
         self.folder.mkdir(parents=True, exist_ok=True)
         begun = read_run(names.last) if names.last.exists() else None
-        data, options = self.parent.data_module, self.options()
-        fit(graph.model, data, options, names=names, resume=begun, graph=graph)
-        with best_weights(graph.model, names):
-            return _scores(graph.model, self.parent, options)
-
-    def options(self) -> TrainOptions:
-        return dataclasses.replace(
-            self.how.training,
-            seed=self.worker.spec.sampler_context.seed_of(self.number),
-            accelerator=self.parent.accelerator,
-            progress=self.bar,
-        )
-
-
-@dataclass(frozen=True)
-class _Member:
-    """A design that is trained with others, and its network."""
-
-    design: _Design
-    graph: MaseGraph
-
-    @property
-    def number(self) -> int:
-        return self.design.number
-
-    @property
-    def model(self) -> nn.Module:
-        return self.graph.model
-
-    def save(self) -> None:
-        """Save the network where one that is trained alone is saved."""
-        self.design.folder.mkdir(parents=True, exist_ok=True)
-        self.graph.export(trained_graph(self.design.names))
-
-
-class _Populations:
-    """Trains designs that can be stacked at once; each becomes what it would become alone."""
-
-    def __init__(self, spec: StudySpec, folder: Path) -> None:
-        self.parent, self.folder = spec.parent, folder
-        usual = POPULATION.get(spec.context.device.type, POPULATION["cpu"])
-        self.size = spec.group_size if spec.group_size > 1 else usual
-
-    def train(self, designs: Sequence[_Design]) -> list[int]:
-        """Train the designs that can be stacked; return the numbers of those that diverged."""
-        if len(designs) < 2:
-            return []
-        members = [_Member(design, design.untrained()) for design in designs]
         data = self.parent.data_module
-        families: StackableGroups[_Member] = StackableGroups(
-            "search.retrain", designs[0].options(), data.train_dataset
-        )
-        ended: dict[int, str] = {}
-        for i in range(0, len(members), self.size):
-            population = members[i : i + self.size]
-            ended |= families.trained(population, lambda _, family: self._trained(family))
-        return [number for number, why in ended.items() if why == "diverged"]
+        fit(graph.model, data, self.options, names=names, resume=begun, graph=graph)
+        with best_weights(graph.model, names):
+            return _scores(graph.model, self.parent, self.options)
 
-    def _trained(self, family: Sequence[_Member]) -> dict[int, str]:
-        """Return why the training of each design ended."""
-        numbers = ", ".join(str(member.number) for member in family)
-        logger.info("Retraining trials %s as one population...", numbers)
-        data, snapshot = self.parent.data_module, self._snapshot(family)
-        options = [member.design.options() for member in family]
-        outcomes = train_population(
-            [member.model for member in family],
-            (data.train_dataset, data.val_dataset),
-            options,
-            batch_size=data.batch_size,
-            device=self.parent.accelerator,
-            on_epoch=_log_epoch,
-            snapshot=snapshot,
-            resume=True,
-            keep_best=True,
-        )
-        ended = {m.number: out.stopped for m, out in zip(family, outcomes, strict=True)}
-        self._conclude([member for member in family if ended[member.number] != "diverged"])
-        snapshot.unlink(missing_ok=True)
-        return ended
 
-    def _conclude(self, members: Sequence[_Member]) -> None:
-        """Save and test all; results are written last, so that none is measured twice."""
-        for member in members:
-            member.save()
-        scores = [_scores(m.model, self.parent, m.design.options()) for m in members]
-        for member, score in zip(members, scores, strict=True):
-            member.design.write(score)
+def _train_populations(spec: StudySpec, folder: Path, designs: Sequence[_Design]) -> list[int]:
+    """Train designs that can be stacked at once; return the numbers of those that diverged.
 
-    def _snapshot(self, family: Sequence[_Member]) -> Path:
-        """Return a file name that is the same only for the same designs and options."""
-        marks = repr([(member.number, member.design.mark) for member in family])
-        digest = hashlib.sha256(marks.encode()).hexdigest()[:12]
-        return self.folder / f"population-{digest}.pt"
+    Each becomes what it would become alone.
+    """
+    if len(designs) < 2:
+        return []
+    for design in designs:
+        design.graph = design.untrained()
+    usual = POPULATION.get(spec.context.device.type, POPULATION["cpu"])
+    size = spec.group_size if spec.group_size > 1 else usual
+    families: StackableGroups[_Design] = StackableGroups(
+        "search.retrain", designs[0].options, spec.parent.data_module.train_dataset
+    )
+    ended: dict[int, str] = {}
+    for i in range(0, len(designs), size):
+        population = designs[i : i + size]
+        ended |= families.trained(population, lambda _, family: _train_family(folder, family))
+    for design in designs:
+        del design.graph
+    return [number for number, why in ended.items() if why == "diverged"]
+
+
+def _train_family(folder: Path, family: Sequence[_Design]) -> dict[int, str]:
+    """Train stackable designs, save and test them; return why the training of each ended."""
+    logger.info(
+        "Retraining trials %s as one population...", ", ".join(str(d.number) for d in family)
+    )
+    parent, marks = family[0].parent, repr([(d.number, d.mark) for d in family])
+    # the file name is the same only for the same designs and options
+    snapshot = folder / f"population-{hashlib.sha256(marks.encode()).hexdigest()[:12]}.pt"
+    outcomes = train_population(
+        [design.model for design in family],
+        (parent.data_module.train_dataset, parent.data_module.val_dataset),
+        [design.options for design in family],
+        batch_size=parent.data_module.batch_size,
+        device=parent.accelerator,
+        on_epoch=_log_epoch,
+        snapshot=snapshot,
+        resume=True,
+        keep_best=True,
+    )
+    ended = {d.number: out.stopped for d, out in zip(family, outcomes, strict=True)}
+    trained = [design for design in family if ended[design.number] != "diverged"]
+    for design in trained:
+        design.folder.mkdir(parents=True, exist_ok=True)
+        design.graph.export(trained_graph(design.names))
+    # results are written last, so that none is measured twice
+    scores = [_scores(design.model, parent, design.options) for design in trained]
+    for design, score in zip(trained, scores, strict=True):
+        design.write(score)
+    snapshot.unlink(missing_ok=True)
+    return ended
 
 
 def _log_epoch(reports: Sequence[Report]) -> None:
@@ -239,6 +204,11 @@ def _log_epoch(reports: Sequence[Report]) -> None:
             "Epoch %d  %d designs  val_loss_epoch %.4f to %.4f",
             *(reports[0].epochs, len(reports), min(losses), max(losses)),
         )
+
+
+def _write(file: Path, mark: str, scores: Scores) -> Scores:
+    write_whole(file, json.dumps({"mark": mark, "scores": scores}) + "\n")
+    return scores
 
 
 def _read(file: Path, mark: str) -> Scores:

@@ -1,4 +1,4 @@
-"""Ask, measure, store, tell: the loop of a search, the same for any number of workers."""
+"""The loop of a search: ask for trials, measure them, store and tell their outcomes."""
 
 from __future__ import annotations
 
@@ -79,15 +79,14 @@ class SearchLoop:
         engine: Engine,
         store: StudyStore,
         settings: Settings,
-        *,
-        show: Callable[[Progress], None] = lambda progress: None,
         group_size: int = 1,
         group_stored: Callable[[int], None] = lambda first: None,
         visualizer: Any = None,
     ) -> None:
         self.strategy, self.engine, self.store = strategy, engine, store
         self.settings, self.objectives = settings, settings.objectives
-        self.show, self.visualizer = show, visualizer
+        self.show: Callable[[Progress], None] = lambda progress: None
+        self.visualizer = visualizer
         self.group_stored = group_stored  # is called with the first number of each stored group
         self.in_flight = settings.in_flight
         if not strategy.looks_back and not settings.compares:  # the order changes nothing
@@ -101,12 +100,10 @@ class SearchLoop:
         self._earlier: dict[int, StoredTrial] = {}  # of an earlier run, not asked for yet
         self._rung_scores: dict[int, tuple[RungScore, ...]] = {}  # of told trials, by rung
 
-    def resume(self, stored: Iterable[StoredTrial]) -> None:
+    def resume(self, stored: Sequence[StoredTrial]) -> None:
         """Continue with the trials of an earlier run."""
-        every = list(stored)
-        self._written = len(every)
-        limit = self.settings.n_trials
-        self._earlier = {trial.number: trial for trial in every if trial.number < limit}
+        self._written, limit = len(stored), self.settings.n_trials
+        self._earlier = {trial.number: trial for trial in stored if trial.number < limit}
         for trial in self._earlier.values():
             if trial.outcome is not None:
                 self._count(trial.outcome)
@@ -129,7 +126,9 @@ class SearchLoop:
             if not late and not self.engine.in_order:
                 self._submit()  # workers go on while outcomes are stored
             for event in events:
-                self._handle(event)
+                outcome = self._retry(event) if isinstance(event, WorkerDied) else event
+                if outcome is not None:
+                    self._store(outcome)
             self._ask_and_tell()
             self.show(self.progress)
 
@@ -252,12 +251,7 @@ class SearchLoop:
         for entry in wanted:
             self._trials.move(entry.number, Phase.RUNNING)
         finished = frozenset(entry.number for entry in members if entry.outcome is not None)
-        self.engine.submit(Group(tuple(_task(entry) for entry in members), finished))
-
-    def _handle(self, event: Outcome | WorkerDied) -> None:
-        outcome = self._retry(event) if isinstance(event, WorkerDied) else event
-        if outcome is not None:
-            self._store(outcome)
+        self.engine.submit(Group(tuple(map(_task, members)), finished))
 
     def _retry(self, event: WorkerDied) -> Outcome | None:
         """Run a trial again after its process died; return its failure after the last retry."""
@@ -276,19 +270,19 @@ class SearchLoop:
 
     def _store(self, outcome: Outcome) -> None:
         entry = self._trials[outcome.number]
-        if entry.reserved:
-            self.store.finish(entry.chosen, entry.notes, outcome)
-        else:
+        if not entry.reserved:
             self._reserve_up_to(outcome.number)
-            self.store.add(entry.chosen, entry.notes, outcome)
             self._written += 1
+        self.store.add(entry.chosen, entry.notes, outcome, reserved=entry.reserved)
         self._trials.move(outcome.number, Phase.DONE, outcome)
         self._count(outcome)
         members = self._trials.group(outcome.number)
         if self._trials.group_size > 1 and all(member.outcome for member in members):
             self.group_stored(members[0].number)
         if outcome.state == "FAIL":
-            self._report_failure(outcome)
+            if self.settings.fail_fast:
+                raise TrialFailed(f"trial {outcome.number} failed: {outcome.cause}")
+            logger.warning("Trial %d failed: %s", outcome.number, outcome.cause)
 
     def _reserve_up_to(self, end: int) -> None:
         """Write the unfinished trials before `end`: storages number trials in their order."""
@@ -304,13 +298,6 @@ class SearchLoop:
         if outcome.state == "FAIL" and (first is None or outcome.number < first.number):
             self.first_failure = outcome
 
-    def _report_failure(self, outcome: Outcome) -> None:
-        lines = (outcome.error or "").strip().splitlines()
-        cause = lines[-1] if lines else "no reason is known"
-        if self.settings.fail_fast:
-            raise TrialFailed(f"trial {outcome.number} failed: {cause}")
-        logger.warning("Trial %d failed: %s", outcome.number, cause)
-
 
 def _task(entry: TrialEntry) -> Task:
     return Task(entry.number, entry.chosen, entry.known)
@@ -318,9 +305,7 @@ def _task(entry: TrialEntry) -> Task:
 
 def front_of(outcomes: Iterable[Outcome], objectives: Objectives) -> list[Outcome]:
     """Return the feasible outcomes on the Pareto front, in the order of their numbers."""
-    front, by_number = Front(), {}
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.number):
-        if outcome.feasible and outcome.values is not None:
-            front.add(outcome.number, objectives.costs(outcome.values))
-            by_number[outcome.number] = outcome
-    return [by_number[number] for number in front.numbers]
+    front, feasible = Front(), {o.number: o for o in outcomes if o.feasible and o.values}
+    for number, outcome in sorted(feasible.items()):
+        front.add(number, objectives.costs(outcome.values or ()))
+    return [feasible[number] for number in front.numbers]

@@ -19,15 +19,16 @@ from chop.actions.search.metrics.base import Metrics, RungScore, Runner, Stopped
 from chop.actions.search.metrics.objectives import Costs, dominates
 from chop.actions.search.metrics.outcome import Outcome, State
 from chop.actions.search.metrics.rungs import KnownTrials
-from chop.actions.search.metrics.state import fixed_threads
 from chop.actions.search.samplers.base import Chosen
 from chop.actions.search.space.base import Candidate
 from chop.actions.search.spec.settings import EarlyStopping
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.redaction import redacted_text
+from chop.training.devices import fixed_threads
 
 NO_TRIALS = KnownTrials()
+MakeCandidate = Callable[[dict[str, Any]], Candidate]
 
 
 class Worker:
@@ -66,7 +67,10 @@ class Worker:
             for each in begun:
                 each.seconds += seconds
                 if each.number in results:
-                    self._finish(each, runner, results[each.number], self.runners[place + 1 :])
+                    with each.recording():
+                        each.add(runner, results[each.number])
+                        each.call(self.runners[place + 1 :])
+                        each.evaluate_objectives()
         alone = {each.number for each in begun} - results.keys()
         return {each.number: each.outcome() for each in every if each.number not in alone}
 
@@ -80,32 +84,13 @@ class Worker:
             measurement.call(runners)
         return measurement
 
-    def _finish(
-        self,
-        measurement: Measurement,
-        runner: Runner,
-        result: Metrics | Exception,
-        others: Sequence[Runner],
-    ) -> None:
-        with measurement.recording():
-            if isinstance(result, Exception):
-                raise result
-            measurement.add(runner, result)
-            measurement.call(others)
-            measurement.evaluate_objectives()
-
-    def _trial(
-        self,
-        measurement: Measurement,
-        chosen: Chosen,
-        make_candidate: Callable[[dict[str, Any]], Candidate],
-    ) -> Trial:
+    def _trial(self, measurement: Measurement, chosen: Chosen, make: MakeCandidate) -> Trial:
         seed = self._seeded(measurement.number)
         config = self.space.config_of(chosen)
-        candidate = make_candidate(config)
+        candidate = make(config)
         if not self.spec.parent.trained:
             candidate = dataclasses.replace(candidate, fresh=("the whole network",))
-        return _trial(measurement.number, config, seed, candidate, measurement.monitor)
+        return measurement.monitor.trial_of(measurement.number, config, seed, candidate)
 
     def _seeded(self, number: int) -> int:
         """Seed all random numbers for a trial, and return its seed."""
@@ -136,31 +121,13 @@ class Worker:
     ) -> dict[str, dict[str, float]]:
         """Return the metrics of a network by the runners that train, or by those that do not."""
         candidate = Candidate(graph.model, lambda: graph)
-        trial = _trial(number, config, seed, candidate, _Monitor(None, self, NO_TRIALS))
+        trial = _Monitor(None, self, NO_TRIALS).trial_of(number, config, seed, candidate)
         metrics: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
         with self._threads():
             for runner in self.runners:
                 if runner.trains == trains:
                     metrics[runner.side] |= runner(trial)
         return metrics
-
-
-def _trial(
-    number: int, config: dict[str, Any], seed: int, candidate: Candidate, monitor: _Monitor
-) -> Trial:
-    trial = Trial(
-        number,
-        config,
-        seed,
-        candidate.make_graph,
-        candidate.model,
-        candidate.fresh,
-        report=monitor,
-        costs=monitor.costs,
-        mark=monitor.mark,
-    )
-    monitor.trial = trial
-    return trial
 
 
 class Measurement:
@@ -194,8 +161,10 @@ class Measurement:
         for runner in runners:
             self.add(runner, runner(self.trial))
 
-    def add(self, runner: Runner, metrics: Metrics) -> None:
-        """Add the metrics of a runner."""
+    def add(self, runner: Runner, metrics: Metrics | Exception) -> None:
+        """Add the metrics of a runner, or raise its error."""
+        if isinstance(metrics, Exception):
+            raise metrics
         self.metrics[runner.side] |= metrics
         self.trial.found.update(metrics)
         self.trial.fresh = () if runner.trains else self.trial.fresh
@@ -223,7 +192,7 @@ class Measurement:
 
 
 class _Monitor:
-    """Compares a trial with others, and stops it when it can no longer reach the front."""
+    """Compares a trial with others, and stops it when it cannot reach the Pareto front."""
 
     trial: Trial
 
@@ -231,6 +200,16 @@ class _Monitor:
         self.rule, self.objectives, self.known = rule, worker.objectives, known
         self.scores: dict[int, RungScore] = {}
         self.last = dict[str, float]()
+
+    def trial_of(
+        self, number: int, config: dict[str, Any], seed: int, candidate: Candidate
+    ) -> Trial:
+        """Return the trial of a candidate, which reports to this monitor."""
+        parts = (candidate.make_graph, candidate.model, candidate.fresh)
+        self.trial = Trial(
+            number, config, seed, *parts, report=self, costs=self.costs, mark=self.mark
+        )
+        return self.trial
 
     def __call__(self, step: int, metrics: Metrics) -> None:
         self.last = dict(metrics)

@@ -19,7 +19,6 @@ import torch
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import PopulationRunner, Runner, RunnerContext
-from chop.actions.search.metrics.state import fixed_threads
 from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
@@ -29,6 +28,7 @@ from chop.checkpoints import load_graph
 from chop.devices import parse_accelerator
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.registry import UnknownName
+from chop.training.devices import fixed_threads
 from chop.user_code import import_user_file
 
 RETRAIN_SPLITS = ("validation", "test")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError
 from chop.actions.search.store.errors import NOT_ALONE, reason
-from chop.actions.search.store.lock import LockFile
+from chop.actions.search.store.lock import lock_file
 from chop.actions.search.store.rows import TrialRow, distribution_json
 from chop.actions.search.store.urls import STORAGES, url_for_sqlalchemy
 from chop.redaction import redacted
@@ -28,15 +28,11 @@ SYNC_SECONDS = 0.2  # a machine that crashes may lose the trials of this long
 SQLITE_HEADER = b"SQLite format 3\0"
 OPTUNA_TABLES = {"studies", "trials", "version_info"}  # of every database with a study
 ADVISORY = 0x4D415345  # the first key of our locks in a PostgreSQL server
+Rows = list[dict[str, Any]]
 # the tables of Optuna's schema that we fill ourselves: its own insertion of one trial takes a
 # query for each of its parameters, 20 ms for 16 of them
-TABLES = (
-    "trials",
-    "trial_params",
-    "trial_user_attributes",
-    "trial_system_attributes",
-    "trial_values",
-)
+PARTS = ("params", "user_attributes", "system_attributes", "values")
+TABLES = ("trials", *(f"trial_{part}" for part in PARTS))
 
 
 class DatabaseBackend:
@@ -48,11 +44,9 @@ class DatabaseBackend:
         if file is not None:
             _check_is_ours(file)
         self.storage = _rdb_storage(url)
-        self.engine = self.storage.engine
-        self._file = file
-        self._lock_file: LockFile | None = None
-        self._lock_connection: Connection | None = None
-        self._synced, self._hasty = 0.0, write and self._write_ahead()
+        self.engine, self._file = self.storage.engine, file
+        self._lock = contextlib.ExitStack()
+        self._synced, self._skips_syncs = 0.0, write and self._write_ahead()
         schema = MetaData()
         schema.reflect(self.engine, only=TABLES)
         self._tables = schema.tables
@@ -72,33 +66,38 @@ class DatabaseBackend:
     def lock(self, study_id: int) -> bool:
         """Whether no other process writes this study."""
         if self._file is not None:
-            self._lock_file = LockFile(self._file.with_name(f"{self._file.name}-{study_id}.lock"))
-            return self._lock_file.acquire()
+            name = f"{self._file.name}-{study_id}.lock"
+            return lock_file(self._file.with_name(name), self._lock)
         from sqlalchemy import func, select
 
         # a session lock: the server drops it when this connection ends
-        connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self._lock_connection = connection
+        connection = self._lock.enter_context(self.engine.connect())
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         return bool(connection.scalar(select(func.pg_try_advisory_lock(ADVISORY, study_id))))
 
     def begin(self, study_id: int, unfinished: Iterable[tuple[int, int]]) -> None:
         """Prepare to add trials to a study with these unfinished (number, trial id) pairs."""
-        self._study_id = study_id
-        self._reserved = dict(unfinished)
+        self._study_id, self._reserved = study_id, dict(unfinished)
 
     def append(self, row: TrialRow) -> None:
         """Add a trial, which has the next number of its study."""
         from sqlalchemy import insert
 
-        trials = self._tables["trials"]
+        trial = {
+            "study_id": self._study_id,
+            "number": row.number,
+            "state": row.state,
+            "datetime_start": _utc(row.started),
+            "datetime_complete": _utc(row.completed),
+        }
         with self._transaction() as connection:
             if self._last_number(connection) != row.number - 1:
                 raise OSError(NOT_ALONE)
-            added = connection.execute(insert(trials), {"study_id": self._study_id, **_trial(row)})
+            added = connection.execute(insert(self._tables["trials"]), trial)
             assert added.inserted_primary_key is not None
             trial_id: int = added.inserted_primary_key[0]
-            self._insert(connection, "trial_params", trial_id, _params(row))
-            self._insert(connection, "trial_system_attributes", trial_id, _rows(row.system_attrs))
+            self._insert(connection, "params", trial_id, _params(row))
+            self._insert(connection, "system_attributes", trial_id, _attributes(row.system_attrs))
             self._insert_outcome(connection, trial_id, row)
         if row.completed is None:
             self._reserved[row.number] = trial_id
@@ -108,27 +107,26 @@ class DatabaseBackend:
         from sqlalchemy import update
 
         trials, trial_id = self._tables["trials"], self._reserved[row.number]
-        ended = {"state": row.state, "datetime_complete": _written(row.completed)}
+        ended = {"state": row.state, "datetime_complete": _utc(row.completed)}
         with self._transaction() as connection:
             connection.execute(update(trials).where(trials.c.trial_id == trial_id), ended)
             self._insert_outcome(connection, trial_id, row)
         del self._reserved[row.number]
 
     def _insert_outcome(self, connection: Connection, trial_id: int, row: TrialRow) -> None:
-        self._insert(connection, "trial_user_attributes", trial_id, _rows(row.user_attrs))
-        self._insert(connection, "trial_values", trial_id, _values(row.values))
+        self._insert(connection, "user_attributes", trial_id, _attributes(row.user_attrs))
+        values = [{"objective": i, **_value(value)} for i, value in enumerate(row.values or ())]
+        self._insert(connection, "values", trial_id, values)
 
-    def _insert(
-        self, connection: Connection, table: str, trial_id: int, rows: list[dict[str, Any]]
-    ) -> None:
+    def _insert(self, connection: Connection, part: str, trial_id: int, rows: Rows) -> None:
         from sqlalchemy import insert
 
         if rows:
-            filled = [{"trial_id": trial_id, **row} for row in rows]
-            connection.execute(insert(self._tables[table]), filled)
+            complete = [{"trial_id": trial_id, **row} for row in rows]
+            connection.execute(insert(self._tables[f"trial_{part}"]), complete)
 
     def _last_number(self, connection: Connection) -> int:
-        """The number of the trial that was added last, -1 before the first."""
+        """Return the number of the trial that was added last, -1 before the first."""
         from sqlalchemy import select
 
         trials: Table = self._tables["trials"]
@@ -138,11 +136,11 @@ class DatabaseBackend:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """All or nothing; SQLite waits for the disk from time to time, a server always does."""
+        """Open a transaction; SQLite syncs its file from time to time, a server always does."""
         from sqlalchemy import text
 
         with self.engine.connect() as connection:
-            if not self._hasty or time.monotonic() - self._synced > SYNC_SECONDS:
+            if not self._skips_syncs or time.monotonic() - self._synced > SYNC_SECONDS:
                 with connection.begin():
                     yield connection
                 self._synced = time.monotonic()
@@ -155,11 +153,8 @@ class DatabaseBackend:
                 connection.execute(text("PRAGMA synchronous=FULL"))
 
     def close(self) -> None:
-        """Give the connections and the lock back."""
-        if self._lock_file is not None:
-            self._lock_file.release()
-        if self._lock_connection is not None:
-            self._lock_connection.close()
+        """Close the connections and release the lock."""
+        self._lock.close()
         self.storage.remove_session()
         self.engine.dispose()
 
@@ -209,41 +204,25 @@ def _rdb_storage(url: str) -> RDBStorage:
         ) from error
 
 
-def _trial(row: TrialRow) -> dict[str, Any]:
-    return {
-        "number": row.number,
-        "state": row.state,
-        "datetime_start": _written(row.started),
-        "datetime_complete": _written(row.completed),
-    }
-
-
-def _written(moment: datetime.datetime | None) -> datetime.datetime | None:
-    """A moment as Optuna's tables have it: UTC without a time zone."""
+def _utc(moment: datetime.datetime | None) -> datetime.datetime | None:
+    """Return a moment as Optuna's tables store it: in UTC, without a time zone."""
     return moment and moment.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
-def _params(row: TrialRow) -> list[dict[str, Any]]:
+def _params(row: TrialRow) -> Rows:
+    texts = {name: distribution_json(d) for name, d in row.distributions.items()}
     return [
-        {
-            "param_name": name,
-            "param_value": value,
-            "distribution_json": distribution_json(row.distributions[name]),
-        }
+        {"param_name": name, "param_value": value, "distribution_json": texts[name]}
         for name, value in row.params.items()
     ]
 
 
-def _rows(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _attributes(attributes: Mapping[str, Any]) -> Rows:
     return [{"key": key, "value_json": json.dumps(value)} for key, value in attributes.items()]
 
 
-def _values(values: tuple[float, ...] | None) -> list[dict[str, Any]]:
-    return [{"objective": i, **_value(value)} for i, value in enumerate(values or ())]
-
-
 def _value(value: float) -> dict[str, Any]:
-    """A value as Optuna's tables have it, which name the infinite ones."""
+    """Return a value as Optuna's tables store it: infinite ones by name."""
     if math.isinf(value):
         return {"value": None, "value_type": "INF_POS" if value > 0 else "INF_NEG"}
     return {"value": value, "value_type": "FINITE"}

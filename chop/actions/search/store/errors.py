@@ -1,4 +1,4 @@
-"""What can go wrong with a storage, each in one sentence."""
+"""The errors of a storage, each in one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, AssertionError, R
 
 
 class StorageError(OSError):
-    """A storage that cannot be reached or written; the search stops and can be resumed."""
+    """A storage cannot be reached or written; the search stops and can be resumed."""
 
 
 class StudyInUse(ConfigError):
@@ -28,7 +28,7 @@ class StudyInUse(ConfigError):
 
 
 class MissingStudy(ConfigError):
-    """A study that should be in a storage."""
+    """The storage does not have the study that was named."""
 
     def __init__(self, url: str, study: str) -> None:
         super().__init__(
@@ -71,7 +71,7 @@ def reading_errors(url: str) -> Iterator[None]:
 
 
 def reason(error: Exception, url: str) -> str:
-    """The first line of an error, without the password of a URL."""
+    """Return the first line of an error, without the password of a URL."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return redacted_text(lines[0], url) if lines else type(error).__name__
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,20 +75,19 @@ class JournalBackend:
 
     def begin(self, study_id: int, unfinished: Iterable[tuple[int, int]]) -> None:
         """Prepare to add trials to a study with these unfinished (number, trial id) pairs."""
-        self._study_id = study_id
-        self._reserved = dict(unfinished)
-        self._read_new_lines(self._count_trial)
+        self._study_id, self._reserved = study_id, dict(unfinished)
+        self._trials += self._new_trials()
 
     def append(self, row: TrialRow) -> None:
         """Add a trial, which has the next number of its study."""
-        self._read_new_lines(_refuse_trials)
+        self._check_alone()
         log: dict[str, Any] = {
             "op_code": CREATE_TRIAL,
             "worker_id": "mase",
             "study_id": self._study_id,
             "state": _state(row.state),
             **_values(row.values),
-            "datetime_start": _written(row.started),
+            "datetime_start": _text(row.started),
             "distributions": {k: distribution_json(d) for k, d in row.distributions.items()},
             "params": row.params,
             "user_attrs": row.user_attrs,
@@ -96,7 +95,7 @@ class JournalBackend:
             "intermediate_values": {},
         }
         if row.completed is not None:
-            log["datetime_complete"] = _written(row.completed)
+            log["datetime_complete"] = _text(row.completed)
         else:
             self._reserved[row.number] = self._trials
         self._write([log])
@@ -110,24 +109,22 @@ class JournalBackend:
             {"op_code": SET_USER_ATTR, **trial, "user_attr": {key: value}}
             for key, value in row.user_attrs.items()
         ]
-        end = {
-            "state": _state(row.state),
-            "values": row.values,
-            "datetime_complete": _written(row.completed),
-        }
-        self._read_new_lines(_refuse_trials)
-        self._write([*logs, {"op_code": SET_STATE_VALUES, **trial, **end}])
+        end = {"values": row.values, "datetime_complete": _text(row.completed)}
+        logs.append({"op_code": SET_STATE_VALUES, **trial, "state": _state(row.state), **end})
+        self._check_alone()
+        self._write(logs)
 
-    def _read_new_lines(self, check: Callable[[bytes], None]) -> None:
-        """Look at what Optuna's own tools have appended since our last line."""
+    def _new_trials(self) -> int:
+        """Return the number of trials that were appended since our last line."""
         size = os.fstat(self._file).st_size
-        if size != self._end:
-            for line in os.pread(self._file, size - self._end, self._end).splitlines():
-                check(line)
-            self._end = size
+        lines = os.pread(self._file, size - self._end, self._end).splitlines()
+        self._end = size
+        return sum(json.loads(line)["op_code"] == CREATE_TRIAL for line in lines)
 
-    def _count_trial(self, line: bytes) -> None:
-        self._trials += json.loads(line)["op_code"] == CREATE_TRIAL
+    def _check_alone(self) -> None:
+        """Accept what Optuna's own tools have appended, apart from trials."""
+        if os.fstat(self._file).st_size != self._end and self._new_trials():
+            raise OSError(NOT_ALONE)
 
     def _write(self, logs: Iterable[dict[str, Any]]) -> None:
         lines = "".join(f"{ENCODE(log)}\n" for log in logs).encode()
@@ -144,7 +141,7 @@ class JournalBackend:
         self._end += len(lines)
 
     def close(self) -> None:
-        """Give the file and its lock back."""
+        """Close the file, which releases its lock."""
         if self._file >= 0:
             if self._locked and not os.fstat(self._file).st_size:  # no study could be written
                 self.path.unlink(missing_ok=True)
@@ -187,11 +184,6 @@ def _creates_study(line: bytes) -> bool:
     return isinstance(log, dict) and "study_name" in log
 
 
-def _refuse_trials(line: bytes) -> None:
-    if json.loads(line)["op_code"] == CREATE_TRIAL:
-        raise OSError(NOT_ALONE)
-
-
 def _state(name: str) -> int:
     from optuna.trial import TrialState
 
@@ -199,11 +191,11 @@ def _state(name: str) -> int:
 
 
 def _values(values: tuple[float, ...] | None) -> dict[str, Any]:
-    """One objective is a value, several are values."""
+    """Return the fields of the objectives: of one, `value`, of several, `values`."""
     if values is not None and len(values) == 1:
         return {"value": values[0], "values": None}
     return {"value": None, "values": values}
 
 
-def _written(moment: datetime) -> str:
+def _text(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds")

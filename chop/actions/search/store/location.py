@@ -1,4 +1,4 @@
-"""Where a study is kept, and which study of a folder is meant."""
+"""Where a study is stored, and which study of a folder is used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StudyLocation:
 
     @property
     def snapshots(self) -> Path:
-        """The folder of populations whose trials are not stored yet."""
+        """The folder with the populations that hold trials which are not stored yet."""
         return self.folder / f"{self.study}.populations"
 
     @property
@@ -47,32 +47,30 @@ class StudyLocation:
 
 
 def latest(location: StudyLocation) -> StudyLocation:
-    """The location of the latest study of the folder, unless the study was named."""
+    """Return the location of the latest study of the folder, unless the study was named."""
     journals = _journals(location)
-    if not journals:
-        return location
-    return dataclasses.replace(location, study=journals[max(journals)].stem)
+    study = journals[max(journals)].stem if journals else location.study
+    return dataclasses.replace(location, study=study)
 
 
 def next_free(location: StudyLocation) -> StudyLocation:
-    """The location for a new study; the files of the study before it are moved aside."""
+    """Return the location for a new study; move the files of the latest one to a subfolder."""
     journals = _journals(location)
     if not journals:
         return location
     newest = max(journals)
-    _move_aside(location.folder, journals[newest].stem)
+    _move_results(location.folder, journals[newest].stem)
     return dataclasses.replace(location, study=f"{STUDY}-{newest + 1}")
 
 
 def _journals(location: StudyLocation) -> dict[int, Path]:
-    """The journals of the folder's unnamed studies, by number."""
-    if location.storage is not None or location.study != STUDY:
-        return {}
-    return numbered_journals(location.folder)
+    """Return the journals of the folder's unnamed studies, by number."""
+    is_unnamed = location.storage is None and location.study == STUDY
+    return numbered_journals(location.folder) if is_unnamed else {}
 
 
 def numbered_journals(folder: Path) -> dict[int, Path]:
-    """`search.journal` is number 0 of a folder, `search-1.journal` number 1, and so on.
+    """Return the journals by number: 0 is `search.journal`, 1 is `search-1.journal`, and so on.
 
     The latest study has the largest number: clocks are set back, and copies lose file times.
     """
@@ -80,16 +78,16 @@ def numbered_journals(folder: Path) -> dict[int, Path]:
     return {int(match[1] or 0): file for file, match in names.items() if match}
 
 
-def _move_aside(folder: Path, study: str) -> None:
-    """Move the results of an earlier search to a folder of their own; its journal stays."""
+def _move_results(folder: Path, study: str) -> None:
+    """Move the results of an earlier search to a subfolder; its journal stays."""
     named = (folder / name for name in FILES)
     files = [*(file for file in named if file.exists()), *folder.glob("trial_*")]
     if not files:
         return
-    aside = folder / study
-    aside.mkdir(exist_ok=True)
+    subfolder = folder / study
+    subfolder.mkdir(exist_ok=True)
     for file in files:
-        if (aside / file.name).is_dir():
-            shutil.rmtree(aside / file.name)
-        file.replace(aside / file.name)
-    logger.info("Moved the results of the earlier search to %s", aside)
+        if (subfolder / file.name).is_dir():
+            shutil.rmtree(subfolder / file.name)
+        file.replace(subfolder / file.name)
+    logger.info("Moved the results of the earlier search to %s", subfolder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 try:
@@ -30,28 +31,15 @@ def is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-class LockFile:
-    """A file beside a database that exists while a process has its lock."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = None
-
-    def acquire(self) -> bool:
-        """Whether this process now has the lock."""
-        while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            if not lock_descriptor(descriptor):
-                os.close(descriptor)
-                return False
-            if is_at(self._path, descriptor):
-                self._descriptor = descriptor
-                return True
-            os.close(descriptor)  # the previous owner removed it in the meantime
-
-    def release(self) -> None:
-        """Remove the file and give the lock back."""
-        if self._descriptor is not None:
-            self._path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
+def lock_file(path: Path, held: ExitStack) -> bool:
+    """Whether this process now has the lock of a file, which `held` removes and unlocks."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        if not lock_descriptor(descriptor):
+            os.close(descriptor)
+            return False
+        if is_at(path, descriptor):
+            held.callback(os.close, descriptor)
+            held.callback(path.unlink, missing_ok=True)
+            return True
+        os.close(descriptor)  # the previous owner removed it in the meantime

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-OURS = "mase"  # the user attribute for what Optuna has no place for
 LATEST = 1e11  # seconds since 1970: the largest moment that Python's calendar has
 
 
@@ -51,44 +50,39 @@ class TrialRow:
     completed: datetime.datetime | None
 
     @classmethod
-    def running(
-        cls, number: int, chosen: Chosen, notes: Mapping[str, Any], space: Choices
+    def of(
+        cls,
+        number: int,
+        chosen: Chosen,
+        notes: Mapping[str, Any],
+        outcome: Outcome | None,
+        space: Choices,
     ) -> TrialRow:
-        """A trial that has been asked for and is not finished."""
-        params, described = encoded(space, chosen)
-        now = datetime.datetime.now(datetime.UTC)
-        return cls(number, "RUNNING", params, described, notes, {}, None, now, None)
-
-    @classmethod
-    def finished(
-        cls, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome, space: Choices
-    ) -> TrialRow:
-        params, described = encoded(space, chosen)
+        """Return the row of a trial, which is still running if it has no outcome."""
+        design = encoded(space, chosen)
+        if outcome is None:
+            now = datetime.datetime.now(datetime.UTC)
+            return cls(number, "RUNNING", *design, notes, {}, None, now, None)
+        attributes = outcome_attributes(outcome)
         started = datetime.datetime.fromtimestamp(outcome.started, datetime.UTC)
-        completed = started + datetime.timedelta(seconds=outcome.seconds)
+        ended = started + datetime.timedelta(seconds=outcome.seconds)
         return cls(
-            outcome.number,
-            outcome.state,
-            params,
-            described,
-            notes,
-            outcome_attributes(outcome),
-            outcome.values,
-            started,
-            completed,
+            number, outcome.state, *design, notes, attributes, outcome.values, started, ended
         )
 
     def frozen(self) -> FrozenTrial:
-        """The trial as Optuna represents it in memory."""
+        """Return the trial as Optuna represents it in memory."""
         from optuna.trial import FrozenTrial, TrialState
 
+        times = (self.started, self.completed)  # Optuna holds local time, without a time zone
+        start, complete = (time and time.astimezone().replace(tzinfo=None) for time in times)
         return FrozenTrial(
             number=self.number,
             state=TrialState[self.state],
             value=None,
             values=None if self.values is None else list(self.values),
-            datetime_start=local_time(self.started),
-            datetime_complete=self.completed and local_time(self.completed),
+            datetime_start=start,
+            datetime_complete=complete,
             params=dict(self.params),
             distributions=dict(self.distributions),
             user_attrs=dict(self.user_attrs),
@@ -98,19 +92,14 @@ class TrialRow:
         )
 
 
-def local_time(moment: datetime.datetime) -> datetime.datetime:
-    """A moment without its time zone, as Optuna holds it in memory."""
-    return moment.astimezone().replace(tzinfo=None)
-
-
 def stored_trial(trial: FrozenTrial, space: Choices, objectives: int) -> StoredTrial:
-    """A trial of Optuna's as a search uses it."""
+    """Return a trial of Optuna's as a search uses it."""
     outcome = read_outcome(trial, objectives) if trial.state.is_finished() else None
     return StoredTrial(trial.number, space.decoded(trial.params), trial.system_attrs, outcome)
 
 
 def outcome_attributes(outcome: Outcome) -> dict[str, Any]:
-    """What a storage keeps of an outcome besides its values."""
+    """Return what a storage holds of an outcome besides its values."""
     ours = {
         "violations": list(outcome.violations),
         "rungs": {str(rung): dataclasses.asdict(score) for rung, score in outcome.rungs.items()},
@@ -123,34 +112,28 @@ def outcome_attributes(outcome: Outcome) -> dict[str, Any]:
         "software_metrics": dict(outcome.software),
         "hardware_metrics": dict(outcome.hardware),
         "scaled_metrics": dict(outcome.scaled),
-        OURS: {key: value for key, value in ours.items() if value},
+        "mase": {key: value for key, value in ours.items() if value},
     }
 
 
 def read_outcome(trial: FrozenTrial, objectives: int) -> Outcome:
-    """The outcome of a finished trial; a ValueError if a search has not written it."""
-    _check(trial, objectives)
-    attributes = trial.user_attrs
-    ours = attributes.get(OURS, {})
+    """Return the outcome of a finished trial; refuse one that no search has written."""
+    attributes, ours = trial.user_attrs, _checked(trial, objectives)
     began = trial.datetime_start
     return Outcome(
         trial.number,
         trial.state.name,  # type: ignore[arg-type]
         values=None if trial.values is None else tuple(trial.values),
-        violations=tuple(ours.get("violations", ())),
+        violations=ours.violations,
         software=interned(attributes.get("software_metrics", {})),
         hardware=interned(attributes.get("hardware_metrics", {})),
         scaled=interned(attributes.get("scaled_metrics", {})),
-        rungs={int(rung): _rung_score(score) for rung, score in ours.get("rungs", {}).items()},
-        started=ours.get("started", began.timestamp() if began else 0.0),
-        seconds=ours.get("seconds", 0.0),
-        worker=ours.get("worker", ""),
-        error=ours.get("error"),
+        rungs={rung: RungScore(s.metrics, s.costs) for rung, s in ours.rungs.items()},
+        started=ours.started or (began.timestamp() if began else 0.0),
+        seconds=ours.seconds,
+        worker=ours.worker,
+        error=ours.error,
     )
-
-
-def _rung_score(score: Mapping[str, Any]) -> RungScore:
-    return RungScore(score["metrics"], score["costs"] and tuple(score["costs"]))
 
 
 Number = Annotated[float, Strict()]  # text that reads like a number is not one
@@ -158,15 +141,17 @@ Metrics = dict[str, float | str | None]
 
 
 class _RungFields(BaseModel):
-    metrics: Metrics
-    costs: list[Number] | None
+    metrics: dict[str, Any]
+    costs: tuple[Number, ...] | None
 
 
 class _OurFields(BaseModel):
-    violations: list[Number] = []
+    """The attribute for what Optuna has no place for."""
+
+    violations: tuple[Number, ...] = ()
     rungs: dict[int, _RungFields] = {}
-    started: Number = Field(0.0, ge=0, le=LATEST)
-    seconds: Number = Field(0.0, allow_inf_nan=False)
+    started: Annotated[Number, Field(ge=0, le=LATEST)] = 0.0
+    seconds: Annotated[Number, Field(allow_inf_nan=False)] = 0.0
     worker: str = ""
     error: str | None = None
 
@@ -180,10 +165,10 @@ class _Attributes(BaseModel):
     mase: _OurFields | None = None
 
 
-def _check(trial: FrozenTrial, objectives: int) -> None:
+def _checked(trial: FrozenTrial, objectives: int) -> _OurFields:
     """Refuse attributes of other kinds than ours, and values that do not fit the study."""
     try:
-        _Attributes.model_validate(trial.user_attrs)
+        attributes = _Attributes.model_validate(trial.user_attrs)
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(map(str, first["loc"]))
@@ -194,16 +179,17 @@ def _check(trial: FrozenTrial, objectives: int) -> None:
     count = len(trial.values or ())
     if count != objectives and (count or trial.state.name == "COMPLETE"):
         raise ValueError(f"trial {trial.number} has {count} values, not {objectives}")
+    return attributes.mase or _OurFields()
 
 
 def interned(metrics: Mapping[str, float]) -> dict[str, float]:
-    """A copy whose keys are shared with the metrics of all other trials."""
+    """Return a copy that shares its keys with the metrics of all other trials."""
     return {sys.intern(name): value for name, value in metrics.items()}
 
 
 @functools.lru_cache(maxsize=4096)
 def distribution_json(distribution: BaseDistribution) -> str:
-    """A distribution as Optuna's storages write it."""
+    """Return a distribution as Optuna's storages write it."""
     from optuna.distributions import distribution_to_json
 
     return distribution_to_json(distribution)

@@ -1,4 +1,4 @@
-"""The note that a search keeps in its folder while it runs: which study it works on, and where."""
+"""The note in the folder of a running search: which study it works on, and where."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from pathlib import Path
 from chop.actions.search.store.lock import is_at, lock_descriptor
 
 FILE = "running.json"
-PAUSES = (
-    0.0,
-    *[0.05] * 10,
-)  # seconds; `is_running` locks for a moment
+PAUSES = (0.0, *[0.05] * 10)  # seconds between attempts; `is_running` locks for a moment
 
 
 @dataclass(frozen=True)
@@ -41,19 +38,18 @@ class Running:
 
     def __enter__(self) -> Running:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        while self._file is None:
+        while True:
             try:
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            except PermissionError:  # that of another user
+            except PermissionError:  # it belongs to another user
                 return self
-            if not _locked(file):
-                os.close(file)
-                return self
-            if is_at(self.path, file):
+            is_locked = _locked(file)
+            if is_locked and is_at(self.path, file):
                 self._file = file
-            else:  # the process that had it has just removed it
-                os.close(file)
-        return self
+                return self
+            os.close(file)
+            if not is_locked:
+                return self
 
     @property
     def is_first(self) -> bool:
@@ -74,7 +70,7 @@ class Running:
                 ) from error
 
     def remove(self) -> None:
-        """Remove the note, as the files of the search say more."""
+        """Remove the note once the files of the search are written."""
         if self._file is not None:
             with contextlib.suppress(PermissionError):  # Windows, where it is in use
                 self.path.unlink(missing_ok=True)

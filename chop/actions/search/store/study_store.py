@@ -32,7 +32,7 @@ Backend = JournalBackend | DatabaseBackend
 
 
 def open_backend(url: str, *, write: bool) -> Backend:
-    """The storage at a URL; a path, or `journal:///path`, is a journal file."""
+    """Open the storage at a URL; a path, or `journal:///path`, is a journal file."""
     kind, path = parse_url(url)
     if kind == "journal":
         assert path is not None
@@ -54,9 +54,9 @@ class StudyStore:
         choices: Choices,
         *,
         write: bool = True,
-        create: bool | None = None,
+        create: bool = True,
     ) -> None:
-        create = write if create is None else create
+        create = create and write
         self.url, self.study, self.choices = url, study, choices
         self._directions = directions
         self.outcomes: dict[int, Outcome] = {}
@@ -74,14 +74,14 @@ class StudyStore:
 
     def _open_study(self, write: bool, create: bool) -> None:
         storage = self._backend.storage
-        self._study_id, self.existed = self._find_or_create(storage, create)
+        self._study_id = self._find_or_create(storage, create)
         if write and not self._backend.lock(self._study_id):
             raise StudyInUse(self.url, self.study)
-        found = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
-        if found != list(self._directions):
+        stored = [d.name.lower() for d in storage.get_study_directions(self._study_id)]
+        if stored != list(self._directions):
             raise ConfigError(
-                f"the study {self.study!r} in {self.shown} has {len(found)} objectives "
-                f"({', '.join(found)}), unlike this file; choose a new study name with --study"
+                f"the study {self.study!r} in {self.shown} has {len(stored)} objectives "
+                f"({', '.join(stored)}), unlike this file; choose a new study name with --study"
             )
         trials = storage.get_all_trials(self._study_id, deepcopy=False)
         self._stored = [self._kept(trial) for trial in sorted(trials, key=lambda t: t.number)]
@@ -91,23 +91,21 @@ class StudyStore:
             of = storage.get_trial_id_from_study_id_trial_number
             self._backend.begin(self._study_id, ((n, of(self._study_id, n)) for n in unfinished))
 
-    def _find_or_create(self, storage: BaseStorage, create: bool) -> tuple[int, bool]:
-        """The id of the study, and whether it existed."""
+    def _find_or_create(self, storage: BaseStorage, create: bool) -> int:
+        """Return the id of the study."""
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
         with contextlib.suppress(KeyError):
-            return storage.get_study_id_from_name(self.study), True
-        if not create:
-            raise MissingStudy(self.url, self.study)
-        ways = [StudyDirection[direction.upper()] for direction in self._directions]
-        try:
-            return storage.create_new_study(ways, self.study), False
-        except DuplicatedStudyError:  # another process was faster
-            return storage.get_study_id_from_name(self.study), True
+            return storage.get_study_id_from_name(self.study)
+        if create:
+            directions = [StudyDirection[direction.upper()] for direction in self._directions]
+            with contextlib.suppress(DuplicatedStudyError):  # another process was faster
+                return storage.create_new_study(directions, self.study)
+        return _study_id(storage, self.url, self.study)
 
     def _kept(self, trial: FrozenTrial) -> StoredTrial:
-        """A trial that was read, which is also kept in memory if it is finished."""
+        """Return a trial that was read, and keep it in memory if it is finished."""
         stored = stored_trial(trial, self.choices, len(self._directions))
         if stored.outcome is not None:
             self._keep(stored.chosen, stored.notes, stored.outcome)
@@ -124,28 +122,28 @@ class StudyStore:
 
     @property
     def shown(self) -> str:
-        """Where the study is, without a password."""
+        """The URL of the storage without its password."""
         return str(redacted(self.url))
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the search is about; empty if it was killed before it could note that."""
+        """The description of the search; empty if it was killed before it could store that."""
         return checked_about(self._attributes, self.url)
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Note something about the search as a whole."""
+        """Store a fact about the search as a whole."""
         with storage_errors(self.url):
             self._backend.storage.set_study_user_attr(self._study_id, key, value)
         self._attributes = {**self._attributes, key: value}
 
     def close(self) -> None:
-        """Give files, connections and the lock back."""
+        """Close files and connections, and release the lock."""
         self._backend.close()
 
     # --- trials
 
     def read_trials(self) -> list[StoredTrial]:
-        """The trials that the storage had when it was opened, in the order of their numbers."""
+        """Return the trials that were stored when the study was opened, by ascending number."""
         return self._stored
 
     @property
@@ -153,29 +151,26 @@ class StudyStore:
         """The designs of the finished trials, by number."""
         return _Designs(self.choices, self._designs)
 
-    def add(self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome) -> None:
-        """Write a finished trial, which has the next number."""
-        with storage_errors(self.url):
-            self._backend.append(TrialRow.finished(chosen, notes, outcome, self.choices))
-        self._keep(chosen, notes, outcome)
-
     def reserve(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
         """Write a trial that is not finished, so that later numbers can be written."""
         with storage_errors(self.url):
-            self._backend.append(TrialRow.running(number, chosen, notes, self.choices))
+            self._backend.append(TrialRow.of(number, chosen, notes, None, self.choices))
 
-    def finish(self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome) -> None:
-        """Complete a trial that was reserved."""
+    def add(
+        self, chosen: Chosen, notes: Mapping[str, Any], outcome: Outcome, *, reserved: bool = False
+    ) -> None:
+        """Write a finished trial, which has the next number unless it was reserved."""
+        write = self._backend.finish if reserved else self._backend.append
         with storage_errors(self.url):
-            self._backend.finish(TrialRow.finished(chosen, notes, outcome, self.choices))
+            write(TrialRow.of(outcome.number, chosen, notes, outcome, self.choices))
         self._keep(chosen, notes, outcome)
 
     def frozen_trials(self) -> Iterator[FrozenTrial]:
-        """The finished trials as Optuna represents them."""
+        """Yield the finished trials as Optuna represents them."""
         designs = self.designs
         for number, outcome in sorted(self.outcomes.items()):
             notes = self._notes.get(number, {})
-            yield TrialRow.finished(designs[number], notes, outcome, self.choices).frozen()
+            yield TrialRow.of(number, designs[number], notes, outcome, self.choices).frozen()
 
 
 class _Designs(Mapping[int, Chosen]):
@@ -206,7 +201,7 @@ def _check_exists(url: str, study: str, create: bool) -> None:
 
 
 def read_about(url: str, study: str) -> Mapping[str, Any]:
-    """What the search of a study is about, without its trials."""
+    """Return the description of the search of a study, without its trials."""
     _check_exists(url, study, create=False)
     with (
         reading_errors(url),
@@ -214,17 +209,21 @@ def read_about(url: str, study: str) -> Mapping[str, Any]:
         contextlib.closing(open_backend(url, write=False)) as backend,
     ):
         storage = backend.storage
-        try:
-            study_id = storage.get_study_id_from_name(study)
-        except KeyError:
-            raise MissingStudy(url, study) from None
-        return checked_about(storage.get_study_user_attrs(study_id), url)
+        attributes = storage.get_study_user_attrs(_study_id(storage, url, study))
+        return checked_about(attributes, url)
+
+
+def _study_id(storage: BaseStorage, url: str, study: str) -> int:
+    try:
+        return storage.get_study_id_from_name(study)
+    except KeyError:
+        raise MissingStudy(url, study) from None
 
 
 def checked_about(attributes: Mapping[str, Any], url: str) -> Mapping[str, Any]:
-    """The attribute `about` of a study, which has to be a table."""
+    """Return the attribute `about` of a study, which must be a table."""
     with reading_errors(url):
         about = attributes.get("about", {})
         if not isinstance(about, dict):
-            raise TypeError(f"what the study is about is a table, not {type(about).__name__}")
+            raise TypeError(f"the attribute 'about' must be a table, not {type(about).__name__}")
         return about

@@ -62,7 +62,7 @@ def check_url(url: str, inside: Collection[Path] = ()) -> None:
 
 
 def absolute_url(url: str) -> str:
-    """The URL as processes in other directories can use it."""
+    """Return the URL with the absolute path of its file, for processes in other directories."""
     kind, path = parse_url(url)
     if path is None:
         return url
@@ -74,7 +74,7 @@ def absolute_url(url: str) -> str:
 
 
 def url_for_sqlalchemy(url: str) -> str:
-    """The URL with our driver; a password that was left out is found by the driver elsewhere."""
+    """Return the URL with our driver, which looks elsewhere for a password that was left out."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -84,7 +84,7 @@ def url_for_sqlalchemy(url: str) -> str:
     except (ArgumentError, ValueError) as error:
         raise ConfigError(
             f"--storage {redacted(url)} is not a valid URL ({reason(error, url)}); use {STORAGES}"
-        ) from None  # whose text may hold the password
+        ) from None  # its text may hold the password
     if "@" in host:
         raise ConfigError(f"--storage {redacted(url)}: write an @ in the password as %40")
     if url.startswith("postgresql://"):

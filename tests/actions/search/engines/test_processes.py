@@ -12,7 +12,7 @@ import pytest
 
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.engines import processes
-from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
+from chop.actions.search.run.engines.base import Group, Task, WorkerDied
 from chop.actions.search.run.engines.processes import STARTS, ProcessEngine
 
 KILLED = -signal.SIGKILL
@@ -42,9 +42,6 @@ class Pretended:
     def kill(self):
         pass
 
-    def send_signal(self, number):
-        pass
-
 
 @pytest.fixture
 def engine(monkeypatch):
@@ -71,11 +68,11 @@ def done(number):
     return Outcome(number, "COMPLETE", started=0.0)
 
 
-def events(engine, count=1):
-    found, end = [], time.monotonic() + PATIENCE
-    while len(found) < count and time.monotonic() < end:
-        found += engine.wait(0.05)
-    return found
+def events(engine, count=1, until=lambda: False):
+    received, end = [], time.monotonic() + PATIENCE
+    while len(received) < count and not until() and time.monotonic() < end:
+        received += engine.wait(0.05)
+    return received
 
 
 def test_a_process_that_dies_in_a_trial_gives_it_back(engine):
@@ -104,12 +101,9 @@ def test_a_group_is_done_when_all_its_trials_are(engine):
 
 
 def test_what_a_process_has_to_say_is_no_outcome(engine, caplog):
-    one = engine((["ready", Note("trials 4, 6 are odd")], None))
+    one = engine((["ready", "trials 4, 6 are odd"], None))
     one.submit(GROUP)
-    found, end = [], time.monotonic() + PATIENCE
-    while not caplog.records and time.monotonic() < end:
-        found += one.wait(0.05)
-    assert found == []
+    assert events(one, until=lambda: caplog.records) == []
     assert [record.getMessage() for record in caplog.records] == ["trials 4, 6 are odd"]
     assert one.free() == 0
 
@@ -120,15 +114,12 @@ def test_a_process_that_is_killed_before_it_is_ready_costs_its_trial_nothing(eng
     assert events(one) == [done(3)]
 
 
-def test_processes_that_are_killed_again_and_again_before_they_are_ready_end_the_search(engine):
-    one = engine(*[([], KILLED)] * STARTS)
-    with pytest.raises(ChildProcessError, match="ended with signal 9 before it was ready"):
-        events(one)
-
-
-def test_a_process_that_ends_by_itself_before_it_is_ready_ends_the_search(engine):
-    one = engine(([], 1))
-    with pytest.raises(ChildProcessError, match="ended with exit code 1 before it was ready"):
+@pytest.mark.parametrize(
+    ("times", "code", "said"), [(STARTS, KILLED, "signal 9"), (1, 1, "exit code 1")]
+)
+def test_processes_that_end_before_they_are_ready_end_the_search(engine, times, code, said):
+    one = engine(*[([], code)] * times)
+    with pytest.raises(ChildProcessError, match=f"ended with {said} before it was ready"):
         events(one)
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,6 @@ import tempfile
 import time
 
 import pytest
-import torch
 
 NO_RAY = importlib.util.find_spec("ray") is None
 pytestmark = [
@@ -89,37 +89,23 @@ def alone():
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, checkpoint):
     """A file, weights, and a runner in a file of the user."""
-    from chop.dataset import MaseDataModule
-    from chop.models import get_model
-
-    data = MaseDataModule("jsc-sim", batch_size=64, num_workers=0)
-    torch.manual_seed(3)
-    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info)
-    torch.save(model.state_dict(), tmp_path / "w.pt")
+    shutil.copy(checkpoint, tmp_path / "w.pt")
     (tmp_path / "trouble.py").write_text(TROUBLE)
     (tmp_path / "here.toml").write_text(CONFIG.format(more=""))
     (tmp_path / "ray.toml").write_text(CONFIG.format(more="trial_timeout = 4"))
     return tmp_path
 
 
-def command(folder, name, *flags):
-    words = [sys.executable, "-m", "chop", "search", "--config", str(folder / f"{name}.toml")]
-    words += ["--project-dir", str(folder / name), "--load", str(folder / "w.pt")]
-    words += ["--load-type", "pt", "--import", str(folder / "trouble.py"), "--no-progress"]
-    return [*words, "--cpu", "0", *flags]
-
-
 def finished(folder, name, environment, *flags):
     """What the command says when it is over."""
+    words = ["search", "--config", folder / f"{name}.toml", "--project-dir", folder / name]
+    words += ["--load", folder / "w.pt", "--load-type", "pt", "--import", folder / "trouble.py"]
+    words = map(str, [*words, "--no-progress", "--cpu", "0", *flags])
+    command, environment = [sys.executable, "-m", "chop", *words], os.environ | environment
     done = subprocess.run(
-        command(folder, name, *flags),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | environment,
-        timeout=SECONDS,
+        command, capture_output=True, text=True, cwd=folder, env=environment, timeout=SECONDS
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -179,8 +165,8 @@ def populations(folder, name, more=""):
 
 def scores(folder, name):
     path = folder / name / "p" / "software" / "search_ckpts" / "search.json"
-    found = json.loads(path.read_text())["trials"]
-    return [(t["config"], t["state"], t["software_metrics"]["loss"]) for t in found]
+    rows = json.loads(path.read_text())["trials"]
+    return [(t["config"], t["state"], t["software_metrics"]["loss"]) for t in rows]
 
 
 def test_a_population_whose_worker_is_killed_is_trained_again(folder, alone):

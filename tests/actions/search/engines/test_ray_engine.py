@@ -10,7 +10,7 @@ import pytest
 from chop.actions import search
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.engines import pool
-from chop.actions.search.run.engines.base import Group, Note, Task, WorkerDied
+from chop.actions.search.run.engines.base import Group, Task, WorkerDied
 from chop.actions.search.spec.settings import Setup
 from chop.options import Options, options_of
 
@@ -196,7 +196,7 @@ def test_a_group_has_the_time_of_all_its_trials(engine):
 
 
 def test_what_workers_have_to_say_is_said_once(engine, caplog):
-    answers = [None, [Note("trials 0 are odd"), done(0)], [Note("trials 0 are odd"), done(1)]]
+    answers = [None, ["trials 0 are odd", done(0)], ["trials 0 are odd", done(1)]]
     one = engine(PretendedRay(answers))
     for number in range(2):
         one.submit(Task(number, {}))

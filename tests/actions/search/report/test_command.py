@@ -4,22 +4,11 @@ import json
 
 import pytest
 
-from chop import cli
-
 
 @pytest.fixture
-def report(tmp_path, capsys):
+def report(tmp_path, here):
     """`report("name", …)` gives the exit code, the output and the errors."""
-
-    def run(*args):
-        try:
-            cli.main(["report", *map(str, args), "--project-dir", str(tmp_path / "out")])
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+    return lambda *words: here("report", *words, "--project-dir", tmp_path / "out")
 
 
 def test_it_prints_where_the_page_is(report, project):
@@ -39,20 +28,19 @@ def test_it_opens_the_browser_on_request_alone(report, project, monkeypatch, tmp
     assert opened == [(tmp_path / "a b.html").as_uri()]
 
 
-def test_a_project_that_is_not_there_is_wrong_usage(report, project):
-    project("mine", 2)
-    code, out, err = report("mime")
-    assert (code, out) == (2, "")
-    assert err.startswith("ch: no project 'mime'")
-    assert "did you mean 'mine'?" in err
-
-
-def test_a_project_without_a_search_is_wrong_usage(report, tmp_path):
-    (tmp_path / "out" / "trained").mkdir(parents=True)
-    code, _, err = report("trained")
-    assert code == 2
-    assert err.count("\n") == 1
-    assert "ch search --project trained" in err
+@pytest.mark.parametrize(
+    ("name", "start", "advice"),
+    [
+        ("mime", "ch: no project 'mime'", "did you mean 'mine'?"),
+        ("trained", "ch: no search in ", "ch search --project trained"),
+    ],
+)
+def test_a_project_without_a_search_is_wrong_usage(report, project, name, start, advice):
+    (project("mine", 2).parent / "trained").mkdir()
+    code, out, err = report(name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(start)
+    assert advice in err
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps({"version": 99})])
@@ -101,10 +89,3 @@ def test_text_that_is_not_unicode_is_a_failure_too(report, project):
     code, _, err = report("mine")
     assert code == 1
     assert err.startswith(f"ch: {file} is damaged (a text in it is not Unicode)")
-
-
-def test_a_place_that_cannot_be_written_is_a_failure(report, project, tmp_path):
-    project("mine", 2)
-    code, _, err = report("mine", "--output", tmp_path)
-    assert code == 1
-    assert "give a file in it" in err

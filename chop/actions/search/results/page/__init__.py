@@ -1,4 +1,4 @@
-"""`ch report`: one page, complete in itself, of what a search has found."""
+"""`ch report`: one self-contained page about a search."""
 
 from chop.actions.search.results.page.page import report_page, write_report
 from chop.actions.search.results.page.reading import find_record, read_record

@@ -1,15 +1,12 @@
-"""Failed trials, those with the same message together."""
+"""The failed trials of a search, grouped by their messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chop.actions.search.metrics.outcome import NO_ERROR, last_line
 from chop.actions.search.results.page.record import Trial
-
-__all__ = ["Failure", "failures"]
-
-UNKNOWN = "no error was recorded"
 
 
 @dataclass(frozen=True)
@@ -22,19 +19,13 @@ class Failure:
 
 
 def failures(trials: Iterable[Trial]) -> list[Failure]:
-    """The most frequent first."""
+    """Return the failures, the most frequent first."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.state == "FAIL":
-            groups.setdefault(_message(trial.error), []).append(trial)
-    found = [
-        Failure(message, tuple(trial.number for trial in group), group[0].error or UNKNOWN)
+            groups.setdefault(last_line(trial.error), []).append(trial)
+    failures = [
+        Failure(message, tuple(trial.number for trial in group), group[0].error or NO_ERROR)
         for message, group in groups.items()
     ]
-    return sorted(found, key=lambda failure: -len(failure.numbers))
-
-
-def _message(error: str | None) -> str:
-    """A traceback's last line says what happened."""
-    lines = (error or "").strip().splitlines()
-    return lines[-1].strip() if lines else UNKNOWN
+    return sorted(failures, key=lambda failure: -len(failure.numbers))

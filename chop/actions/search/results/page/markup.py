@@ -7,15 +7,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["Html", "json_block", "table", "tag"]
-
 
 class Html(str):
     """Text that is HTML already; any other text is escaped when it is put into a tag."""
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Html:
-    """An element; `class_` is the attribute `class`, `data_value` is `data-value`."""
+    """Return an element; `class_` is the attribute `class`, `data_value` is `data-value`."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_text(value)}"')
         for key, value in attributes.items()
@@ -25,7 +23,7 @@ def tag(name: str, *children: Any, **attributes: Any) -> Html:
 
 
 def join(children: Iterable[Any]) -> Html:
-    """One after the other."""
+    """Return the children one after the other, without those that are None."""
     return Html("".join(c if isinstance(c, Html) else _text(c) for c in children if c is not None))
 
 
@@ -36,16 +34,11 @@ def _text(value: Any) -> str:
 def table(
     caption: str, head: Sequence[Any], rows: Iterable[Sequence[Any]], **attributes: Any
 ) -> Html:
-    """A table in a box that scrolls by itself; the first cell of a row names it."""
-    cells = [head if isinstance(head, Html) else tag("th", head, scope="col") for head in head]
+    """Return a table in a box that scrolls; the first cell of a row is its heading."""
+    cells = [cell if isinstance(cell, Html) else tag("th", cell, scope="col") for cell in head]
     body = join(tag("tr", *(_cell(i, cell) for i, cell in enumerate(row))) for row in rows)
-    made = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", *cells)),
-        tag("tbody", body),
-        **attributes,
-    )
+    parts = tag("caption", caption), tag("thead", tag("tr", *cells)), tag("tbody", body)
+    made = tag("table", *parts, **attributes)
     return tag("div", made, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
@@ -56,7 +49,7 @@ def _cell(place: int, content: Any) -> Html:
 
 
 def json_block(data: Any) -> Html:
-    """JSON for inside a script element, which no value can close."""
+    """Return JSON for a script element, which no value in it can close."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

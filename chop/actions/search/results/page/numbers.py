@@ -1,4 +1,4 @@
-"""Numbers as people read them: as many digits as tell them apart, and units of time."""
+"""Numbers and durations as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIGNIFICANT = 4
 
 
 def decimals(values: Iterable[float | None]) -> int:
-    """Digits after the point for a whole column, so that the points lie under each other."""
+    """Return the digits after the point for a whole column, so that the points are aligned."""
     sizes = [abs(value) for value in values if value is not None and value]
     if not sizes or all(size == int(size) for size in sizes):
         return 0
@@ -19,17 +19,17 @@ def decimals(values: Iterable[float | None]) -> int:
 
 
 def number(value: float | None, digits: int) -> str:
-    """`1,234.50`, with a real minus."""
+    """Return a number as `1,234.50`, with a true minus sign."""
     return ABSENT if value is None else f"{value:,.{digits}f}".replace("-", "−")
 
 
 def difference(value: float, digits: int) -> str:
-    """With its sign, always."""
+    """Return a number with its sign, a plus too."""
     return number(value, digits) if value < 0 else f"+{number(value, digits)}"
 
 
 def duration(seconds: float | None) -> str:
-    """`1 h 02 min`, `2 min 05 s`, `4.2 s`, `12 ms`."""
+    """Return a duration as `1 h 02 min`, `2 min 05 s`, `4.2 s` or `12 ms`."""
     if seconds is None:
         return ABSENT
     if seconds < 1:
@@ -43,7 +43,7 @@ def duration(seconds: float | None) -> str:
 
 
 def compact(value: float | None) -> float | int | None:
-    """Whole numbers as they are, others to six significant digits, but never less than whole."""
+    """Return a number rounded to six significant digits, but never more coarsely than to 1."""
     if value is None:
         return None
     short = round(value, max(5 - math.floor(math.log10(abs(value))), 0)) if value else 0.0

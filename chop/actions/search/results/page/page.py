@@ -1,4 +1,4 @@
-"""The page, put together from a search and the files in `assets`."""
+"""Make the page of a search from its record and the files in `assets`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from chop.actions.search.results.page.markup import json_block, tag
 from chop.actions.search.results.page.reading import page_errors, read_record
 from chop.actions.search.results.page.record import SearchRecord
 from chop.files import write_whole
-
-__all__ = ["report_page", "write_report"]
 
 SCRIPTS = ("basics.js", "scatter.js", "curves.js", "parallel.js", "design.js", "page.js")
 
@@ -33,7 +31,7 @@ def write_page(record: SearchRecord, file: Path, output: Path | None = None) -> 
 
 
 def report_page(record: SearchRecord) -> str:
-    """One HTML file that needs nothing else, and may load nothing else."""
+    """Return a complete HTML file, which may not load anything else."""
     style = _asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, SCRIPTS)) + "})();\n"
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
@@ -61,6 +59,6 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What the browser compares before it runs or applies `text`."""
+    """Return the hash by which the browser allows a script or a style."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,21 +1,19 @@
-"""How a search went: the best so far, and the hypervolume so far."""
+"""The best value and the hypervolume of a search after each trial."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from chop.actions.search.results.page.record import Objective, SearchRecord
-
-__all__ = ["Curve", "best_so_far", "curves", "hypervolume_so_far"]
 
 Point = tuple[int, float]  # trial number, value
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A staircase over trial numbers: only the steps, and where it ends."""
+    """A step function of the trial number, by its steps."""
 
     title: str
     about: str
@@ -24,7 +22,7 @@ class Curve:
 
 
 def curves(record: SearchRecord) -> list[Curve]:
-    """One for each goal and, for two of them, the hypervolume."""
+    """Return one curve for each goal and, if there are two, one of the hypervolume."""
     counted = [
         (trial.number, record.metrics_of(trial))
         for trial in record.trials
@@ -46,7 +44,7 @@ def curves(record: SearchRecord) -> list[Curve]:
 
 
 def best_so_far(values: Iterable[tuple[int, float | None]], goal: Objective) -> Iterator[Point]:
-    """The trials that were better than all before them."""
+    """Yield the trials that were better than all earlier ones, with their values."""
     best: float | None = None
     for number, value in values:
         if value is not None and (best is None or goal.better(value, best)):
@@ -57,23 +55,22 @@ def best_so_far(values: Iterable[tuple[int, float | None]], goal: Objective) -> 
 def hypervolume_so_far(
     pairs: Iterable[tuple[int, float | None, float | None]], goals: tuple[Objective, Objective]
 ) -> Iterator[Point]:
-    """What the front dominates of the box that all pairs span, wherever it grows."""
+    """Yield the share of the box around all pairs that the front dominates, when it grows."""
     known = [(number, x, y) for number, x, y in pairs if x is not None and y is not None]
     if not known:
         return
-    xs = _shares([x for _, x, _ in known], goals[0])
-    ys = _shares([y for _, _, y in known], goals[1])
-    front = _Front()
-    before = None
-    for (number, _, _), x, y in zip(known, xs, ys, strict=True):
+    numbers, *values = zip(*known, strict=True)
+    xs, ys = map(_shares, values, goals)
+    front, area = _Front(), None
+    for number, x, y in zip(numbers, xs, ys, strict=True):
         front.add(x, y)
-        if front.area != before:
-            before = front.area
-            yield number, front.area
+        if front.area != area:
+            area = front.area
+            yield number, area
 
 
-def _shares(values: list[float], goal: Objective) -> list[float]:
-    """From 0, the worst seen, to 1, the best."""
+def _shares(values: Sequence[float], goal: Objective) -> list[float]:
+    """Return values scaled from 0, the worst of them, to 1, the best."""
     low, high = min(values), max(values)
     if low == high:
         return [1.0] * len(values)
@@ -83,19 +80,18 @@ def _shares(values: list[float], goal: Objective) -> list[float]:
 
 @dataclass
 class _Front:
-    """Points of which none is better in both; x grows, so y falls."""
+    """A Pareto front of points, x ascending and y descending, and the area below it."""
 
     xs: list[float] = field(default_factory=list)
     ys: list[float] = field(default_factory=list)
     area: float = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Take in a point, and leave out what it dominates."""
-        at = bisect.bisect_left(self.xs, x)
-        if at < len(self.xs) and self.ys[at] >= y:
+        """Add a point unless it is dominated, and remove the points that it dominates."""
+        start = bisect.bisect_left(self.xs, x)
+        if start < len(self.xs) and self.ys[start] >= y:
             return
-        end = at + 1 if at < len(self.xs) and self.xs[at] == x else at
-        start = at
+        end = bisect.bisect_right(self.xs, x)
         while start > 0 and self.ys[start - 1] <= y:
             start -= 1
         self.xs[start:end], self.ys[start:end] = [x], [y]

@@ -16,13 +16,18 @@ from chop.actions.search.results.page.study import read_running, read_study
 from chop.actions.search.store.location import numbered_journals
 from chop.actions.search.store.running import FILE as RUNNING
 from chop.actions.search.store.running import Note, is_running, read_note
-from chop.registry import nearest
-
-__all__ = ["find_record", "read_record"]
+from chop.options import did_you_mean
 
 VERSION = 1  # of the files that this code can read
+MOST = 8  # projects that a message lists
 FILE = "search.json"
 IN_PROJECT = Path("software", "search_ckpts", FILE)
+# errors of JSON that no search has written
+DAMAGES: dict[type[Exception], str] = {
+    RecursionError: "it is nested too deeply",
+    OverflowError: "a number in it is too large",
+    UnicodeEncodeError: "a text in it is not Unicode",
+}
 
 
 def find_record(where: str | Path, project_dir: Path) -> Path:
@@ -38,8 +43,8 @@ def find_record(where: str | Path, project_dir: Path) -> Path:
     if not folder.is_dir():
         raise ConfigError(_no_such_project(str(where), project_dir))
     for place in ((folder / IN_PROJECT).parent, folder):
-        if (found := _record_in(place)) is not None:
-            return found
+        if (file := _record_in(place)) is not None:
+            return file
     raise ConfigError(
         f"no search in {folder}: {IN_PROJECT} is missing; "
         f"run `{called()} search --project {folder.name}` first, or give another project"
@@ -56,31 +61,20 @@ def _record_in(folder: Path) -> Path | None:
         return folder / FILE
     if note is not None:
         return folder / RUNNING
-    return _latest_journal(folder)
-
-
-def _latest_journal(folder: Path) -> Path | None:
-    if next(folder.glob("*.journal"), None) is None:
-        return None
     numbered = numbered_journals(folder)
-    return numbered[max(numbered)] if numbered else next(folder.glob("*.journal"))
+    return numbered[max(numbered)] if numbered else next(folder.glob("*.journal"), None)
 
 
 def _no_such_project(name: str, project_dir: Path) -> str:
-    here = project_dir.iterdir() if project_dir.is_dir() else ()
-    searched = sorted(path.name for path in here if (path / IN_PROJECT).is_file())
-    near = nearest(name, searched)
-    hint = f"did you mean {near!r}?" if near else f"projects with a search: {_listed(searched)}"
-    return f"no project {name!r} in {project_dir}; {hint}"
-
-
-def _listed(names: list[str], most: int = 8) -> str:
-    more = f", … {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more if names else "none (--project-dir names another folder)"
+    searched = sorted(path.parents[2].name for path in project_dir.glob(f"*/{IN_PROJECT}"))
+    more = f", … {len(searched) - MOST} more" if len(searched) > MOST else ""
+    listed = ", ".join(searched[:MOST]) + more or "none (--project-dir names another folder)"
+    hint = did_you_mean(name, searched, f"; projects with a search: {listed}")
+    return f"no project {name!r} in {project_dir}{hint}"
 
 
 def read_record(file: Path) -> SearchRecord:
-    """Read a search from the file that `find_record` found."""
+    """Return the search in a file that `find_record` returned."""
     if file.name == RUNNING:
         return read_running(file.parent) or read_record(file.with_name(FILE))
     if file.suffix == ".journal":
@@ -91,15 +85,11 @@ def read_record(file: Path) -> SearchRecord:
 
 @contextlib.contextmanager
 def page_errors(file: Path) -> Iterator[None]:
-    """Raise errors of JSON that no search has written as one sentence."""
+    """Raise `DAMAGES` as one sentence."""
     try:
         yield
-    except RecursionError as error:
-        raise ValueError(_damaged(file, "it is nested too deeply")) from error
-    except OverflowError as error:
-        raise ValueError(_damaged(file, "a number in it is too large")) from error
-    except UnicodeEncodeError as error:
-        raise ValueError(_damaged(file, "a text in it is not Unicode")) from error
+    except tuple(DAMAGES) as error:
+        raise ValueError(_damaged(file, DAMAGES[type(error)])) from error
 
 
 def _read(file: Path) -> SearchRecord:

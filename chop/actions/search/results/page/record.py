@@ -1,4 +1,4 @@
-"""A search as its page shows it, which is what `search.json` holds."""
+"""The content of `search.json`, from which the page of a search is made."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from chop.redaction import redacted, redacted_text
 if TYPE_CHECKING:
     from chop.actions.search.results.files import Results
 
-__all__ = ["Objective", "SearchRecord", "Space", "Trial"]
-
 SUM = "sum of scaled metrics"
 
 Metrics = dict[str, float | None]
@@ -22,24 +20,25 @@ Direction = Literal["maximize", "minimize"]
 
 
 class _Part(BaseModel):
-    """Keys that later versions add are no error."""
+    """A table of `search.json`; keys that later versions add are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Objective(_Part):
-    """A metric that the search was after."""
+    """A metric that the search has optimised."""
 
     name: str
     direction: Direction
     scale: float = 1.0
 
     def better(self, a: float, b: float) -> bool:
+        """Whether `a` is better than `b`."""
         return a > b if self.direction == "maximize" else a < b
 
 
 class Space(_Part):
-    """What could be chosen; a size of None is one that nobody can count."""
+    """The search space; its size is None if it has no end."""
 
     name: str = "unnamed"
     size: int | str | None = None
@@ -54,7 +53,7 @@ class Scores(_Part):
 
     @property
     def metrics(self) -> Metrics:
-        """All of them; None stands for what is no number, or not a finite one."""
+        """All metrics that are numbers; None stands for one that is not finite."""
         return {
             name: finite(value)
             for name, value in (self.software_metrics | self.hardware_metrics).items()
@@ -114,13 +113,11 @@ class SearchRecord(_Part):
 
     @property
     def goals(self) -> list[Objective]:
-        """What the sampler was told to improve: the objectives, or their one sum."""
-        if self.summed is None:
-            return self.objectives
-        return [Objective(name=SUM, direction=self.summed)]
+        """What the sampler optimises: the objectives, or their one sum."""
+        return [Objective(name=SUM, direction=self.summed)] if self.summed else self.objectives
 
     def metrics_of(self, trial: Trial) -> Metrics:
-        """The trial's metrics, the sum among them, objectives in their own units."""
+        """Return the metrics of a trial and the sum, with objectives in their own units."""
         metrics = dict(trial.metrics)
         for objective, value in zip(self.goals, trial.values or [], strict=False):
             if metrics.get(objective.name) is None:
@@ -129,7 +126,7 @@ class SearchRecord(_Part):
 
 
 def finite(value: float | None, divisor: float = 1.0) -> float | None:
-    """`value / divisor` where that is a number that can be drawn."""
+    """Return `value / divisor`, None if that is not a number that can be drawn."""
     if value is None or not divisor or not math.isfinite(value):
         return None
     return value / divisor
@@ -137,11 +134,11 @@ def finite(value: float | None, divisor: float = 1.0) -> float | None:
 
 def record_of(results: Results, facts: Mapping[str, Any]) -> SearchRecord:
     """Return the record of a search from its results in memory."""
-    before, rows, after = results.content(facts)
-    share, trials = table_sharing(), list[Trial]()
-    for row in rows:
-        trials.append(Trial.model_validate({**row, "config": _shared(row["config"], share)}))
-    return SearchRecord.model_validate({**before, "trials": trials, **after})
+    header, rows, summary = results.content(facts)
+    share = table_sharing()
+    shared = ({**row, "config": _shared(row["config"], share)} for row in rows)
+    trials = [Trial.model_validate(row) for row in shared]
+    return SearchRecord.model_validate({**header, "trials": trials, **summary})
 
 
 def _shared(tree: dict[str, Any], share: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -1,25 +1,25 @@
-"""The parts of the page that are text: facts, tables, failures."""
+"""The sections of the page that are text: facts, tables, failures."""
 
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from chop.actions.search.results.page.columns import metric_names
-from chop.actions.search.results.page.failures import failures
+from chop.actions.search.results.page.failures import Failure, failures
 from chop.actions.search.results.page.markup import Html, join, table, tag
 from chop.actions.search.results.page.numbers import decimals, difference, duration, number
 from chop.actions.search.results.page.record import Metrics, SearchRecord, Trial, finite
-
-__all__ = ["facts", "failed", "front_table", "importance", "origin", "subtitle", "tested", "title"]
 
 MOST_ROWS = 500  # of the front; the drawing shows all
 MOST_METRICS = 6  # columns of the front; the chosen design lists all
 MOST_BARS = 20
 MOST_NUMBERS = 30
 LONGEST_TRACEBACK = 8_000
+NAMES = {"mase": "MASE", "cpu": "CPU", "gpu": "GPU", "torch": "PyTorch"}
 
 
 def title(record: SearchRecord) -> str:
@@ -27,44 +27,25 @@ def title(record: SearchRecord) -> str:
 
 
 def subtitle(record: SearchRecord) -> Html:
-    """What was wanted, in words, and whether the data are real."""
+    """Return the objectives in words, and notes on an unfinished search and simulated data."""
     words = {"maximize": "highest", "minimize": "lowest"}
-    wanted = [f"{words[o.direction]} {o.name}" for o in record.objectives]
+    goal = _listed([f"{words[o.direction]} {o.name}" for o in record.objectives])
     if record.summed:
-        goal = (
-            f"{words[record.summed]} sum of scaled {_listed([o.name for o in record.objectives])}"
-        )
-    else:
-        goal = _listed(wanted)
+        names = _listed([o.name for o in record.objectives])
+        goal = f"{words[record.summed]} sum of scaled {names}"
     limits = f", where {_listed(record.constraints)}" if record.constraints else ""
     sentence = tag("p", f"Search of {record.space.name} for {goal}{limits}.", class_="lead")
-    note = tag(
-        "p",
-        tag("strong", "Simulated data."),
-        " These numbers say nothing about real measurements.",
-        class_="note",
-    )
-    return join([sentence, _unfinished(record), note if record.simulated else None])
-
-
-def _unfinished(record: SearchRecord) -> Html | None:
-    """Whether there is more to come."""
-    if record.state is None:
-        return None
     done = f"the page shows the {len(record.trials):,} trials that are done"
-    if record.state == "running":
-        return tag(
-            "p",
-            tag("strong", "This search is running."),
-            f" So far, {done}; make it again for more.",
-            class_="note",
-        )
-    return tag(
-        "p",
-        tag("strong", "This search was cut off."),
-        f" Until --resume goes on with it, {done}.",
-        class_="note",
-    )
+    notes = {
+        "This search is running.": f"So far, {done}; make it again for more.",
+        "This search was cut off.": f"Until --resume continues it, {done}.",
+        "Simulated data.": "These numbers say nothing about real measurements.",
+    }
+    shown = (record.state == "running", record.state == "cut", record.simulated)
+    made = [
+        tag("p", tag("strong", note), f" {text}", class_="note") for note, text in notes.items()
+    ]
+    return join([sentence, *itertools.compress(made, shown)])
 
 
 def _listed(words: list[str]) -> str:
@@ -72,7 +53,7 @@ def _listed(words: list[str]) -> str:
 
 
 def facts(record: SearchRecord) -> Html:
-    """The numbers that one asks for first."""
+    """Return the list of counts, sizes and times."""
     states = Counter(trial.state for trial in record.trials)
     infeasible = sum(trial.is_complete and not trial.feasible for trial in record.trials)
     rows = {
@@ -90,7 +71,7 @@ def facts(record: SearchRecord) -> Html:
 
 
 def _size(designs: int | str | None) -> Html | str:
-    """All digits up to a billion, then a power of ten."""
+    """Return the size of a space: all digits up to a billion, then a power of ten."""
     if designs is None:
         return "not countable"
     if isinstance(designs, str):
@@ -102,7 +83,7 @@ def _size(designs: int | str | None) -> Html | str:
 
 
 def _moment(text: str | None) -> str | None:
-    """`2026-01-31 14:05 UTC`; text that is no moment stays as it is."""
+    """Return a moment as `2026-01-31 14:05 UTC`; other text is returned unchanged."""
     try:
         moment = datetime.datetime.fromisoformat(text or "")
     except ValueError:
@@ -111,16 +92,13 @@ def _moment(text: str | None) -> str | None:
 
 
 def _definitions(rows: Mapping[str, Any], **attributes: Any) -> Html:
-    pairs = (
-        tag("div", tag("dt", name), tag("dd", value))
-        for name, value in rows.items()
-        if value is not None
-    )
+    known = {name: value for name, value in rows.items() if value is not None}
+    pairs = (tag("div", tag("dt", name), tag("dd", value)) for name, value in known.items())
     return tag("dl", *pairs, **attributes)
 
 
 def front_table(record: SearchRecord) -> Html:
-    """The designs that no other beats, each with the command that makes it."""
+    """Return the table of the Pareto front, with the command that applies each design."""
     by_number = {trial.number: trial for trial in record.trials}
     designs = _best_first(record, [by_number[n] for n in record.front if n in by_number])
     if not designs:
@@ -137,17 +115,15 @@ def front_table(record: SearchRecord) -> Html:
         ]
         for trial, m in list(zip(designs, metrics, strict=True))[:MOST_ROWS]
     ]
-    head = [
-        _sortable("trial"),
-        *(_sortable(n, arrows.get(n), is_sorted=not i) for i, n in enumerate(names)),
-    ]
-    made = table("Designs of the Pareto front", [*head, "make it"], rows, id="front-table")
+    columns = (_sortable(n, arrows.get(n), is_sorted=not i) for i, n in enumerate(names))
+    head = [_sortable("trial"), *columns, "make it"]
+    made = table("Designs of the Pareto front", head, rows, id="front-table")
     more = f"The first {MOST_ROWS} of {len(designs):,} designs; the drawing shows all."
     return join([made, tag("p", more) if len(designs) > MOST_ROWS else None])
 
 
 def _best_first(record: SearchRecord, designs: list[Trial]) -> list[Trial]:
-    """By the first goal; those without it last."""
+    """Sort designs by the first goal; those without it come last."""
     goal = record.goals[0]
     sign = -1 if goal.direction == "maximize" else 1
     value = {trial.number: record.metrics_of(trial).get(goal.name) for trial in designs}
@@ -155,26 +131,18 @@ def _best_first(record: SearchRecord, designs: list[Trial]) -> list[Trial]:
     return sorted(designs, key=lambda t: worst if (v := value[t.number]) is None else sign * v)
 
 
-class _Towards(NamedTuple):
-    """How a direction is drawn, said, and sorted best first."""
-
-    arrow: str
-    meaning: str | None
-    order: str
-
-
-_TOWARDS = {
-    "maximize": _Towards(" ↑", "higher is better", "descending"),
-    "minimize": _Towards(" ↓", "lower is better", "ascending"),
-    None: _Towards("", None, "none"),
+# the arrow of a direction, its meaning, and the order that puts the best first
+_DIRECTIONS: dict[str | None, tuple[str, str | None, str]] = {
+    "maximize": (" ↑", "higher is better", "descending"),
+    "minimize": (" ↓", "lower is better", "ascending"),
+    None: ("", None, "none"),
 }
 
 
 def _sortable(name: str, direction: str | None = None, *, is_sorted: bool = False) -> Html:
-    towards = _TOWARDS[direction]
-    label = f"{name}{towards.arrow}"
-    button = tag("button", label, type="button", class_="sort", title=towards.meaning)
-    return tag("th", button, scope="col", aria_sort=towards.order if is_sorted else "none")
+    arrow, meaning, order = _DIRECTIONS[direction]
+    button = tag("button", f"{name}{arrow}", type="button", class_="sort", title=meaning)
+    return tag("th", button, scope="col", aria_sort=order if is_sorted else "none")
 
 
 def _choose(trial: int) -> Html:
@@ -187,13 +155,16 @@ def _value(value: float | None, digits: int) -> Html:
 
 
 def _apply(trial: int) -> Html:
-    label = f"Copy the command that makes trial {trial}"
-    button = tag("button", "Copy", type="button", class_="copy", data_apply=trial, aria_label=label)
+    button = _copy(f"Copy the command that makes trial {trial}", data_apply=trial)
     return join([tag("code", f"ch search … --apply {trial}"), button])
 
 
+def _copy(label: str, **attributes: Any) -> Html:
+    return tag("button", "Copy", type="button", class_="copy", **attributes, aria_label=label)
+
+
 def importance(record: SearchRecord) -> Html:
-    """For each objective, which choices decided it."""
+    """Return, for each objective, the importance of the choices."""
     panels = [_bars(name, shares) for name, shares in record.importance.items() if shares]
     if not panels:
         return tag("p", "Not known: it takes several completed trials that differ.")
@@ -202,17 +173,16 @@ def importance(record: SearchRecord) -> Html:
 
 def _bars(name: str, shares: dict[str, float | None]) -> Html:
     ranked = sorted(((v or 0.0, k) for k, v in shares.items()), key=lambda pair: -pair[0])
-    rows = [[_words(key), _bar(share), f"{share:.3f}"] for share, key in ranked[:MOST_BARS]]
+    rows = [
+        # a key as the drawings call it too: seq_blocks_2 weight_width
+        [key.replace("/config/", " ").replace("/", " "), _bar(share), f"{share:.3f}"]
+        for share, key in ranked[:MOST_BARS]
+    ]
     head = ["choice", tag("th", "share", scope="col", colspan=2)]
     rest = len(ranked) - MOST_BARS
     note = tag("p", f"and {rest} smaller ones", class_="quiet") if rest > 0 else None
     made = table(f"Importance of choices for {name}", head, rows, class_="bars")
     return tag("div", tag("h3", name), made, note)
-
-
-def _words(key: str) -> str:
-    """`seq_blocks_2 weight_width`, as the drawings call it too."""
-    return key.replace("/config/", " ").replace("/", " ")
 
 
 def _bar(share: float) -> Html:
@@ -221,39 +191,30 @@ def _bar(share: float) -> Html:
 
 
 def failed(record: SearchRecord) -> Html:
-    """What went wrong, folded, the same message once."""
-    groups = failures(record.trials)
-    if not groups:
-        return tag("p", "No trial failed.")
-    return join(
-        tag(
-            "details",
-            tag(
-                "summary",
-                tag("span", f"{len(group.numbers):,} ×", class_="count"),
-                " ",
-                group.message,
-            ),
-            tag("p", f"Trials {_some(group.numbers)}. The first of them:"),
-            tag("pre", group.traceback[-LONGEST_TRACEBACK:], tabindex=0),
-            class_="failure",
-        )
-        for group in groups
+    """Return the failures, each message once, with a traceback that is folded."""
+    return join(map(_failure, failures(record.trials))) or tag("p", "No trial failed.")
+
+
+def _failure(failure: Failure) -> Html:
+    count, numbers = len(failure.numbers), ", ".join(map(str, failure.numbers[:MOST_NUMBERS]))
+    numbers += f", … {count - MOST_NUMBERS} more" if count > MOST_NUMBERS else ""
+    return tag(
+        "details",
+        tag("summary", tag("span", f"{count:,} ×", class_="count"), " ", failure.message),
+        tag("p", f"Trials {numbers}. The first of them:"),
+        tag("pre", failure.traceback[-LONGEST_TRACEBACK:], tabindex=0),
+        class_="failure",
     )
 
 
-def _some(numbers: tuple[int, ...]) -> str:
-    more = f", … {len(numbers) - MOST_NUMBERS} more" if len(numbers) > MOST_NUMBERS else ""
-    return ", ".join(map(str, numbers[:MOST_NUMBERS])) + more
-
-
 def tested(record: SearchRecord) -> Html | None:
-    """What the search saw beside what it never saw; None if nothing was tested."""
+    """Return the scores on the validation and test splits; None if nothing was tested."""
     if not record.test:
         return None
     rows = []
-    for design, found in record.test.items():
-        scores = found if found.keys() & {"validation", "test"} else {"test": found}
+    for design, scores in record.test.items():
+        if not scores.keys() & {"validation", "test"}:
+            scores = {"test": scores}
         seen, unseen = (_numbers(scores.get(split)) for split in ("validation", "test"))
         label = "baseline" if design == "baseline" else f"trial {design}"
         for name in dict.fromkeys([*seen, *unseen]):
@@ -262,7 +223,8 @@ def tested(record: SearchRecord) -> Html | None:
             delta = "–" if a is None or b is None else difference(b - a, digits)
             numbers = (number(a, digits), number(b, digits), delta)
             rows.append([label, name, *(tag("td", n, class_="n") for n in numbers)])
-    head = ["design", "metric", *(tag("th", h, scope="col", class_="n") for h in _SPLITS)]
+    columns = ("validation", "test", "difference")
+    head = ["design", "metric", *(tag("th", c, scope="col", class_="n") for c in columns)]
     return tag(
         "section",
         tag("h2", "Test and validation", id="tested"),
@@ -270,9 +232,6 @@ def tested(record: SearchRecord) -> Html | None:
         table("Scores on the test and validation splits", head, rows),
         aria_labelledby="tested",
     )
-
-
-_SPLITS = ("validation", "test", "difference")
 
 
 def _numbers(scores: Any) -> Metrics:
@@ -285,39 +244,18 @@ def _numbers(scores: Any) -> Metrics:
 
 
 def origin(record: SearchRecord) -> Html:
-    """All that it takes to do it again."""
-    rows: dict[str, Any] = {
-        "Model": record.model,
-        "Data set": record.dataset_title or record.dataset,
-    }
+    """Return all facts that are needed to repeat the search."""
+    rows: dict[str, Any] = {"Model": record.model}
+    rows |= {"Data set": record.dataset_title or record.dataset}
     rows |= {f"Fingerprint, {k}": tag("code", v) for k, v in record.fingerprints.items()}
     rows |= {"Seed": record.seed, "Sampler": record.sampler, "Study": record.study}
     rows |= {"Storage": record.storage, "Workers": record.workers}
     rows |= {"Constraints": "; ".join(record.constraints) or None}
-    rows |= {_name(k): v for k, v in record.versions.items()}
-    rows |= {_name(k): v for k, v in record.machine.items()}
+    facts = {**record.versions, **record.machine}
+    rows |= {NAMES.get(key, key[:1].upper() + key[1:]): value for key, value in facts.items()}
     rows |= {"Started": _moment(record.started)}
     rows |= {"Finished": _moment(record.finished) or "not finished"}
-    return join(
-        [
-            tag(
-                "div",
-                tag("pre", tag("code", record.command), tabindex=0),
-                _copy(),
-                class_="snippet",
-            ),
-            _definitions(rows, class_="origin"),
-        ]
-    )
-
-
-NAMES = {"mase": "MASE", "cpu": "CPU", "gpu": "GPU", "torch": "PyTorch"}
-
-
-def _name(key: str) -> str:
-    return NAMES.get(key, key[:1].upper() + key[1:])
-
-
-def _copy() -> Html:
-    label = "Copy the command of this search"
-    return tag("button", "Copy", type="button", class_="copy", data_whole=True, aria_label=label)
+    command = tag("pre", tag("code", record.command), tabindex=0)
+    button = _copy("Copy the command of this search", data_whole=True)
+    snippet = tag("div", command, button, class_="snippet")
+    return join([snippet, _definitions(rows, class_="origin")])

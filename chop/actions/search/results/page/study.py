@@ -1,4 +1,4 @@
-"""A search that has not written its search.json yet, read from its study."""
+"""Read a search that has not written its search.json yet from its study."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from chop.actions.search.metrics.objectives import Objectives
     from chop.actions.search.space.choices import Choices
 
-__all__ = ["read_running", "read_study"]
-
 
 def read_running(folder: Path) -> SearchRecord | None:
-    """The search that runs in a folder, or was killed there; None if it has ended meanwhile."""
+    """Return the search that runs or was killed in a folder; None if it has just ended."""
     running, note = is_running(folder), read_note(folder)
     if note is None:
         return None
@@ -35,18 +33,14 @@ def read_running(folder: Path) -> SearchRecord | None:
 
 def _without_trials(folder: Path, *, running: bool) -> str:
     if running:
-        return (
-            f"the search in {folder} has no trials yet, as its parent is being trained; make the "
-            f"report later"
-        )
-    return (
-        f"the search in {folder} was cut off before its first trial; go on with it by "
-        f"`{called()} search … --resume`"
-    )
+        why = "has no trials yet, as its parent is being trained; make the report later"
+    else:
+        why = f"was cut off before its first trial; continue it with `{called()} search … --resume`"
+    return f"the search in {folder} {why}"
 
 
 def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRecord:
-    """What a study has come to so far."""
+    """Return the search of a study as it is now."""
     from chop.actions.search.results.files import Results
     from chop.actions.search.store.errors import reading_errors
     from chop.actions.search.store.study_store import StudyStore, read_about
@@ -56,42 +50,35 @@ def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRe
     if not about:
         raise ConfigError(_without_trials(folder, running=running))
     with reading_errors(url):
-        goals, choices = _goals(about), _choices(about["space"]["choices"])
-        store = StudyStore(url, study, goals.directions, choices, write=False)
+        objectives, choices = _objectives(about), _choices(about["space"]["choices"])
+        store = StudyStore(url, study, objectives.directions, choices, write=False)
         store.close()
-        results = Results(store, goals, config_of=lambda chosen: {})
+        results = Results(store, objectives, config_of=lambda chosen: {})
         facts = {"command": note.command, "started": note.started}
         facts |= {"study": study, "storage": url, "state": "running" if running else "cut"}
         return record_of(results, {**about, **facts})
 
 
-def _goals(about: Mapping[str, Any]) -> Objectives:
+def _objectives(about: Mapping[str, Any]) -> Objectives:
     from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 
-    constraints = about.get("constraints") or []
-    return Objectives(
-        tuple(Objective(**goal) for goal in about["objectives"]),
-        about.get("summed"),
-        tuple(Constraint.parse(text, "constraints") for text in constraints),
-    )
+    members = tuple(Objective(**objective) for objective in about["objectives"])
+    limits = [Constraint.parse(text, "constraints") for text in about.get("constraints") or []]
+    return Objectives(members, about.get("summed"), tuple(limits))
 
 
-def _choices(written: Mapping[str, Any]) -> Choices:
-    """The choices of a space as far as a study knows them: not which keys depend on others."""
-    from chop.actions.search.space import choices
+def _choices(stored: Mapping[str, Any]) -> Choices:
+    """Return the choices of a space as a study stores them: not which keys depend on others."""
+    from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
 
-    class Known(choices.Choices):
+    class Independent(Choices):
         def decoded(self, numbers: Mapping[str, float]) -> dict[str, Any]:
-            there = [p for p in self.parameters if p.key in numbers]
-            return {p.key: p.choice.value(numbers[p.key]) for p in there}
+            known = [p for p in self.parameters if p.key in numbers]
+            return {p.key: p.choice.value(numbers[p.key]) for p in known}
 
-    return Known([choices.Parameter(key, _choice(value)) for key, value in written.items()])
+    def choice(table: Any) -> OneOf | Range:
+        if isinstance(table, list):
+            return OneOf(tuple(table))
+        return Range(table["min"], table["max"], table.get("step"), bool(table.get("log")))
 
-
-def _choice(written: Any) -> Any:
-    from chop.actions.search.space.choices import OneOf, Range
-
-    if isinstance(written, list):
-        return OneOf(tuple(written))
-    step, log = written.get("step"), bool(written.get("log"))
-    return Range(written["min"], written["max"], step, log)
+    return Independent([Parameter(key, choice(table)) for key, table in stored.items()])

@@ -1,1 +1,1 @@
-"""Engines: where trials run; here, in other processes, on a cluster."""
+"""Engines run trials: in this process, in other processes, or on a cluster."""

@@ -16,8 +16,6 @@ from chop.actions.search.metrics.rungs import KnownTrials
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.samplers.base import Chosen
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Task:
@@ -55,13 +53,6 @@ class WorkerDied:
 
     number: int
     reason: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """A warning of a worker, as its log is not shown."""
-
-    text: str
 
 
 Event = Outcome | WorkerDied
@@ -113,28 +104,15 @@ class InProcessEngine:
         self._left = 0
 
 
-class WarningRelay:
-    """Logs each warning of the workers once."""
-
-    def __init__(self) -> None:
-        self._logged: set[str] = set()
-
-    def pass_on(self, note: Note) -> None:
-        if note.text not in self._logged:
-            self._logged.add(note.text)
-            logger.warning("%s", note.text)
-
-
-def reported(worker: Worker, work: Work) -> Iterator[Outcome | Note]:
-    """Yield outcomes and, before them, why some designs are not trained together."""
+def reported(worker: Worker, work: Work) -> Iterator[Outcome | str]:
+    """Yield outcomes and, before them, warnings that designs are not trained together."""
     source, capture = stackable.logger, BufferingHandler(capacity=sys.maxsize)
-    level = source.level
+    level, source.propagate = source.level, False
     source.setLevel(logging.WARNING)
-    source.propagate = False
     source.addHandler(capture)
     try:
         for outcome in measured(worker, work):
-            yield from (Note(record.getMessage()) for record in capture.buffer)
+            yield from (record.getMessage() for record in capture.buffer)
             capture.flush()
             yield outcome
     finally:

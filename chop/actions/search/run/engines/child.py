@@ -45,6 +45,5 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the search itself handles them
         signal.signal(number, signal.SIG_IGN)
     logging.getLogger("chop").setLevel(logging.ERROR)
-    pipe = Connection(descriptor)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        serve(pipe)
+        serve(Connection(descriptor))

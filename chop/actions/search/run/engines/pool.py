@@ -1,7 +1,8 @@
-"""What engines with several workers share: the work of each worker, and how long it may take."""
+"""The base class of engines with several workers: who works on what, and for how long."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from chop.actions.search.metrics.outcome import Outcome
-from chop.actions.search.run.engines.base import Event, Note, WarningRelay, Work, WorkerDied
+from chop.actions.search.run.engines.base import Event, Work, WorkerDied
+
+logger = logging.getLogger(__name__)
 
 STARTS = 3  # workers in a row that may be lost before one of them is ready
 
@@ -36,7 +39,7 @@ class PoolEngine(Generic[M]):
         self.slots, self._timeout = slots, trial_timeout
         self._members: list[M] = []
         self._waiting: deque[Work] = deque()
-        self._lost_starts, self._warnings = 0, WarningRelay()
+        self._lost_starts, self._warnings = 0, set[str]()  # the warnings that were logged
 
     def _send(self, member: M, work: Work) -> None:
         """Have a member begin with its work."""
@@ -94,10 +97,12 @@ class PoolEngine(Generic[M]):
         error = f"the trial took longer than trial_timeout = {self._timeout:g} seconds"
         return Outcome(number, "FAIL", seconds=self._timeout, error=error)
 
-    def _take(self, member: M, message: Outcome | Note) -> list[Event]:
-        """Return the outcome that a member has sent; a warning is passed on."""
-        if isinstance(message, Note):
-            self._warnings.pass_on(message)
+    def _take(self, member: M, message: Outcome | str) -> list[Event]:
+        """Return the outcome that a member has sent; log each warning once."""
+        if isinstance(message, str):
+            if message not in self._warnings:
+                self._warnings.add(message)
+                logger.warning("%s", message)
             return []
         member.left.discard(message.number)
         member.work = member.work if member.left else None

@@ -1,4 +1,4 @@
-"""Trials in processes of this machine: one that dies or hangs takes one trial with it."""
+"""The engine that runs trials in processes of this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from chop.actions.search.run.engines.base import Event, Work
 from chop.actions.search.run.engines.pool import STARTS, Member, PoolEngine
 from chop.processes import import_path
 
-# -P, and folders that are listed one by one: a worker imports from where the search does alone
+# -P and a list of folders: a worker imports only from where the search does
 START = (
     "import sys; pipe, *sys.path = sys.argv[1:]; "
     "from chop.actions.search.run.engines.child import main; main(int(pipe))"
 )
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # are for the search itself, which then ends us
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the search itself handles them
 
 
 @dataclass
@@ -37,7 +37,7 @@ class ProcessEngine(PoolEngine[_Child]):
         super().__init__(slots, trial_timeout)
         self._packed = packed
         self._members = [self._spawned() for _ in range(slots)]
-        for child in self._members:  # which all load their libraries meanwhile
+        for child in self._members:  # all of them load their libraries at the same time
             self._send(child, packed)
 
     def _spawned(self) -> _Child:
@@ -93,7 +93,7 @@ class ProcessEngine(PoolEngine[_Child]):
     def close(self) -> None:
         for child in self._members:
             child.pipe.close()
-            child.process.send_signal(signal.SIGKILL)
+            child.process.kill()
         for child in self._members:
             child.process.wait()
 
@@ -104,9 +104,9 @@ def _ending(code: int) -> str:
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Start processes meanwhile that receive no signals until they ask for them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    """Context in which processes are started that do not receive `SIGNALS`."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

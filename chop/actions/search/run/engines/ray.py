@@ -1,14 +1,15 @@
-"""Trials as tasks of a Ray cluster, or of a local Ray that the search starts."""
+"""The engine that runs trials on a Ray cluster, or on a local Ray that it starts."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 60.0  # seconds without a worker after which a warning is logged
 SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set for a job of `ray job submit`, which has a folder
-# what Ray logs by itself; we log the same in our words
+# we log the same in our words
 SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -47,7 +48,7 @@ class RayEngine(PoolEngine[_Actor]):
     ) -> None:
         super().__init__(workers, trial_timeout)
         self._ray = import_ray()
-        self._began, self._is_slow_start_logged = time.monotonic(), False
+        self._began = time.monotonic()
         self._is_our_ray = not self._ray.is_initialized()
         try:
             if self._is_our_ray:
@@ -68,12 +69,8 @@ class RayEngine(PoolEngine[_Actor]):
     def _send(self, member: _Actor, work: Work) -> None:
         member.asked = member.actor.run.remote(work)
 
-    def wait(self, seconds: float) -> Sequence[Event]:
-        events = super().wait(seconds)
-        self._warn_of_slow_start()
-        return events
-
     def _answered(self, seconds: float) -> list[_Actor]:
+        self._warn_of_slow_start()
         asked = [member.asked for member in self._members if member.asked is not None]
         if not asked:
             time.sleep(seconds)
@@ -110,10 +107,9 @@ class RayEngine(PoolEngine[_Actor]):
 
     def _warn_of_slow_start(self) -> None:
         waited = time.monotonic() - self._began
-        is_started = any(member.ready for member in self._members)
-        if self._is_slow_start_logged or waited < PATIENCE or is_started:
+        if waited < PATIENCE or any(member.ready for member in self._members):
             return
-        self._is_slow_start_logged = True
+        self._began = math.inf  # one warning is enough
         logger.warning(
             "The Ray cluster has not started a worker after %.0f seconds; run `ray "
             "status` to see what keeps it busy",
@@ -124,7 +120,7 @@ class RayEngine(PoolEngine[_Actor]):
         for member in self._members:
             self._ray.kill(member.actor)
         self._members = []
-        if self._is_our_ray:  # one that was running before goes on
+        if self._is_our_ray:  # a Ray that was running already is left alone
             self._ray.shutdown()
 
 
@@ -154,7 +150,7 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         with _signals_kept(), warnings.catch_warnings(), TemporaryDirectory() as empty:
             warnings.simplefilter("ignore")
-            # without a folder of the job's own, Ray's workers import from the present one
+            # without a folder for the job, Ray's workers import from the current one
             environment = {} if SUBMITTED in os.environ else {"working_dir": empty}
             options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
             options |= {"include_dashboard": False} if address is None else {"address": address}
@@ -173,11 +169,11 @@ def _signals_kept() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _slots(workers: int, nodes: Iterable[Mapping[str, Any]], cpus: float, gpus: float) -> int:
