@@ -61,14 +61,14 @@ def test_classes_have_their_own_accuracies_and_the_same_weight_in_macro(jets, tr
     names = [f"accuracy_{name}" for name in jets.dataset_info.class_names]
     assert [found[name] for name in names] == list(score.class_accuracy)
     assert found["accuracy"] == pytest.approx(sum(score.class_accuracy) / 5)
-    assert runner.available() == tuple(found) == ("accuracy", "loss", *names)
+    assert tuple(runner.metrics) == tuple(found) == ("accuracy", "loss", *names)
     assert all(runner.metrics[name] == "maximize" for name in names)
     assert "accuracy_g" not in Evaluation.metrics
 
 
 def test_classes_that_no_sample_has_give_no_metric(jets, trial):
     runner = Evaluation(jets, num_samples=1, per_class=True)
-    assert len(runner.available()) == len(runner(trial)) == 3
+    assert len(runner.metrics) == len(runner(trial)) == 3
 
 
 def test_a_model_that_works_in_place_finds_the_same_samples_again(jets):
