@@ -25,7 +25,7 @@ from chop.actions.search.space.choices import (
     flatten_dict,
     unflatten_dict,
 )
-from chop.actions.search.space.pass_spaces import frozen, part_for
+from chop.actions.search.space.pass_spaces import frozen, pass_space
 from chop.actions.search.space.registry import space_of
 from chop.actions.search.spec.settings import settings_of
 from chop.ir.graph.mase_metadata import mase
@@ -69,7 +69,7 @@ def graph():
 
 def space(graph, seed, by="name", run="quantize"):
     seed = {key: {"config": table} for key, table in seed.items()}
-    return Space("graph/quantize", graph, {run: part_for(graph, run, by, seed, "seed")})
+    return Space("graph/quantize", graph, {run: pass_space(graph, run, by, seed, "seed")})
 
 
 def varied(made):
@@ -231,13 +231,13 @@ def test_a_space_that_makes_no_sense_is_refused(graph, seed, by, said):
 
 def test_a_table_without_the_level_config_is_named_as_it_stands(graph):
     with pytest.raises(ValueError, match=r"^seed\.fc1\.weight_wdith is not a key"):
-        part_for(graph, "quantize", "name", {"fc1": INTEGER | {"weight_wdith": [2]}}, "seed")
+        pass_space(graph, "quantize", "name", {"fc1": INTEGER | {"weight_wdith": [2]}}, "seed")
 
 
 def test_every_choice_of_an_option_is_looked_at(graph):
     seed = {"weight": {"sparsity": [0.1, 1.5]}}
     with pytest.raises(ValueError, match=r"^here\.seed\.weight\.sparsity = 1\.5: pass 'prune': "):
-        part_for(graph, "prune", None, seed, "here.seed")
+        pass_space(graph, "prune", None, seed, "here.seed")
 
 
 def test_choices_that_fit_only_each_other_are_taken(graph):
@@ -265,7 +265,7 @@ def test_an_option_that_a_pass_has_not_is_named_with_the_table(graph):
     with pytest.raises(
         ValueError, match=r"^here\.seed\.weight\.sparsty = 0\.1: .*did you mean 'sparsity'"
     ):
-        part_for(graph, "prune", None, seed, "here.seed")
+        pass_space(graph, "prune", None, seed, "here.seed")
 
 
 def test_a_key_of_setup_that_is_misspelt_is_refused_with_the_near_one():
@@ -277,7 +277,7 @@ def test_a_key_of_setup_that_is_misspelt_is_refused_with_the_near_one():
 
 
 def test_tables_of_nodes_are_not_kept_without_end(graph, monkeypatch):
-    monkeypatch.setattr(pass_spaces, "KEPT_TABLES", 5)
+    monkeypatch.setattr(pass_spaces, "MAX_TABLES", 5)
     made = space(graph, {"fc1": INTEGER | {"weight_width": {"min": 2, "max": 40}}})
     designs = [made.choices.nth(i) for i in range(30)]
     configs = [made.config_of(chosen) for chosen in designs]
@@ -567,9 +567,9 @@ def test_options_of_a_pass_in_a_joint_space_are_checked(graph):
 def test_tables_that_a_pass_never_takes_are_refused_before_the_first_trial(graph, table, expected):
     seed = {"fc1": {"config": table}}
     with pytest.raises(ValueError, match=expected):
-        part_for(graph, "redefine", "name", seed, "search.search_space.seed")
+        pass_space(graph, "redefine", "name", seed, "search.search_space.seed")
 
 
 def test_a_choice_that_only_some_names_take_is_left(graph):
     seed = {"fc1": {"config": {"name": [None, "both"], "width": [8, 16]}}}
-    assert part_for(graph, "redefine", "name", seed, "where").parameters
+    assert pass_space(graph, "redefine", "name", seed, "where").parameters

@@ -19,11 +19,14 @@ def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
     With `sparse`, weights that are zero cost nothing, which is counted for each candidate.
     """
     model = trial.model
-    first = next(iter(model.graph.nodes)) if isinstance(model, fx.GraphModule) else None
-    if first is None or not has_metadata(first, "common"):  # then no other node has metadata
+    if not isinstance(model, fx.GraphModule) or not _has_metadata(model):
         model = trial.graph.model
     numbers = ledger_of(model).read()
     return _without_zeros(trial, numbers) if sparse else numbers
+
+
+def _has_metadata(model: fx.GraphModule) -> bool:
+    return has_metadata(next(iter(model.graph.nodes)), "common")  # all nodes have them, or none
 
 
 def _without_zeros(trial: Trial, numbers: Numbers) -> Numbers:
