@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.actions.search.space.reconfigure import InPlace
+from chop.actions.search.space.reconfigure import ReconfigurableGraph
 from chop.ir import MaseGraph
 from chop.numerics import frozen_weights
 from chop.numerics.integer import Integer
@@ -78,7 +78,7 @@ def test_a_search_rounds_a_weight_once_for_each_format(rounded):
     graph, _ = Pipeline(steps)(MaseGraph(nn.Sequential(nn.Linear(16, 5)).cuda().eval()))
     parent = graph.model[0] if isinstance(graph.model, nn.Sequential) else graph.modules["0"]
     (node,) = [n.name for n in graph.nodes if n.op == "call_module"]
-    place = InPlace(graph)
+    place = ReconfigurableGraph(graph)
     place.graph.model.eval()
     for width in (8, 6, 8, 6, 8):
         place.apply({node: {"config": {"name": "integer", **config(width)}}})

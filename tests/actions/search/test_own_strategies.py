@@ -4,7 +4,6 @@ import json
 
 import optuna
 import pytest
-import torch
 from chop.actions.search.search_space import get_search_space_cls
 from chop.actions.search.strategies import (
     SEARCH_STRATEGY_MAP,
@@ -15,23 +14,15 @@ from chop.actions.search.strategies import (
 from chop.actions import search
 from chop.actions.config import ConfigError
 from chop.actions.search.samplers.base import Strategy
-from chop.dataset import MaseDataModule
-from chop.models import get_model, get_model_info
 
+from .runners.conftest import network_of
+
+WIDTHS = {"data_in_width": [4, 8], "data_in_frac_width": [None]}
+WIDTHS |= {"weight_width": [2, 4, 8], "weight_frac_width": [None]}
 SPACE = {
     "name": "graph/quantize/mixed_precision_ptq",
     "setup": {"by": "type"},
-    "seed": {
-        "linear": {
-            "config": {
-                "name": ["integer"],
-                "data_in_width": [4, 8],
-                "data_in_frac_width": [None],
-                "weight_width": [2, 4, 8],
-                "weight_frac_width": [None],
-            }
-        }
-    },
+    "seed": {"linear": {"config": {"name": ["integer"], **WIDTHS}}},
 }
 
 
@@ -84,12 +75,7 @@ def _in_the_map():
 
 @pytest.fixture(scope="module")
 def network():
-    torch.manual_seed(3)
-    data = MaseDataModule("jsc-sim", batch_size=64, num_workers=0)
-    data.prepare_data()
-    data.setup("fit")
-    model = get_model("jsc-tiny", task="cls", dataset_info=data.dataset_info)
-    return model, get_model_info("jsc-tiny"), "cls", data.dataset_info, data
+    return network_of("jsc-tiny")
 
 
 def tables(name, sampler="tpe", n_trials=6, **more):

@@ -1,5 +1,7 @@
 """The parent of a search: trained once, to the end, with the options of the file."""
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -72,17 +74,12 @@ class Runs:
         """Send the signal before that step of the training; the exit code and what was said."""
         command = [sys.executable, "-m", "chop", *self.words("--import", self.gate)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PAUSE_AT": str(step)}
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-            env=environment,
-        ) as process:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        with subprocess.Popen(command, **pipes, cwd=self.folder, env=environment) as process:
             self.started.append(process)
             while process.poll() is None and not (self.folder / "waiting").exists():
-                with_patience(process)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.01)
             meanwhile()
             process.send_signal(number)
             if number != signal.SIGKILL:
@@ -110,14 +107,6 @@ class Runs:
         return best, log, {key: page[key] for key in kept}
 
 
-def with_patience(process):
-    """Wait a moment for the next event."""
-    try:
-        process.wait(0.01)
-    except subprocess.TimeoutExpired:
-        return
-
-
 @pytest.fixture
 def runs(tmp_path):
     made = Runs(tmp_path)
@@ -129,19 +118,15 @@ def runs(tmp_path):
 
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
-slow = pytest.mark.slow
+
+
+QUICK = (signal.SIGKILL, ())
+CASES = list(itertools.product(CODES, ((), ("--resume",))))
 
 
 @pytest.mark.parametrize(
     ("number", "flags"),
-    [
-        (signal.SIGKILL, ()),
-        pytest.param(signal.SIGKILL, ("--resume",), marks=slow),
-        pytest.param(signal.SIGINT, (), marks=slow),
-        pytest.param(signal.SIGINT, ("--resume",), marks=slow),
-        pytest.param(signal.SIGTERM, (), marks=slow),
-        pytest.param(signal.SIGTERM, ("--resume",), marks=slow),
-    ],
+    [pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow) for case in CASES],
 )
 def test_a_parent_whose_training_was_cut_is_trained_to_the_end(runs, here, number, flags):
     code, said = runs.cut(number, step=20)

@@ -24,6 +24,8 @@ from chop.actions.search.store.location import StudyLocation
 
 from .runners.conftest import make_scene
 
+OBJECTIVES = (Objective("accuracy", "maximize"), Objective("average_bitwidth", "minimize", 0.2))
+
 
 def seed(widths=(2, 4, 8)):
     table = {"name": ["integer"]}
@@ -34,7 +36,7 @@ def seed(widths=(2, 4, 8)):
 
 
 def tables(**further):
-    found = {
+    return {
         "search_space": {
             "name": "graph/quantize/mixed_precision_ptq",
             "setup": {"by": "name"},
@@ -45,11 +47,9 @@ def tables(**further):
             "hw_runner": {"average_bitwidth": {}},
             "metrics": {"accuracy": {}, "average_bitwidth": {"scale": 0.2}},
             "setup": {"n_trials": 6},
+            **further,
         },
     }
-    for key, value in further.items():
-        found["strategy"][key] = value
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +64,9 @@ def spec_of(context, table, number=3):
 
 
 def run(context, folder, table, **options):
-    return search_module.search(
-        context.graph.clone().model,
-        context.model_info,
-        "cls",
-        context.dataset_info,
-        context.data_module,
-        table,
-        folder,
-        "cpu",
-        **options,
-    )
+    facts = (context.model_info, "cls", context.dataset_info, context.data_module)
+    model = context.graph.clone().model
+    return search_module.search(model, *facts, table, folder, "cpu", **options)
 
 
 def rows(results):
@@ -97,11 +89,10 @@ def test_metrics_are_fresh_for_every_trial(context):
 def _spoiler(own_runners):
     """A runner that trains, badly."""
 
-    @register_runner("spoiler", "hardware")
+    @register_runner("spoiler", "hardware", spoilt="minimize")
     class Spoiler(Runner):
         """Sets all weights to one number."""
 
-        metrics = {"spoilt": "minimize"}  # noqa: RUF012
         trains = True
 
         def __call__(self, trial):
@@ -146,18 +137,15 @@ def test_seeds_by_type_really_vary(context, tmp_path):
     ],
 )
 def test_a_sum_honours_the_directions_of_its_metrics(direction, honour, value):
-    objectives = (Objective("accuracy", "maximize"), Objective("average_bitwidth", "minimize", 0.2))
-    summed = Objectives(objectives, direction, honour_directions=honour)
+    summed = Objectives(OBJECTIVES, direction, honour_directions=honour)
     assert summed.values({"accuracy": 0.8, "average_bitwidth": 4.0}) == [pytest.approx(value)]
 
 
 def test_the_plan_says_what_is_added_and_what_is_taken_off():
-    objectives = (Objective("accuracy", "maximize"), Objective("average_bitwidth", "minimize", 0.2))
     limit = (Constraint.parse("average_bitwidth <= 6", "here"),)
-    said = objectives_text(Objectives(objectives, "maximize", limit))
-    assert (
-        said == "one objective: maximize +1 accuracy -0.2 average_bitwidth; average_bitwidth <= 6"
-    )
+    said = objectives_text(Objectives(OBJECTIVES, "maximize", limit))
+    expected = "one objective: maximize +1 accuracy -0.2 average_bitwidth; average_bitwidth <= 6"
+    assert said == expected
 
 
 @pytest.mark.parametrize("honour", [True, False])
@@ -165,15 +153,10 @@ def test_a_summed_search_chooses_narrow_weights_only_if_it_honours_directions(
     context, tmp_path, honour
 ):
     """The weights count so much that accuracy does not."""
+    summed = {"sum_scaled_metrics": True, "direction": "maximize", "honour_directions": honour}
     table = tables(
         metrics={"accuracy": {}, "average_bitwidth": {"scale": 100.0}},
-        setup={
-            "n_trials": 27,
-            "sampler": "brute",
-            "sum_scaled_metrics": True,
-            "direction": "maximize",
-            "honour_directions": honour,
-        },
+        setup={"n_trials": 27, "sampler": "brute", **summed},
     )
     results = run(context, tmp_path, table)
     assert results.chosen.hardware["average_bitwidth"] == (2 if honour else 8)

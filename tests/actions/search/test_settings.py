@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import math
 from typing import Any
 
 import pytest
@@ -162,10 +163,10 @@ def test_the_options_of_a_strategy_are_the_arguments_that_it_takes(strategy, opt
         assert settings_of(settings, own=strategy).sampler_options == {"warmth": 1}
 
 
-def test_a_scale_that_is_no_number_is_refused():
-    for scale in (float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match="scale is a number other than 0"):
-            settings_of(changed("strategy.metrics.accuracy.scale", scale))
+@pytest.mark.parametrize("scale", [math.nan, math.inf])
+def test_a_scale_that_is_not_finite_is_refused(scale):
+    with pytest.raises(ConfigError, match="scale is a number other than 0"):
+        settings_of(changed("strategy.metrics.accuracy.scale", scale))
 
 
 @pytest.mark.parametrize(
@@ -324,11 +325,7 @@ def test_what_is_wrong_whatever_the_network_is_said_before_a_parent_is_trained(s
     cases = [
         (wrong, (), "unknown search space"),
         (config, ("--storage", "sqlite:/study.db"), "is not a supported storage"),
-        (
-            config,
-            ("--storage", "sqlite:///no/study.db"),
-            "the directory no does not exist; create it",
-        ),
+        (config, ("--storage", "sqlite:///no/study.db"), "directory no does not exist; create it"),
         (config, ("--storage", "."), "is a directory; name a file in it"),
         (config, ("--accelerator", "cuda:99"), "accelerator"),
     ]
@@ -354,43 +351,29 @@ WITH_PSYCOPG = pytest.mark.skipif(
 )
 
 
+STORAGES = {
+    "mysql://me:secret@127.0.0.1:1/db": "use .*sqlite:///study.db, or postgresql",
+    "sqlite:////nowhere/at/all/study.db": "unable to open database file",
+    "delphi://me:secret@there/db": "delphi.* is not a supported storage",
+    "://": "is not a supported storage",
+    "/dev/null/study": "cannot be read or written",
+    "postgresql://me:secret/db": "me:[*]{3} is not a valid URL .*int.*'[*]{3}'",
+    "postgresql://me:se@secret@127.0.0.1:1/db": "write an @ in the password as %40",
+    "postgresql:/me:secret@host": "postgresql:/me:[*]{3}@host is not a supported storage",
+    "me:secret@host": "me:[*]{3}@host is not a supported storage",
+}
+SERVERS = {
+    "postgresql://me:secret@127.0.0.1:1/db": "cannot be read or written: connection",
+    "postgresql://me:secret@127.0.0.1:port/db": "port",
+    "postgresql://me:{secret}@127.0.0.1:1/db": "cannot be read or written: connection",
+    "postgresql://a@b:secret@127.0.0.1:1/db": "a@b:[*]{3}@127.0.0.1:1/db cannot be read",
+    "postgresql://127.0.0.1:1/db?password=secret": "password=[*]{3} cannot be read",
+}
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
-    [
-        pytest.param(
-            "postgresql://me:secret@127.0.0.1:1/db",
-            "cannot be read or written: connection",
-            marks=WITH_PSYCOPG,
-        ),
-        (
-            "mysql://me:secret@127.0.0.1:1/db",
-            "is not a supported storage; use .*sqlite:///study.db, or postgresql",
-        ),
-        ("sqlite:////nowhere/at/all/study.db", "unable to open database file"),
-        ("delphi://me:secret@there/db", "delphi.* is not a supported storage"),
-        pytest.param("postgresql://me:secret@127.0.0.1:port/db", "port", marks=WITH_PSYCOPG),
-        ("://", "is not a supported storage"),
-        ("/dev/null/study", "cannot be read or written"),
-        ("postgresql://me:secret/db", "me:[*]{3} is not a valid URL .*int.*'[*]{3}'"),
-        ("postgresql://me:se@secret@127.0.0.1:1/db", "write an @ in the password as %40"),
-        ("postgresql:/me:secret@host", "postgresql:/me:[*]{3}@host is not a supported storage"),
-        ("me:secret@host", "me:[*]{3}@host is not a supported storage"),
-        pytest.param(
-            "postgresql://me:{secret}@127.0.0.1:1/db",
-            "cannot be read or written: connection",
-            marks=WITH_PSYCOPG,
-        ),
-        pytest.param(
-            "postgresql://a@b:secret@127.0.0.1:1/db",
-            "a@b:[*]{3}@127.0.0.1:1/db cannot be read",
-            marks=WITH_PSYCOPG,
-        ),
-        pytest.param(
-            "postgresql://127.0.0.1:1/db?password=secret",
-            "password=[*]{3} cannot be read",
-            marks=WITH_PSYCOPG,
-        ),
-    ],
+    [*STORAGES.items(), *(pytest.param(*case, marks=WITH_PSYCOPG) for case in SERVERS.items())],
 )
 def test_a_storage_that_is_not_there_is_one_sentence(url, said):
     with pytest.raises((StorageError, ValueError), match=said) as caught:
@@ -420,8 +403,6 @@ def test_a_study_that_is_not_there_is_not_made(tmp_path):
     assert not list(tmp_path.iterdir())
     there = f"sqlite:///{tmp_path}/there.db"
     StudyStore(there, "s", ("maximize",), CHOICES).close()
-    with pytest.raises(
-        ConfigError, match=r"there is no study 'other' in .*; correct --storage and --study"
-    ):
+    with pytest.raises(ConfigError, match=r"no study 'other' in .*; correct --storage and --study"):
         StudyStore(there, "other", ("maximize",), CHOICES, write=False)
     StudyStore(there, "s", ("maximize",), CHOICES, write=False).close()

@@ -1,6 +1,7 @@
 """A range is sampled, never listed: `{min = 1, max = 10**18}` takes no longer than `[1, 2]`."""
 
 import json
+import math
 
 import pytest
 
@@ -64,10 +65,9 @@ def test_a_wide_range_has_a_size_and_places():
     assert len({repr(design) for design in designs}) == len(places)
 
 
-@pytest.mark.parametrize("sampler", ["brute", "grid"])
-def test_brute_force_refuses_more_designs_than_it_could_ever_try(sampler):
+def test_brute_force_refuses_more_designs_than_it_could_ever_try():
     with pytest.raises(ValueError, match=r"about 10\^18 designs.*; use tpe, random or nsgaii"):
-        strategy_named(sampler)(SamplerContext(wide(), ("maximize",), 10, 0))
+        strategy_named("brute")(SamplerContext(wide(), ("maximize",), 10, 0))
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,17 @@ def test_a_number_that_no_storage_can_keep_is_refused(keys, said):
         choice_of({"min": 1, "max": 9, **keys}, "k")
 
 
-@pytest.mark.parametrize("value", [float("nan"), [float("nan"), 1], [[2, float("nan")]]])
-def test_a_choice_that_is_not_a_number_is_refused(value):
-    with pytest.raises(ValueError, match=r"^k offers .*nan.*, which is not equal to itself; "):
-        choice_of([0.5, value], "k")
-
-
-@pytest.mark.parametrize("value", [object(), {1, 2}, 3j])
-def test_a_choice_that_no_file_can_hold_is_refused(value):
-    with pytest.raises(ValueError, match=r"^k offers .*; choices are numbers, text, true, false"):
-        choice_of([0.5, value], "k")
+@pytest.mark.parametrize(
+    ("said", "values"),
+    [
+        (".*nan.*, which is not equal to itself; ", [math.nan, [math.nan, 1], [[2, math.nan]]]),
+        (".*; choices are numbers, text, true, false", [object(), {1, 2}, 3j]),
+    ],
+)
+def test_a_choice_that_no_file_can_hold_is_refused(said, values):
+    for value in values:
+        with pytest.raises(ValueError, match=f"^k offers {said}"):
+            choice_of([0.5, value], "k")
 
 
 # --- the command
@@ -175,12 +176,12 @@ allow_untrained = true
 accuracy.scale = 1.0
 [search.strategy.setup]
 n_trials = 3
-sampler = "SAMPLER"
+sampler = "tpe"
 """
 
 
 def test_a_search_tries_values_of_a_wide_range(here, tmp_path):
-    (tmp_path / "a.toml").write_text(PRUNE.replace("SAMPLER", "tpe"))
+    (tmp_path / "a.toml").write_text(PRUNE)
     words = ("search", "--config", tmp_path / "a.toml", "--project-dir", tmp_path / "out")
     code, _, said = here(*words, "--project", "p", "--no-progress")
     assert code == 0, said
@@ -188,11 +189,3 @@ def test_a_search_tries_values_of_a_wide_range(here, tmp_path):
     log = json.loads((tmp_path / "out/p/software/search_ckpts/log.json").read_text())
     seeds = [row["user_attrs_sampled_config"]["seed"] for row in log.values()]
     assert len({seed for seed in seeds if 1 <= seed <= WIDE}) == 3
-
-
-def test_brute_force_is_wrong_usage_of_a_wide_range(here, tmp_path):
-    (tmp_path / "a.toml").write_text(PRUNE.replace("SAMPLER", "grid"))
-    words = ("search", "--config", tmp_path / "a.toml", "--project-dir", tmp_path / "out")
-    code, _, said = here(*words)
-    assert code == 2, said
-    assert "brute force tries every design, and this space has about 10^18" in said.splitlines()[-1]

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
-from chop.actions.search.metrics.base import (
-    RUNNERS,
-    Runner,
-    RunnerContext,
-    Side,
-    Trial,
-    check_options,
-)
+from chop.actions.search.metrics.base import RUNNERS, Runner, RunnerContext, Trial, check_options
 from chop.devices import parse_accelerator
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import has_metadata
@@ -22,13 +16,13 @@ from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_a
 from chop.registry import UnknownName
 from chop.tools.get_input import get_dummy_input
 
-TABLES: dict[Side, str] = {"software": "sw_runner", "hardware": "hw_runner"}
+TABLES = {"software": "sw_runner", "hardware": "hw_runner"}
 
 
 class RunnersOf(Mapping[str, type[Runner]]):
     """The runners of one side, by name."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: str) -> None:
         self.side = side
 
     def __getitem__(self, name: str) -> type[Runner]:
@@ -43,15 +37,11 @@ class RunnersOf(Mapping[str, type[Runner]]):
         return sum(1 for _ in self)
 
 
-SW_RUNNERS = RunnersOf("software")
-HW_RUNNERS = RunnersOf("hardware")
+SW_RUNNERS, HW_RUNNERS = map(RunnersOf, TABLES)
 
 
 class LabRunner:
-    """A runner that is called with data and a model; the first model counts as the parent.
-
-    It keeps its samples as long as the data module is the same.
-    """
+    """A runner that is called with data and a model; the first model counts as the parent."""
 
     def __init__(
         self,
@@ -71,7 +61,7 @@ class LabRunner:
 
     @property
     def available_metrics(self) -> tuple[str, ...]:
-        return tuple(self._cls.metrics) if self._runner is None else self._runner.available()
+        return tuple((self._runner or self._cls).metrics)
 
     def __call__(
         self, data_module: Any, model: MaseGraph | nn.Module, sampled_config: dict[str, Any]
@@ -80,13 +70,9 @@ class LabRunner:
         graph.model.to(self.device)
         if self._runner is None or self._runner.context.data_module is not data_module:
             self._runner = self._cls(self._context(data_module, graph), **self._options)
-        trial = Trial(
-            number=self._calls,
-            config=sampled_config,
-            seed=0,
-            make_graph=lambda: self._described(graph, data_module),
-            model=graph.model if isinstance(model, MaseGraph) else model,
-        )
+        module = graph.model if isinstance(model, MaseGraph) else model
+        make_graph = functools.partial(self._with_metadata, graph, data_module)
+        trial = Trial(self._calls, sampled_config, 0, make_graph, module)
         self._calls += 1
         return dict(self._runner(trial))
 
@@ -94,22 +80,15 @@ class LabRunner:
         if data_module.train_dataset is None:
             data_module.prepare_data()
             data_module.setup()
-        return RunnerContext(
-            graph=self._described(graph.clone(), data_module),
-            model_info=self.model_info,
-            task=self.task,
-            data_module=data_module,
-            dataset_info=self.dataset_info,
-            device=self.device,
-        )
+        parent, info = self._with_metadata(graph.clone(), data_module), self.dataset_info
+        return RunnerContext(parent, self.model_info, self.task, data_module, info, self.device)
 
-    def _described(self, graph: MaseGraph, data_module: Any) -> MaseGraph:
+    def _with_metadata(self, graph: MaseGraph, data_module: Any) -> MaseGraph:
         """Return the graph with metadata, which are added if they are missing."""
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
-        inputs = get_dummy_input(
-            self.model_info, data_module, self.task, self.device, model=graph.model
-        )
+        facts = (self.model_info, data_module, self.task, self.device)
+        inputs = get_dummy_input(*facts, model=graph.model)
         init_metadata_analysis_pass(graph)
         add_common_metadata_analysis_pass(graph, {"dummy_in": inputs, "add_value": False})
         return graph

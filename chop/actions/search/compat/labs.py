@@ -17,13 +17,7 @@ from chop.actions.search.samplers.optuna import GivenSampler, quiet
 from chop.actions.search.space.base import Parent
 from chop.actions.search.space.choices import Parameter, flatten_dict, unflatten_dict
 from chop.actions.search.space.hooks import HookSpace, SearchSpaceBase
-from chop.actions.search.space.registry import (
-    SPACES,
-    SpaceMaker,
-    mixed_precision,
-    space_of,
-    space_with_hooks,
-)
+from chop.actions.search.space.registry import SPACES, mixed_precision, space_of, space_with_hooks
 from chop.actions.search.spec.settings import Settings, settings_of
 from chop.actions.search.spec.study_spec import build_spec
 from chop.actions.search.store.location import StudyLocation
@@ -44,9 +38,7 @@ __all__ = [
     "get_search_strategy_cls",
     "unflatten_dict",
 ]
-
-
-MOST_VALUES = 10_000  # of a key that is listed
+MAX_VALUES = 10_000  # of a key whose values are listed
 
 
 class Problem(Parent):
@@ -90,9 +82,9 @@ class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):
 def _listed(parameter: Parameter) -> list[Any]:
     """Return all values of a key, as the labs' hooks need them."""
     count = parameter.choice.count
-    if count is None or count > MOST_VALUES:
+    if count is None or count > MAX_VALUES:
         raise ValueError(
-            f"{parameter.key} is a range of more than {MOST_VALUES:,} values, too many for a "
+            f"{parameter.key} is a range of more than {MAX_VALUES:,} values, too many for a "
             f"strategy with the labs' hooks; give a list, or a range with a step"
         )
     return [parameter.choice.nth(i) for i in range(count)]
@@ -166,21 +158,15 @@ class SearchStrategyOptuna(SearchStrategyBase):
 
     def search(self, search_space: SearchSpaceBase) -> Results:
         """Search, and write the files to `save_dir`."""
-        model, device = search_space.model, str(self.accelerator)
-        inputs, data = search_space.dummy_input, self.data_module
-        parent = _traced_parent(model, self.model_info, inputs, self.task, data, device)
+        model, inputs = search_space.model, search_space.dummy_input
+        facts = (self.task, self.data_module, str(self.accelerator))
+        parent = _traced_parent(model, self.model_info, inputs, *facts)
         tables = {"search_space": {"name": "own"}, "strategy": {**self.config, "name": "optuna"}}
         settings = settings_of(tables, own=self.strategy)
         location = choose_study(StudyLocation(self.save_dir))
         space: Any = HookSpace("own", search_space)
-        spec = build_spec(
-            parent,
-            tables,
-            settings,
-            model_name=type(model).__name__,
-            folder=location.snapshots,
-            given_space=space,
-        )
+        more = {"folder": location.snapshots, "given_space": space}
+        spec = build_spec(parent, tables, settings, model_name=type(model).__name__, **more)
         return run_study(spec, location, self.visualizer)
 
 
@@ -230,7 +216,7 @@ def search_with(
     return strategy.search(space)
 
 
-def get_search_space_cls(name: str) -> SpaceMaker | type[Any]:
+def get_search_space_cls(name: str) -> Any:
     """Return what is registered under a name; for the labs' own space, a class with hooks."""
     maker = SPACES[name]
     return GraphSearchSpaceMixedPrecisionPTQ if maker is mixed_precision else maker

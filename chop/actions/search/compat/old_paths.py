@@ -36,7 +36,7 @@ CLASSES = {"Quest": "SamplerContext", "Scene": "RunnerContext", "Together": "Pop
 
 
 def present_path(old: str) -> str | None:
-    """The module that an old path stands for, None for paths that are not old."""
+    """Return the present module of an old path, None for other paths."""
     name = old.removeprefix(f"{SEARCH}.")
     package, _, module = name.rpartition(".")
     if name in MODULES:

@@ -1,1 +1,1 @@
-"""Runners: what is measured of a candidate; one file each."""
+"""Runners, which measure candidates; one file each."""

@@ -1,33 +1,20 @@
-"""`average_bitwidth`: how wide the weights are."""
+"""`average_bitwidth`: the bit width of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from chop.actions.search.metrics.base import (
-    Direction,
-    Metrics,
-    Runner,
-    RunnerContext,
-    Trial,
-    register_runner,
-)
+from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.costs import costs_of
 from chop.options import PositiveFloat
 
 
-@register_runner("average_bitwidth", "hardware")
+@register_runner(
+    "average_bitwidth", "hardware", average_bitwidth="minimize", memory_density="maximize"
+)
 class AverageBitwidth(Runner):
-    """Bits per weight of the linear and convolution layers, and how much denser memory is for it.
+    """Bits per weight of the linear and convolution layers, and the memory density.
 
-    A layer in float counts with `compare_to` bits; `memory_density` is `compare_to` over the
-    average.
+    A layer in float counts with `compare_to` bits; `memory_density` is `compare_to` / average.
     """
-
-    metrics: Mapping[str, Direction] = {
-        "average_bitwidth": "minimize",
-        "memory_density": "maximize",
-    }
 
     def __init__(self, context: RunnerContext, *, compare_to: PositiveFloat = 32) -> None:
         super().__init__(context)

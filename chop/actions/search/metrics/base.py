@@ -1,4 +1,4 @@
-"""What a runner is: made once for a search, called for every trial, gives numbers by name."""
+"""Runners: made once for a search, called for every trial, return metrics by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunnerContext:
     dataset_info: Any
     device: torch.device
     seed: int = 0
-    folder: Path | None = None  # for what a runner wants to keep
+    folder: Path | None = None  # for files of runners
 
     @property
     def model(self) -> nn.Module:
@@ -61,22 +61,9 @@ class RungScore:
         return self.metrics["loss"]
 
 
-def _never_stop(step: int, metrics: Metrics) -> None:
-    """Accept a report without stopping the trial."""
-
-
-def _unknown_costs(metrics: Metrics) -> None:
-    """Return no costs, for a trial without objectives."""
-
-
-def _uncompared(rung: int, metrics: Metrics) -> tuple[RungScore, tuple[RungScore, ...]]:
-    """Return the score of a trial that is compared with no other."""
-    return RungScore(metrics), ()
-
-
 @dataclass
 class Trial:
-    """One candidate, to be looked at by the runners one after the other."""
+    """One candidate, which the runners measure one after the other."""
 
     number: int
     config: dict[str, Any]  # as it is saved: node -> {"config": {...}}
@@ -85,18 +72,20 @@ class Trial:
     model: nn.Module = field(repr=False)  # the candidate's; metadata need not be up to date
     fresh: tuple[str, ...] = ()  # layers with untrained weights
     # a runner that trains reports its metrics after each epoch; raises `Stopped` to end the trial
-    report: Callable[[int, Metrics], None] = field(default=_never_stop, repr=False)
-    found: dict[str, float] = field(default_factory=dict)  # metrics of the runners before
+    report: Callable[[int, Metrics], None] = field(default=lambda step, metrics: None, repr=False)
+    found: dict[str, float] = field(default_factory=dict)  # metrics of earlier runners
     # the objectives of the trial with these metrics, None while a metric is missing
-    costs: Callable[[Metrics], tuple[float, ...] | None] = field(default=_unknown_costs, repr=False)
-    # stores the score of the trial at a rung; returns it and the scores of the trials before it
+    costs: Callable[[Metrics], tuple[float, ...] | None] = field(
+        default=lambda metrics: None, repr=False
+    )
+    # stores the score of the trial at a rung; returns it and the scores of earlier trials
     mark: Callable[[int, Metrics], tuple[RungScore, Sequence[RungScore]]] = field(
-        default=_uncompared, repr=False
+        default=lambda rung, metrics: (RungScore(metrics), ()), repr=False
     )
 
     @property
     def graph(self) -> MaseGraph:
-        """The candidate with metadata that are up to date."""
+        """The candidate with up-to-date metadata."""
         return self.make_graph()
 
 
@@ -105,8 +94,8 @@ class Runner:
 
     name: ClassVar[str]
     side: ClassVar[Side]
-    # what it gives, and which way is better; options may add to it
-    metrics: Mapping[str, Direction]
+    # the metrics it measures, and which direction is better; options may add to them
+    metrics: Mapping[str, Direction] = {}
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
 
     def __init__(self, context: RunnerContext) -> None:
@@ -120,26 +109,22 @@ class Runner:
     def __call__(self, trial: Trial) -> Metrics:
         raise NotImplementedError
 
-    def available(self) -> tuple[str, ...]:
-        """The metrics that this runner gives with its options."""
-        return tuple(self.metrics)
-
     @classmethod
     def direction_of(cls, metric: str, options: Mapping[str, Any]) -> Direction | None:
-        """Which way a metric is better, None if it is not given with these options.
+        """Return which direction is better, None for a metric that is not measured.
 
-        Asked before there are data; a runner whose metrics depend on them answers as best it can.
+        It is called before the data are loaded.
         """
         return cls.metrics.get(metric)
 
     @classmethod
     def compares(cls, options: Mapping[str, Any]) -> bool:
-        """Whether, with these options, a trial depends on what those before it have come to."""
+        """Return whether trials with these options depend on the results of earlier trials."""
         return False
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """The keys of its TOML table."""
+        """Return the keys of its TOML table."""
         return options_of_class(cls, Runner)[0]
 
 
@@ -157,11 +142,17 @@ class PopulationRunner(Runner):
 RUNNERS: Registry[type[Runner]] = Registry("runner", package="chop.actions.search.metrics")
 
 
-def register_runner(name: str, side: Side) -> Callable[[type[Runner]], type[Runner]]:
-    """File a subclass of `Runner` under `[search.strategy.sw_runner.<name>]`, or `hw_runner`."""
+def register_runner(
+    name: str, side: Side, **metrics: Direction
+) -> Callable[[type[Runner]], type[Runner]]:
+    """Register a subclass of `Runner` as `[search.strategy.sw_runner.<name>]`, or `hw_runner`.
+
+    `metrics` are what it measures, as in `loss="minimize"`, unless the class has that attribute.
+    """
 
     def wrap(cls: type[Runner]) -> type[Runner]:
         cls.name, cls.side = name, side
+        cls.metrics = metrics or cls.metrics
         return RUNNERS.register(name)(cls)
 
     return wrap
@@ -170,22 +161,15 @@ def register_runner(name: str, side: Side) -> Callable[[type[Runner]], type[Runn
 def metric(
     name: str, *, side: Side, better: Direction, counted: bool = False
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
-    """Register `fn(trial, *, option=default) -> float` as a runner that gives one metric.
+    """Register `fn(trial, *, option=default) -> float` as a runner that measures one metric.
 
-    `counted` has no effect; files that were written for an earlier version give it.
+    `counted` has no effect; files for earlier versions set it.
     """
 
     def wrap(fn: Callable[..., float]) -> Callable[..., float]:
-        class Single(_FunctionRunner):
-            measure = staticmethod(fn)
-            metrics: Mapping[str, Direction] = {name: better}
-
-        Single.__doc__, Single.__module__, Single.__qualname__ = (
-            fn.__doc__,
-            fn.__module__,
-            fn.__qualname__,
-        )
-        register_runner(name, side)(Single)
+        names = {key: getattr(fn, key) for key in ("__doc__", "__module__", "__qualname__")}
+        cls = type(fn.__name__, (_FunctionRunner,), {**names, "measure": staticmethod(fn)})
+        register_runner(name, side, **{name: better})(cls)
         return fn
 
     return wrap
@@ -206,6 +190,6 @@ class _FunctionRunner(Runner):
         return dict([*options_of(cls.measure).items()][1:])
 
 
-def check_options(cls: type[Runner], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the options of a runner's TOML table, typed; `where` begins the messages."""
-    return Options(where, cls.options(), "key").check(given)
+def check_options(cls: type[Runner], table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the options of a runner's TOML table, typed; messages start with `where`."""
+    return Options(where, cls.options(), "key").check(table)

@@ -17,21 +17,19 @@ from chop.actions.search.metrics.base import (
     Trial,
     register_runner,
 )
-from chop.actions.search.metrics.samples import Batch, Loader, first_of, resident, split_of
-from chop.actions.search.metrics.state import aside
+from chop.actions.search.metrics.samples import Batch, Loader, first_of, on_device, split_of
+from chop.actions.search.metrics.state import isolated
 from chop.options import PositiveInt
 
 
-@register_runner("basic_evaluation", "software")
+@register_runner("basic_evaluation", "software", accuracy="maximize", loss="minimize")
 class BasicEvaluation(Runner):
-    """Loss and accuracy on exactly the first samples of a split, counted anew for every trial.
+    """Loss and accuracy on exactly the first `num_samples` of a split.
 
-    `average = "macro"` gives every class the same weight. With `per_class` there is a metric
+    `average = "macro"` gives every class the same weight. `per_class` adds a metric
     `accuracy_<class>` for each class among the samples. `dataloader` is the older name of
     `data_loader`.
     """
-
-    metrics: Mapping[str, Direction] = {"accuracy": "maximize", "loss": "minimize"}
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class BasicEvaluation(Runner):
         self._per_class = per_class
         if per_class:
             better: dict[str, Direction] = dict.fromkeys(self._class_metrics.values(), "maximize")
-            self.metrics = {**type(self).metrics, **better}
+            self.metrics = {**self.metrics, **better}
 
     @classmethod
     def direction_of(cls, metric: str, options: Mapping[str, Any]) -> Direction | None:
@@ -67,7 +65,7 @@ class BasicEvaluation(Runner):
 
     @cached_property
     def _batches(self) -> list[Batch]:
-        batches = resident(self.context, self._split, self._batch_size)
+        batches = on_device(self.context, self._split, self._batch_size)
         labels = batches[0][1]
         if labels.is_floating_point() or labels.dim() != 1:
             raise ValueError(
@@ -78,13 +76,9 @@ class BasicEvaluation(Runner):
 
     @cached_property
     def _count(self) -> dict[int, int]:
-        """The samples of each class that there is."""
-        count = torch.cat([y for _, y in self._batches]).bincount().tolist()
-        return {number: samples for number, samples in enumerate(count) if samples}
-
-    @cached_property
-    def _largest_label(self) -> int:
-        return max(self._count)
+        """The number of samples of each class that has any."""
+        counts = torch.cat([y for _, y in self._batches]).bincount().tolist()
+        return {number: samples for number, samples in enumerate(counts) if samples}
 
     @cached_property
     def _class_metrics(self) -> dict[int, str]:
@@ -94,30 +88,29 @@ class BasicEvaluation(Runner):
     def __call__(self, trial: Trial) -> Metrics:
         refuse_untrained(trial, allowed=self._allow)
         batches, model = self._batches, trial.model
-        with aside(model, self.context.device, trial.seed), torch.inference_mode():
-            parts = [self._sums(model, x, y) for x, y in batches]
-            sums = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+        with isolated(model, self.context.device, trial.seed), torch.inference_mode():
+            sums = torch.stack([self._sums(model, x, y) for x, y in batches]).sum(0)
             loss, *correct = sums.tolist()  # the only wait for the device
         samples = len(self._split)
-        found = {"accuracy": sum(correct) / samples, "loss": loss / samples}
+        metrics = {"accuracy": sum(correct) / samples, "loss": loss / samples}
         if self._macro or self._per_class:
             shares = {n: correct[n] / samples for n, samples in self._count.items()}
             if self._macro:
-                found["accuracy"] = sum(shares.values()) / len(shares)
+                metrics["accuracy"] = sum(shares.values()) / len(shares)
             if self._per_class:
-                found |= {name: shares[n] for n, name in self._class_metrics.items()}
-        return found
+                metrics |= {name: shares[n] for n, name in self._class_metrics.items()}
+        return metrics
 
     def _sums(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Loss and correct samples, altogether or of each class, in float64 on the device."""
+        """Return loss and correct samples, in total or by class, in float64 on the device."""
         logits = model(x.clone())  # a model may work in place
-        if logits.shape[-1] <= self._largest_label:
+        if logits.shape[-1] <= (largest := max(self._count)):
             raise ValueError(
                 f"the candidate has {logits.shape[-1]} outputs, but there are samples of class "
-                f"{self._largest_label}; give it one output per class of the data set"
+                f"{largest}; give it one output per class of the data set"
             )
         exact = logits if logits.dtype == torch.float64 else logits.float()
-        # cross entropy, in half the time that torch's takes for a few classes
+        # twice as fast as torch's cross entropy for few classes
         chosen = exact.gather(1, y.unsqueeze(1)).squeeze(1)
         loss = (exact.logsumexp(1) - chosen).sum(dtype=torch.float64)
         hit = logits.argmax(-1) == y
@@ -128,7 +121,7 @@ class BasicEvaluation(Runner):
 
 
 def refuse_untrained(trial: Trial, *, allowed: bool) -> None:
-    """Weights that nobody has trained say nothing about a design."""
+    """Refuse a candidate with untrained weights, of which metrics are meaningless."""
     if trial.fresh and not allowed:
         raise ValueError(
             f"the layers {', '.join(trial.fresh)} of this candidate are new and untrained; use "

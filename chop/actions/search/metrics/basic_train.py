@@ -1,4 +1,4 @@
-"""`basic_train`: what a candidate is worth after some training."""
+"""`basic_train`: loss and accuracy of a candidate after some training."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ import torch.nn.functional as F
 from annotated_types import Ge, Interval
 from torch import Tensor, nn
 
-from chop.actions.search.metrics.base import (
-    Direction,
-    Metrics,
-    Runner,
-    RunnerContext,
-    Trial,
-    register_runner,
-)
+from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.rungs import Rungs, left_at
 from chop.actions.search.metrics.samples import first_of, split_of
-from chop.actions.search.metrics.state import aside
+from chop.actions.search.metrics.state import isolated
 from chop.options import Option, Options, PositiveFloat, PositiveInt, Share
 from chop.training.devices import Place
 from chop.training.evaluate import Score
@@ -32,9 +25,8 @@ from chop.training.options import CANDIDATE, TrainOptions, table_options
 from chop.training.steps import Forward, Objective, cross_entropy
 
 Budget = Annotated[int, Ge(-1)]
-Kept = Annotated[float, Interval(gt=0, lt=1)]
-UNITS = ("epochs", "steps", "seconds")
-FOR_EVER = 10**9  # epochs, where only the seconds are counted
+KeptShare = Annotated[float, Interval(gt=0, lt=1)]
+UNLIMITED = 10**9  # epochs, if only the seconds are limited
 
 
 @dataclass(frozen=True)
@@ -48,19 +40,18 @@ class Data:
     collate_fn: Any
 
 
-@register_runner("basic_train", "software")
+@register_runner("basic_train", "software", accuracy="maximize", loss="minimize")
 class BasicTrain(Runner):
     """Loss and accuracy on the validation split after training; the weights stay trained.
 
-    What ends it: `num_samples` seen (-1: no such limit), `max_steps`, `max_epochs` or
-    `max_seconds`, whichever comes first. The rate follows `schedule` by the step, after
-    `warmup_steps`. With `distill`, that share of the loss is the distance from the
-    parent's scores at `temperature`. `num_val_samples` scores only the first ones. After each epoch
-    of `rungs` a candidate goes on only if it is among the best share `keep` (half, by default) of
-    those that have come so far, by the objectives of the search, then by the loss.
+    Training ends after `num_samples` (-1: no such limit), `max_steps`, `max_epochs` or
+    `max_seconds`, whichever comes first. The learning rate follows `schedule` by the step, after
+    `warmup_steps`. With `distill`, that share of the loss is the distance from the parent's scores
+    at `temperature`. `num_val_samples` limits the samples that are scored. After each epoch of
+    `rungs` a candidate continues only if it is among the best share `keep` (default: half) of
+    the candidates so far, by the objectives of the search, then by the loss.
     """
 
-    metrics: Mapping[str, Direction] = {"accuracy": "maximize", "loss": "minimize"}
     trains = True
 
     def __init__(
@@ -73,30 +64,29 @@ class BasicTrain(Runner):
         distill: Share = 0.0,
         temperature: PositiveFloat = 2.0,
         rungs: list[PositiveInt] | None = None,
-        keep: Kept | None = None,
+        keep: KeptShare | None = None,
         **training: Any,
     ) -> None:
         super().__init__(context)
         known = table_options("basic_train", CANDIDATE)
         options = {name: option.default for name, option in known.items()}
         options |= Options("basic_train", known, "key", finite=True).check(training)
-        max_epochs, max_steps, max_seconds = (options[f"max_{unit}"] for unit in UNITS)
         self._data = _data(context, batch_size, num_val_samples)
         self._distill, self._temperature = distill, temperature
         per_step = self._data.batch_size * options["accumulate_grad_batches"]
         per_epoch = math.ceil(len(self._data.train_dataset) / per_step)
-        by_samples = math.ceil(_limit(num_samples) / per_step)
-        by_epochs = (max_epochs or 0) * per_epoch
-        total = min((n for n in (max_steps, by_epochs, by_samples) if n), default=None)
-        if total is None and max_seconds is None:
+        if num_samples == 0:
+            raise ValueError("basic_train: num_samples is at least 1, or -1 for no such limit")
+        by_samples = math.ceil(max(num_samples, 0) / per_step)
+        by_epochs = (options["max_epochs"] or 0) * per_epoch
+        total = min((n for n in (options["max_steps"], by_epochs, by_samples) if n), default=None)
+        if total is None and options["max_seconds"] is None:
             raise ValueError(
                 "basic_train has no budget; set num_samples, max_epochs, max_steps or max_seconds"
             )
-        options |= {
-            "max_epochs": math.ceil(total / per_epoch) if total else FOR_EVER,
-            "max_steps": total,
-            "schedule": _schedule(options["schedule"], ends=total is not None),
-        }
+        options["max_epochs"] = math.ceil(total / per_epoch) if total else UNLIMITED
+        options["max_steps"] = total
+        options["schedule"] = _schedule(options["schedule"], ends=total is not None)
         self._options = TrainOptions(**options, schedule_steps=total, progress=False)
         self._rungs = Rungs.of(self.name, rungs, keep, self._options.max_epochs)
 
@@ -111,9 +101,9 @@ class BasicTrain(Runner):
     def __call__(self, trial: Trial) -> Metrics:
         def watch(epoch: int, score: Score) -> None:
             whole = training.progress.step_in_epoch >= training.steps_per_epoch
-            self._judge(trial, epoch, _metrics(score), whole=whole)
+            self._report(trial, epoch, _metrics(score), whole=whole)
 
-        with aside(trial.model, self.context.device, trial.seed, training=True):
+        with isolated(trial.model, self.context.device, trial.seed, training=True):
             training = Training(
                 trial.model,
                 self._data,
@@ -126,31 +116,20 @@ class BasicTrain(Runner):
         assert score is not None, "there is a validation split"
         return _metrics(score)
 
-    def _judge(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
-        """Tell the search how far a trial has come; one that need not go on is stopped."""
-        if not whole or epoch not in self._rungs.epochs:
-            trial.report(epoch, metrics)
-            return
-        mine, others = trial.mark(epoch, metrics)
+    def _report(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
+        """Report the metrics after an epoch; a trial that does not pass a rung is stopped."""
+        at_rung = whole and epoch in self._rungs.epochs
+        scores = trial.mark(epoch, metrics) if at_rung else None
         trial.report(epoch, metrics)
-        if not self._rungs.goes_on(mine, others):
+        if scores is not None and not self._rungs.goes_on(*scores):
             raise left_at(epoch)
 
     @cached_property
     def _objective(self) -> Objective:
         if not self._distill:
             return cross_entropy
-        teacher = (
-            self.context.graph.clone().model.to(self.context.device).eval().requires_grad_(False)
-        )
-        return _distilled(teacher, self._distill, self._temperature)
-
-
-def _limit(num_samples: int) -> int:
-    """The samples to learn from, 0 for any number."""
-    if num_samples == 0:
-        raise ValueError("basic_train: num_samples is at least 1, or -1 for no such limit")
-    return max(num_samples, 0)
+        teacher = self.context.graph.clone().model.to(self.context.device)
+        return _distilled(teacher.eval().requires_grad_(False), self._distill, self._temperature)
 
 
 def _metrics(score: Score) -> dict[str, float]:
@@ -171,7 +150,7 @@ def _data(context: RunnerContext, batch_size: int | None, num_val_samples: int |
 
 
 def _schedule(name: str | None, *, ends: bool) -> str:
-    """Return the schedule to use; one that falls has to know until when."""
+    """Return the schedule to use; all but a constant one need a known end."""
     name = name or ("linear" if ends else "constant")
     if name != "constant" and not ends:
         raise ValueError(
@@ -182,14 +161,14 @@ def _schedule(name: str | None, *, ends: bool) -> str:
 
 
 def _distilled(teacher: nn.Module, share: float, temperature: float) -> Objective:
-    """Cross entropy, and the divergence from the teacher's softened scores (Hinton et al. 2015)."""
+    """Return cross entropy plus divergence from the teacher's scores (Hinton et al. 2015)."""
 
     def objective(forward: Forward, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():  # before the student, which may work in place
-            wanted = (teacher(x.clone()) / temperature).log_softmax(1)
+            target = (teacher(x.clone()) / temperature).log_softmax(1)
         loss, logits = cross_entropy(forward, x, y)
-        given = (logits / temperature).log_softmax(1)
-        distance = F.kl_div(given, wanted, reduction="batchmean", log_target=True)
+        softened = (logits / temperature).log_softmax(1)
+        distance = F.kl_div(softened, target, reduction="batchmean", log_target=True)
         return (1 - share) * loss + share * temperature**2 * distance, logits
 
     return objective

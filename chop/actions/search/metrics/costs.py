@@ -14,16 +14,19 @@ from chop.passes.graph.transforms.pruning.masks import masks_of
 
 
 def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
-    """The costs of a candidate in its present formats; all runners share one calculation.
+    """Return the costs of a candidate in its formats; all runners share one calculation.
 
-    With `sparse`, weights that are zero cost nothing; that has to be looked at, candidate by
-    candidate.
+    With `sparse`, weights that are zero cost nothing, which is counted for each candidate.
     """
     model = trial.model
-    if not isinstance(model, fx.GraphModule) or not _is_described(model):
+    if not isinstance(model, fx.GraphModule) or not _has_metadata(model):
         model = trial.graph.model
     numbers = ledger_of(model).read()
     return _without_zeros(trial, numbers) if sparse else numbers
+
+
+def _has_metadata(model: fx.GraphModule) -> bool:
+    return has_metadata(next(iter(model.graph.nodes)), "common")  # all nodes have them, or none
 
 
 def _without_zeros(trial: Trial, numbers: Numbers) -> Numbers:
@@ -40,11 +43,6 @@ def _without_zeros(trial: Trial, numbers: Numbers) -> Numbers:
         parameter_bits=bits,
         saved_bits=rest + bits,
     )
-
-
-def _is_described(model: fx.GraphModule) -> bool:
-    """Whether the nodes say what they are; all of them do, or none."""
-    return has_metadata(next(iter(model.graph.nodes)), "common")
 
 
 @metric("flops", side="hardware", better="minimize")
@@ -75,12 +73,12 @@ def bitops(trial: Trial, *, sparse: bool = False) -> float:
 def model_size(trial: Trial, *, sparse: bool = False) -> float:
     """Bytes of all parameters and buffers that are saved, in their formats.
 
-    With `sparse`, parameters that are zero take none; where the others are is not counted.
+    With `sparse`, parameters that are zero take none; the positions of the others do not count.
     """
     return costs_of(trial, sparse=sparse).saved_bits / 8
 
 
 @metric("activation_memory", side="hardware", better="minimize")
 def activation_memory(trial: Trial) -> float:
-    """Bytes that the activations of one sample take at most at one time, in their formats."""
+    """Peak bytes of the activations of one sample, in their formats."""
     return costs_of(trial).peak_activation_bits / 8

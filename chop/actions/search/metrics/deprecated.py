@@ -1,29 +1,22 @@
-"""`hw_dummy` and `resource_usage`: names in older files that stand for no measurement."""
+"""`hw_dummy` and `resource_usage`: names in older files that measure nothing."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
-from chop.actions.search.metrics.base import (
-    Direction,
-    Metrics,
-    Runner,
-    RunnerContext,
-    Trial,
-    register_runner,
-)
+from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 
 logger = logging.getLogger(__name__)
 
 
-class _Nothing(Runner):
-    metrics: Mapping[str, Direction] = {}
+@register_runner("hw_dummy", "hardware")
+class HwDummy(Runner):
+    """Nothing: older files may name it."""
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
         logger.warning(
-            "hw_runner.%s measures nothing; for costs take average_bitwidth, bitops, model_size or "
+            "hw_runner.%s measures nothing; for costs use average_bitwidth, bitops, model_size or "
             "latency",
             self.name,
         )
@@ -32,11 +25,6 @@ class _Nothing(Runner):
         return {}
 
 
-@register_runner("hw_dummy", "hardware")
-class HwDummy(_Nothing):
-    """Nothing: older files may name it."""
-
-
 @register_runner("resource_usage", "hardware")
-class ResourceUsage(_Nothing):
+class ResourceUsage(HwDummy):
     """Nothing: older files may name it."""

@@ -1,4 +1,4 @@
-"""What results hang on besides options and designs: the parent, its data, and the seed."""
+"""What results depend on besides options and designs: the parent, its data, and the seed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
 
 
 def weights_of(model: nn.Module) -> str:
-    """Parents with the same weights and statistics have the same."""
+    """Return a digest of the weights and statistics of a model."""
     import torch
 
-    whole = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
-        whole.update(name.encode())
-        whole.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return whole.hexdigest()
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def fingerprints_of(data_module: Any) -> dict[str, str | None]:
-    """The fingerprint of each split that a search learns from, where its data set has one."""
+    """Return the fingerprints of the training and validation splits, None if unknown."""
     splits = {"train": data_module.train_dataset, "validation": data_module.val_dataset}
     return {name: getattr(split, "fingerprint", None) for name, split in splits.items()}
 
 
 def identity(model: nn.Module, data_module: Any, seed: int) -> str:
-    """A mark that nothing of another parent, other data or another seed has."""
+    """Return a text that identifies a parent, its data and a seed."""
     name = getattr(data_module, "name", None)
     return repr((weights_of(model), name, fingerprints_of(data_module), seed))

@@ -1,9 +1,9 @@
-"""`latency`: how long a forward pass takes, on this machine."""
+"""`latency`: the time of a forward pass on this machine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -11,29 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.actions.search.metrics.base import (
-    Direction,
-    Metrics,
-    Runner,
-    RunnerContext,
-    Trial,
-    register_runner,
-)
-from chop.actions.search.metrics.samples import any_split, first_of, resident
-from chop.actions.search.metrics.state import aside
-from chop.numerics import at_rest
+from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
+from chop.actions.search.metrics.samples import any_split, first_of, on_device
+from chop.actions.search.metrics.state import isolated
+from chop.numerics import frozen_weights
 from chop.options import NonNegativeInt, PositiveInt
 
 
-@register_runner("latency", "hardware")
+@register_runner("latency", "hardware", latency="minimize", latency_spread="minimize")
 class Latency(Runner):
     """Milliseconds of a forward pass: the median, and the range between the quartiles.
 
-    `warmup` calls go before the `repeats` that are measured. What is measured is this machine as it
-    simulates the formats, not hardware that has them.
+    `warmup` calls precede the `repeats` that are measured. This machine simulates the formats, so
+    hardware that has them will differ.
     """
-
-    metrics: Mapping[str, Direction] = {"latency": "minimize", "latency_spread": "minimize"}
 
     def __init__(
         self,
@@ -49,19 +40,19 @@ class Latency(Runner):
 
     @cached_property
     def _sample(self) -> Tensor:
-        """As many samples as a batch has, some of them twice where the split is smaller."""
-        batches = resident(self.context, first_of(self._split, self._batch_size))
+        """One batch; samples of a smaller split are repeated."""
+        batches = on_device(self.context, first_of(self._split, self._batch_size))
         x = torch.cat([x for x, _ in batches])
         return x.repeat(-(-self._batch_size // len(x)), *[1] * (x.dim() - 1))[: self._batch_size]
 
     def __call__(self, trial: Trial) -> Metrics:
-        model, sample = trial.model, self._sample
+        model, sample, device = trial.model, self._sample, self.context.device
         timed = _on_gpu if sample.is_cuda else _on_host
-        with aside(model, self.context.device, trial.seed), torch.inference_mode(), at_rest(model):
+        with isolated(model, device, trial.seed), torch.inference_mode(), frozen_weights(model):
             for _ in range(self._warmup):
                 model(sample.clone())
-            taken = [timed(model, sample.clone()) for _ in range(self._repeats)]
-        low, median, high = np.percentile(taken, [25, 50, 75]).tolist()
+            times = [timed(model, sample.clone()) for _ in range(self._repeats)]
+        low, median, high = np.percentile(times, [25, 50, 75]).tolist()
         return {"latency": median, "latency_spread": high - low}
 
 
@@ -72,7 +63,7 @@ def _on_host(call: Callable[[Tensor], object], x: Tensor) -> float:
 
 
 def _on_gpu(call: Callable[[Tensor], object], x: Tensor) -> float:
-    """By the GPU's own clock, from when nothing else is queued."""
+    """Return the time by the GPU's clock, starting from an empty queue."""
     torch.cuda.synchronize(x.device)
     events: Any = torch.cuda.Event
     began, ended = (events(enable_timing=True) for _ in range(2))

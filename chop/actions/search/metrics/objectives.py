@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ CONSTRAINT = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>)\s*([-+\w.]+)\s*")
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric with the factor by which it counts, and which way is better."""
+    """A metric, the direction that is better, and its factor."""
 
     name: str
     direction: Direction
@@ -26,7 +27,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Constraint:
-    """`average_bitwidth <= 6`: how far a design is beyond, negative if it is not."""
+    """A bound of a metric, such as `average_bitwidth <= 6`."""
 
     metric: str
     sign: str
@@ -34,26 +35,23 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Constraint:
-        """From a sentence of the file."""
-        found = CONSTRAINT.fullmatch(text) if isinstance(text, str) else None
-        try:
-            metric, sign, bound = found.groups() if found else ("", "", "nan")
-            if math.isnan(float(bound)):
-                raise ValueError
-            return cls(metric, sign, float(bound))
-        except ValueError:
-            raise ValueError(
-                f"{where}: {text!r} is not a valid constraint; use for example "
-                f"'average_bitwidth <= 6' (operators: {', '.join(SIGNS)})"
-            ) from None
+        """Return the constraint that a text of a file describes."""
+        match = CONSTRAINT.fullmatch(text) if isinstance(text, str) else None
+        with contextlib.suppress(ValueError):
+            if match is not None and not math.isnan(bound := float(match[3])):
+                return cls(match[1], match[2], bound)
+        raise ValueError(
+            f"{where}: {text!r} is not a valid constraint; use for example "
+            f"'average_bitwidth <= 6' (operators: {', '.join(SIGNS)})"
+        )
 
     def violation(self, metrics: Mapping[str, float]) -> float:
-        """Above 0 where the constraint is broken; strict signs count equality as broken."""
+        """Return how far a design exceeds the bound: above 0 if it violates the constraint."""
         beyond = (metrics[self.metric] - self.bound) * SIGNS[self.sign]
         return beyond + 1e-12 if beyond == 0 and self.sign in ("<", ">") else beyond
 
     def contradicts(self, other: Constraint) -> bool:
-        """Whether no number whatever meets both: this one from above, and the other from below."""
+        """Return whether no number meets this upper bound and the other, lower bound."""
         if self.metric != other.metric or SIGNS[self.sign] < 0 or SIGNS[other.sign] > 0:
             return False
         strict = self.sign == "<" or other.sign == ">"
@@ -65,7 +63,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Objectives:
-    """All objectives of a search in their order; `summed`, they are one."""
+    """All objectives of a search in their order; if `summed`, their sum is the only objective."""
 
     members: tuple[Objective, ...]
     summed: Direction | None = None
@@ -78,14 +76,14 @@ class Objectives:
 
     @property
     def metrics(self) -> list[str]:
-        """All metrics that somebody has to produce."""
+        """The metrics of all objectives and constraints."""
         return [*(g.name for g in self.members), *(c.metric for c in self.constraints)]
 
     def scaled(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return {g.name: metrics[g.name] * g.scale for g in self.members}
 
     def values(self, metrics: Mapping[str, float]) -> list[float]:
-        """The objectives of a design; a metric that is no number is refused by its name."""
+        """Return the objectives of a design; a metric that is not finite is refused."""
         for name in self.metrics:
             if not math.isfinite(metrics[name]):
                 raise ValueError(f"the metric {name} is {metrics[name]}")
@@ -94,13 +92,13 @@ class Objectives:
         return [sum(self.weight(g) * metrics[g.name] for g in self.members)]
 
     def weight(self, objective: Objective) -> float:
-        """What a metric counts in the sum."""
+        """Return the factor of a metric in the sum."""
         opposed = objective.direction != self.summed
         negative = self.honour_directions and opposed and objective.scale > 0
         return -objective.scale if negative else objective.scale
 
     def wants_more(self, objective: Objective) -> bool:
-        """Whether a greater metric is better, be its scale negative or not."""
+        """Return whether a greater metric is better, with the sign of its scale."""
         if self.summed is None:
             return (objective.direction == "maximize") == (objective.scale > 0)
         return (self.summed == "maximize") == (self.weight(objective) > 0)
@@ -109,7 +107,7 @@ class Objectives:
         return [constraint.violation(metrics) for constraint in self.constraints]
 
     def costs(self, values: Sequence[float]) -> tuple[float, ...]:
-        """Objectives of which less is better."""
+        """Return the objectives with the signs for which less is better."""
         pairs = zip(self.directions, values, strict=True)
         return tuple(-v if d == "maximize" else v for d, v in pairs)
 
@@ -118,35 +116,35 @@ Costs = tuple[float, ...]
 
 
 def dominates(a: Costs, b: Costs) -> bool:
-    """Whether `a` is nowhere worse than `b`, and better somewhere."""
+    """Return whether `a` is nowhere worse than `b`, and better somewhere."""
     return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 
 class Front:
-    """The trials that none of those seen beats; equal ones stay together."""
+    """The Pareto front of the trials so far; trials with equal costs stay together."""
 
     def __init__(self) -> None:
         self._trials: dict[Costs, list[int]] = {}
         self._points = np.empty((0, 0))  # the costs again, to compare with all of them at once
 
     def add(self, number: int, costs: Costs) -> bool:
-        """Whether the trial is on the front now."""
+        """Add a trial; return whether it is on the front."""
         if costs in self._trials:
             self._trials[costs].append(number)
             return True
         points, point = self._points.reshape(-1, len(costs)), np.array(costs)
         if (points <= point).all(axis=1).any():
             return False
-        beaten = (points >= point).all(axis=1)
-        for gone in points[beaten].tolist():
-            del self._trials[tuple(gone)]
-        self._points = np.concatenate([points[~beaten], point[None]])
+        dominated = (points >= point).all(axis=1)
+        for costs_of_dominated in points[dominated].tolist():
+            del self._trials[tuple(costs_of_dominated)]
+        self._points = np.concatenate([points[~dominated], point[None]])
         self._trials[costs] = [number]
         return True
 
     @property
     def costs(self) -> tuple[Costs, ...]:
-        """Where the front is; trials with the same costs are one point of it."""
+        """The points of the front; trials with the same costs are one point."""
         return tuple(self._trials)
 
     @property

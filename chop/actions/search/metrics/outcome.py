@@ -1,4 +1,4 @@
-"""What came of one trial."""
+"""The outcome of one trial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def last_line(error: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that is kept of a trial besides its design."""
+    """Everything that is stored of a trial besides its design."""
 
     number: int
     state: State
@@ -42,5 +42,5 @@ class Outcome:
 
     @property
     def feasible(self) -> bool:
-        """Whether it was measured, and breaks no constraint."""
+        """Whether it was measured and meets all constraints."""
         return self.state == "COMPLETE" and all(v <= 0 for v in self.violations)

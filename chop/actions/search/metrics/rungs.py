@@ -25,14 +25,14 @@ class KnownTrials:
 
 @dataclass(frozen=True)
 class Rungs:
-    """Epochs after which only a share goes on."""
+    """Epochs after which only the share `keep` of the trials continues."""
 
     epochs: tuple[int, ...] = ()
     keep: float = HALF
 
     @staticmethod
     def of(who: str, epochs: Sequence[int] | None, keep: float | None, max_epochs: int) -> Rungs:
-        """The rungs of a runner; those in disorder, and those that decide nothing, are refused."""
+        """Return the rungs of a runner; unsorted rungs and rungs without effect are refused."""
         epochs = tuple(epochs or ())
         if list(epochs) != sorted(set(epochs)):
             raise ValueError(f"{who}: rungs must be epochs in increasing order, not {list(epochs)}")
@@ -48,44 +48,40 @@ class Rungs:
             )
         return Rungs(epochs, HALF if keep is None else keep)
 
-    @property
-    def least(self) -> int:
-        """How many others have to be known at a rung before anybody is stopped there."""
-        return math.ceil(1 / self.keep)
-
     def best(self, scores: Sequence[RungScore]) -> list[int]:
-        """The indices of the scores whose trials continue."""
+        """Return the indices of the trials that continue."""
         return ranked(scores)[: math.ceil(self.keep * len(scores))]
 
-    def goes_on(self, mine: RungScore, others: Sequence[RungScore]) -> bool:
-        """Whether a trial is among the best of those that have come so far."""
-        return len(others) < self.least or len(others) in self.best([*others, mine])
+    def goes_on(self, score: RungScore, others: Sequence[RungScore]) -> bool:
+        """Return whether a trial is among the best so far; the first ones always are."""
+        few = len(others) < math.ceil(1 / self.keep)
+        return few or len(others) in self.best([*others, score])
 
 
 def left_at(rung: int) -> Stopped:
-    """What becomes of a trial that does not go on."""
+    """Return the exception that ends a trial which does not continue after a rung."""
     return Stopped(f"left at the rung after epoch {rung}")
 
 
 def ranked(scores: Sequence[RungScore]) -> list[int]:
-    """The indices of the scores, best first: the least dominated, then the lowest loss."""
-    beaten = _beaten([score.costs for score in scores])
+    """Return the indices of the scores, best first: least dominated, then lowest loss."""
+    dominating = _dominating([score.costs for score in scores])
 
-    def key(place: int) -> tuple[bool, int, float, int]:
-        loss = scores[place].loss
+    def key(index: int) -> tuple[bool, int, float, int]:
+        loss = scores[index].loss
         finite = math.isfinite(loss)
-        return not finite, beaten[place], loss if finite else 0.0, place
+        return not finite, dominating[index], loss if finite else 0.0, index
 
     return sorted(range(len(scores)), key=key)
 
 
-def _beaten(costs: Sequence[Costs | None]) -> list[int]:
-    """How many of the others dominate each; costs that are not known neither win nor lose."""
-    known = [place for place, mine in enumerate(costs) if mine is not None]
-    points, counts = np.array([costs[place] for place in known]), [0] * len(costs)
+def _dominating(costs: Sequence[Costs | None]) -> list[int]:
+    """Return how many others dominate each; unknown costs are never compared."""
+    known = [index for index, cost in enumerate(costs) if cost is not None]
+    points, counts = np.array([costs[index] for index in known]), [0] * len(costs)
     for start in range(0, len(known), BLOCK):
-        mine = points[start : start + BLOCK, None]
-        beaten = ((points <= mine).all(axis=2) & (points < mine).any(axis=2)).sum(axis=1)
-        for place, count in zip(known[start : start + BLOCK], beaten.tolist(), strict=True):
-            counts[place] = count
+        block = points[start : start + BLOCK, None]
+        sums = ((points <= block).all(axis=2) & (points < block).any(axis=2)).sum(axis=1)
+        for index, count in zip(known[start : start + BLOCK], sums.tolist(), strict=True):
+            counts[index] = count
     return counts

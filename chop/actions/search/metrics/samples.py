@@ -1,7 +1,8 @@
-"""Which samples a runner looks at: the first ones of a split, or one seeded batch."""
+"""The samples that a runner uses: the first ones of a split, or one seeded batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,42 +20,43 @@ DATASETS = {loader: f"{loader.removesuffix('_dataloader')}_dataset" for loader i
 
 
 def split_of(context: RunnerContext, loader: str, runner: str) -> Any:
-    """The data set behind a loader of the data module."""
-    found = getattr(context.data_module, DATASETS[loader], None)
-    if found is None:
-        there = [name for name, attribute in DATASETS.items() if _has(context, attribute)]
-        kept = "which a search keeps for the end"
-        why = kept if loader == "test_dataloader" else "which this data set lacks"
+    """Return the data set behind a loader of the data module."""
+    splits = _splits(context)
+    if loader not in splits:
+        reserved = "which a search keeps for the end"
+        why = reserved if loader == "test_dataloader" else "which this data set lacks"
         raise ValueError(
             f"{runner} reads {loader}, {why}; set data_loader to one of "
-            f"{', '.join(there) or 'those of a data module that is set up'}"
+            f"{', '.join(splits) or 'those of a data module that is set up'}"
         )
-    return found
+    return splits[loader]
 
 
 def any_split(context: RunnerContext, runner: str) -> Any:
-    """A split that is there, for a runner that only needs something to run on."""
-    loaders = [loader for loader, attribute in DATASETS.items() if _has(context, attribute)]
-    preferred = "val_dataloader"
-    chosen = preferred if preferred in loaders else next(iter(loaders), preferred)
-    return split_of(context, chosen, runner)
+    """Return a split for a runner that can use any: validation if it exists."""
+    loaders, usual = list(_splits(context)), "val_dataloader"
+    return split_of(context, usual if usual in loaders else next(iter(loaders), usual), runner)
 
 
-def _has(context: RunnerContext, attribute: str) -> bool:
-    return getattr(context.data_module, attribute, None) is not None
+def _splits(context: RunnerContext) -> dict[str, Any]:
+    splits = {name: getattr(context.data_module, key, None) for name, key in DATASETS.items()}
+    return {name: split for name, split in splits.items() if split is not None}
 
 
 def first_of(split: Any, number: int) -> Any:
-    """The first `number` samples of a split, in their order."""
-    if number >= len(split):
-        return split
-    if isinstance(split, TensorSplit):
-        return TensorSplit(split.x[:number], split.y[:number], prepare=split.prepare)
-    return torch.utils.data.Subset(split, range(number))
+    """Return the first `number` samples of a split, in their order."""
+    return split if number >= len(split) else _subset(split, range(number))
 
 
-def resident(context: RunnerContext, split: Any, batch_size: int | None = None) -> list[Batch]:
-    """All of `split` on the device, as the model takes it, in batches that suit the scoring."""
+def _subset(split: Any, indices: Sequence[int]) -> Any:
+    if not isinstance(split, TensorSplit):
+        return torch.utils.data.Subset(split, indices)
+    rows = slice(len(indices)) if isinstance(indices, range) else indices  # a view, not a copy
+    return TensorSplit(split.x[rows], split.y[rows], prepare=split.prepare)
+
+
+def on_device(context: RunnerContext, split: Any, batch_size: int | None = None) -> list[Batch]:
+    """Return all of `split` on the device in the model's type, in batches that suit scoring."""
     module = context.data_module
     feed = Feed(
         split,
@@ -65,18 +67,14 @@ def resident(context: RunnerContext, split: Any, batch_size: int | None = None) 
         collate=getattr(module, "collate_fn", None),
     )
     batches = list(feed.every())
-    x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+    x, y = map(torch.cat, zip(*batches, strict=True))
     size = batch_size or max(module.batch_size, SCORED_BYTES * len(x) // max(1, x.nbytes))
     return list(zip(torch.split(x, size), torch.split(y, size), strict=True))
 
 
 def seeded_batch(context: RunnerContext, split: Any, size: int) -> Batch:
-    """Samples drawn from `split` by the seed of the search, on the device."""
+    """Return samples of `split`, drawn with the seed of the search, on the device."""
     generator = torch.Generator().manual_seed(context.seed)
     chosen = torch.randperm(len(split), generator=generator)[:size].sort().values.tolist()
-    if isinstance(split, TensorSplit):
-        split = TensorSplit(split.x[chosen], split.y[chosen], prepare=split.prepare)
-    else:
-        split = torch.utils.data.Subset(split, chosen)
-    [batch] = resident(context, split, batch_size=size)
+    [batch] = on_device(context, _subset(split, chosen), batch_size=size)
     return batch

@@ -1,4 +1,4 @@
-"""Which designs can be trained as one population, and what is said of those that cannot."""
+"""Groups of designs that can be trained as one population, and warnings about the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chop.training.population import reason_against
 
 logger = logging.getLogger(__name__)
 
-POPULATION = {"cpu": 16, "cuda": 256}  # networks at a time, where nothing is said
+POPULATION = {"cpu": 16, "cuda": 256}  # default number of networks at a time
 
 
 class Design(Protocol):
@@ -32,62 +32,52 @@ R = TypeVar("R")
 
 
 class StackableGroups(Generic[D]):
-    """Sorts designs into populations; why some are in none is said once a reason."""
+    """Sorts designs into groups that can be stacked; each reason against is logged once."""
 
     def __init__(self, user: str, options: TrainOptions, train_dataset: Any) -> None:
         self._user, self._options, self._data = user, options, train_dataset
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def trained(
         self, designs: Sequence[D], train: Callable[[int, Sequence[D]], Mapping[int, R]]
     ) -> dict[int, R]:
-        """What `train` makes of each family, by design; missing are those to be trained alone."""
-        found: dict[int, R] = {}
-        for number, family in enumerate(self.of(designs)):
-            if len(family) == 1:
+        """Return the results of `train` by design; designs that are trained alone are missing."""
+        results: dict[int, R] = {}
+        for number, group in enumerate(self._grouped(designs)):
+            if len(group) == 1:
                 continue
             try:
-                found |= train(number, family)
-            except (ValueError, RuntimeError) as error:  # the one at fault will say so alone
-                self.say(family, str(error))
-        return found
+                results |= train(number, group)
+            except (ValueError, RuntimeError) as error:  # one design will raise it again alone
+                self.warn(group, str(error))
+        return results
 
-    def of(self, designs: Sequence[D]) -> list[list[D]]:
-        """The designs in groups that can be stacked."""
-        why = self._reason(designs)
-        if why is not None:
-            self.say(designs, why)
+    def _grouped(self, designs: Sequence[D]) -> list[list[D]]:
+        if not isinstance(self._data, TensorSplit):
+            self.warn(designs, "the data set is not held in memory as tensors")
+            return []
+        if len({id(design.model) for design in designs}) < len(designs):
+            self.warn(designs, "the search space uses one network for all designs")
             return []
         if reason_against([design.model for design in designs], self._options) is None:
             return [list(designs)]
-        return self._sorted(designs)
-
-    def _sorted(self, designs: Sequence[D]) -> list[list[D]]:
-        families: list[list[D]] = []
+        groups: list[list[D]] = []
         for design in designs:
             why = reason_against([design.model], self._options)
-            for family in families if why is None else ():
-                why = reason_against([family[0].model, design.model], self._options)
+            for group in groups if why is None else ():
+                why = reason_against([group[0].model, design.model], self._options)
                 if why is None:
-                    family.append(design)
+                    group.append(design)
                     break
             else:
-                families.append([design])
+                groups.append([design])
                 if why is not None:
-                    self.say([design], why)
-        return families
+                    self.warn([design], why)
+        return groups
 
-    def _reason(self, designs: Sequence[D]) -> str | None:
-        """Why none of these can be stacked, whatever their layers."""
-        if not isinstance(self._data, TensorSplit):
-            return "the data set is not held in memory as tensors"
-        if len({id(design.model) for design in designs}) < len(designs):
-            return "the search space uses one network for all designs"
-        return None
-
-    def say(self, designs: Sequence[D], why: str) -> None:
-        """Each reason once."""
-        if why not in self._said:
-            self._said.add(why)
+    def warn(self, designs: Sequence[D], why: str) -> None:
+        """Log why these designs are not trained together, once for each reason."""
+        if why not in self._logged:
+            self._logged.add(why)
             numbers = ", ".join(str(design.number) for design in designs)
             logger.warning("%s: trials %s are trained one by one: %s", self._user, numbers, why)

@@ -1,4 +1,4 @@
-"""Looking at a candidate without leaving traces: modes, random numbers and buffers stay."""
+"""Running a candidate without side effects: modes, random numbers and buffers stay."""
 
 from __future__ import annotations
 
@@ -10,48 +10,40 @@ from torch import Tensor, nn
 
 
 @contextlib.contextmanager
-def aside(
+def isolated(
     model: nn.Module, device: torch.device, seed: int, *, training: bool = False
 ) -> Iterator[None]:
-    """Run `model` in one mode on random numbers of its own; both are then as they were.
+    """Run `model` in one mode with seeded random numbers, then restore both.
 
-    Buffers are not kept: see `lent_buffers`.
+    Buffers are not restored: see `copied_buffers`.
     """
-    generator, there = _generators(device)
-    before, before_there = generator.get_state(), there.get_state() if there else None
-    others = [m for m in _modules(model) if m.training is not training]
-    for module in others:
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        current = torch.cuda.current_device()
+        index = current if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    states = [generator.get_state() for generator in generators]
+    switched = [m for m in _modules(model) if m.training is not training]
+    for module in switched:
         module.training = training
-    generator.manual_seed(seed)
-    if there is not None:
-        there.manual_seed(seed)
+    for generator in generators:
+        generator.manual_seed(seed)
     try:
         yield
     finally:
-        for module in others:
+        for module in switched:
             module.training = not training
-        generator.set_state(before)
-        if there is not None and before_there is not None:
-            there.set_state(before_there)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
-def lent_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the buffers, for `torch.func.functional_call` to write its statistics into."""
+def copied_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the buffers, in which `torch.func.functional_call` writes statistics."""
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
-def _generators(device: torch.device) -> tuple[torch.Generator, torch.Generator | None]:
-    """The host's, and that of the GPU where there is one."""
-    host = torch.default_generator
-    if device.type != "cuda":
-        return host, None
-    here = torch.cuda.current_device()
-    index = here if device.index is None else device.index
-    return host, torch.cuda.default_generators[index]
-
-
 def _modules(model: nn.Module) -> Iterator[nn.Module]:
-    """All modules; `nn.Module.modules` takes several times as long, and this runs for each trial.
+    """Yield all modules, several times as fast as `nn.Module.modules`: this runs for each trial.
 
     A module with two names comes twice.
     """

@@ -1,4 +1,4 @@
-"""What a strategy is: it is asked for designs and told outcomes, both in the order of numbers."""
+"""Strategies, which choose designs and get the outcomes, both in the order of trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Chosen = dict[str, Any]
 
 @dataclass(frozen=True)
 class SamplerContext:
-    """What a strategy knows of a search: never models, data or devices."""
+    """The facts of a search that a strategy knows: never models, data or devices."""
 
     choices: Choices
     directions: tuple[str, ...]  # "maximize" or "minimize", one for each objective
@@ -26,18 +26,18 @@ class SamplerContext:
     constrained: bool = False
 
     def seed_of(self, number: int) -> int:
-        """A seed for one trial, whichever process asks, and however often it was resumed."""
+        """Return the seed of a trial, the same in every process and after every resume."""
         return int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
 
 
 class Strategy:
     """Subclass and register; keyword-only parameters are keys of `setup.sampler_options`.
 
-    Trial `n` is asked for when exactly the trials up to `n - in_flight` have been told, so that a
-    search gives the same table with any number of workers.
+    `ask(n)` is called after `tell` of exactly the trials up to `n - in_flight`, so that a search
+    gives the same table with any number of workers.
     """
 
-    looks_back: ClassVar[bool] = True  # whether what it asks depends on what it was told
+    looks_back: ClassVar[bool] = True  # whether designs depend on earlier outcomes
 
     def __init__(self, context: SamplerContext) -> None:
         self.context = context
@@ -49,36 +49,36 @@ class Strategy:
 
     @classmethod
     def options(cls) -> dict[str, Any] | None:
-        """The keys of `setup.sampler_options`, with their types; None if it takes any."""
+        """Return the keys of `setup.sampler_options` and their types; None if any key is valid."""
         options, takes_any = options_of_class(cls, Strategy)
         return None if takes_any else {name: option.hint for name, option in options.items()}
 
     def ask(self, number: int) -> Chosen | None:
-        """The design of trial `number`; None when there is none left."""
+        """Return the design of trial `number`; None if all designs were tried."""
         raise NotImplementedError
 
     def tell(
         self, number: int, values: Sequence[float] | None, violations: Sequence[float] = ()
     ) -> None:
-        """What came of a trial: its objectives, None if it failed; violations above 0 are bad."""
+        """Take the objectives of a trial, None if it failed, and the violations of constraints."""
 
     def notes(self, number: int) -> Mapping[str, Any]:
-        """What `adopt` needs to know of a trial besides its design."""
+        """Return what `adopt` needs besides the design of a trial."""
         return {}
 
     def adopt(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
-        """A trial that was asked before the search was resumed, in place of `ask`."""
+        """Take a trial of the study before it was resumed, in place of `ask`."""
 
 
-MakeStrategy = Callable[..., Strategy]  # a class, or what else takes a context and options
+MakeStrategy = Callable[..., Strategy]  # takes a context and options
 STRATEGIES: Registry[type[Strategy]] = Registry("sampler", package="chop.actions.search.samplers")
 
 
 def register_strategy(*names: str) -> Callable[[type[Strategy]], type[Strategy]]:
-    """File a strategy under the names that `setup.sampler` may have."""
+    """Register a strategy by the names that `setup.sampler` accepts."""
     return STRATEGIES.register(*names)
 
 
 def strategy_named(name: str) -> type[Strategy]:
-    """The strategy that a file means, whatever its case."""
+    """Return the strategy of a name in any case."""
     return STRATEGIES[name.lower()]

@@ -7,12 +7,12 @@ import math
 from chop.actions.search.samplers.base import Chosen, SamplerContext, Strategy, register_strategy
 from chop.actions.search.space.choices import shown_size
 
-MOST = 10**9  # designs; at a millisecond each, they take a fortnight
+MAX_DESIGNS = 10**9  # at a millisecond each, they take a fortnight
 
 
 @register_strategy("brute", "brute-force", "bruteforce", "grid")
 class BruteForce(Strategy):
-    """All designs of a space that can be counted; it ends when they are exhausted."""
+    """All designs of a space that can be counted, each once."""
 
     looks_back = False
 
@@ -24,10 +24,10 @@ class BruteForce(Strategy):
                 "brute force tries every design, but a continuous range has infinitely "
                 "many values; give the range a step, or list its values"
             )
-        if size > MOST:
+        if size > MAX_DESIGNS:
             raise ValueError(
                 f"brute force tries every design, and this space has {shown_size(size)} designs, "
-                f"more than {MOST:,}; use tpe, random or nsgaii, or offer fewer choices"
+                f"more than {MAX_DESIGNS:,}; use tpe, random or nsgaii, or offer fewer choices"
             )
         self.size = size
         self._start = context.seed_of(0) % size
@@ -40,8 +40,8 @@ class BruteForce(Strategy):
 
 
 def _coprime(size: int) -> int:
-    """A stride that visits every place once before it comes back, and spreads early visits."""
-    # the golden section of any size, however large: (sqrt(5) - 1) / 2 of it, rounded
+    """Return a stride coprime to `size`, which spreads the first visits."""
+    # the golden section of `size`, (sqrt(5) - 1) / 2, rounded, in exact whole numbers
     stride = max(1, (math.isqrt(20 * size * size) - 2 * size + 2) // 4)
     while math.gcd(stride, size) != 1:
         stride += 1

@@ -1,4 +1,4 @@
-"""Optuna's samplers, each asked with a seed of its own for every trial."""
+"""Optuna's samplers, with a different seed for every trial."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chop.actions.search.samplers.base import (
-    Chosen,
-    SamplerContext,
-    Strategy,
-    register_strategy,
-)
+from chop.actions.search.samplers.base import Chosen, SamplerContext, Strategy, register_strategy
 from chop.actions.search.space.choices import Choice, Choices, OneOf, Range
 from chop.options import options_of_class
 
 if TYPE_CHECKING:
-    import optuna
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
@@ -28,25 +22,24 @@ logger = logging.getLogger(__name__)
 
 VIOLATIONS = "violations"
 PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
-OURS = ("seed", "constraints_func", "independent_sampler")  # arguments that we give ourselves
-# Private: the keys that all trials have in common, which a sampler would otherwise find again
-# from all trials whenever it is asked (with 1,000 trials that is most of the time of tpe)
-REMEMBERED = ("_search_space", "_intersection_search_space")
+RESERVED = ("seed", "constraints_func", "independent_sampler")  # arguments that are not options
+# Private: the keys that all trials have in common, which a new sampler would compute from all
+# trials (with 1,000 trials that is most of the time of tpe)
+SHARED = ("_search_space", "_intersection_search_space")
 
 
 class OptunaStrategy(Strategy):
     """A sampler of Optuna over a study in memory.
 
-    The sampler is made anew for each trial, with the seed of that trial: what it draws depends on
-    the trials before and on nothing else, so that a resumed search goes on as if nothing had
-    happened.
+    Each trial gets a new sampler with the seed of that trial: its design depends only on the
+    earlier trials, so that a resumed search continues as if it had not stopped.
     """
 
     sampler: str  # its class in optuna.samplers
-    several: ClassVar[bool] = True  # whether it knows more than one objective
+    several: ClassVar[bool] = True  # whether it supports more than one objective
     constrains: ClassVar[bool] = True  # whether it takes constraints into account
     one_seed: ClassVar[bool] = False  # whether all trials share a seed, as points of one sequence
-    replays: ClassVar[bool] = False  # whether it remembers more than the trials say
+    replays: ClassVar[bool] = False  # whether it has more state than the trials
 
     def __init__(self, context: SamplerContext, **options: Any) -> None:
         super().__init__(context)
@@ -58,56 +51,56 @@ class OptunaStrategy(Strategy):
                 f"sum_scaled_metrics = true, or use tpe or nsgaii"
             )
         self._options = options
-        self._remembered: dict[str, Any] = {}
-        self._sampler(0)  # options that it does not take are refused now
+        self._shared: dict[str, Any] = {}
+        self._sampler(0)  # refuses invalid options
         self._storage = optuna.storages.InMemoryStorage()
-        ways: Any = context.directions
+        directions: Any = context.directions
         with quiet():
-            self._study = optuna.create_study(storage=self._storage, directions=ways)
+            self._study = optuna.create_study(storage=self._storage, directions=directions)
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
-        self._asked: dict[int, optuna.trial.Trial] = {}
+        self._asked: set[int] = set()
 
     @classmethod
     def options(cls) -> dict[str, Any]:
         import optuna
 
-        theirs = inspect.signature(getattr(optuna.samplers, cls.sampler)).parameters
-        kinds = {name: _kind(p.annotation) for name, p in theirs.items() if name not in OURS}
-        ours = options_of_class(cls, Strategy)[0]
-        return kinds | {name: option.hint for name, option in ours.items()}
+        parameters = inspect.signature(getattr(optuna.samplers, cls.sampler)).parameters
+        kinds = {k: _kind(p.annotation) for k, p in parameters.items() if k not in RESERVED}
+        own = options_of_class(cls, Strategy)[0]
+        return kinds | {name: option.hint for name, option in own.items()}
 
     def _sampler(self, number: int) -> BaseSampler:
         import optuna
 
-        options = dict(self._options) | self._further(number)
+        options = self._options | self._more_arguments(number)
         if self.constrains and self.context.constrained:
             options["constraints_func"] = _violations
         seed = self.context.seed if self.one_seed else self.context.seed_of(number)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about experimental arguments
-                made: BaseSampler = getattr(optuna.samplers, self.sampler)(seed=seed, **options)
+                sampler: BaseSampler = getattr(optuna.samplers, self.sampler)(seed=seed, **options)
         except (TypeError, ValueError) as error:
             raise ValueError(f"search.strategy.setup.sampler_options: {error}") from error
-        for name in REMEMBERED:  # which follows from the trials, and takes long to find out
-            if hasattr(made, name):
-                setattr(made, name, self._remembered.setdefault(name, getattr(made, name)))
-        return made
+        for name in SHARED:
+            if hasattr(sampler, name):
+                setattr(sampler, name, self._shared.setdefault(name, getattr(sampler, name)))
+        return sampler
 
-    def _further(self, number: int) -> dict[str, Any]:
-        """Arguments of the sampler that no file can hold."""
+    def _more_arguments(self, number: int) -> dict[str, Any]:
+        """Return arguments of the sampler that no file can hold."""
         return {}
 
     def ask(self, number: int) -> Chosen | None:
         self._study.sampler = self._sampler(number)
         with quiet():
-            trial = self._asked[number] = self._study.ask()
+            trial = self._study.ask()
+            self._asked.add(number)
             assert trial.number == number, "trials are asked for in their order"
             return self.context.choices.suggest(trial)
 
     def notes(self, number: int) -> Mapping[str, Any]:
-        trial = self._asked.get(number)
-        if trial is None or self.replays:
+        if number not in self._asked or self.replays:
             return {}
         return dict(self._storage.get_trial(self._trial_id(number)).system_attrs)
 
@@ -117,20 +110,12 @@ class OptunaStrategy(Strategy):
     def adopt(self, number: int, chosen: Chosen, notes: Mapping[str, Any]) -> None:
         from optuna.trial import TrialState, create_trial
 
-        if self.replays:
-            self._check(number, chosen, self.ask(number))
-            return
-        params, distributions = encoded(self.context.choices, chosen)
-        template = create_trial(
-            state=TrialState.RUNNING,
-            params=params,
-            distributions=distributions,
-            system_attrs=dict(notes),
-        )
-        self._storage.create_new_trial(self._study_id, template)
-
-    def _check(self, number: int, before: Chosen, now: Chosen | None) -> None:
-        if before != now:
+        if not self.replays:
+            numbers, known = encoded(self.context.choices, chosen)
+            facts: Any = {"params": numbers, "distributions": known, "system_attrs": dict(notes)}
+            template = create_trial(state=TrialState.RUNNING, **facts)
+            self._storage.create_new_trial(self._study_id, template)
+        elif self.ask(number) != chosen:
             raise ValueError(
                 f"{self.sampler} samples another design for trial {number} than when the "
                 f"study began: its options, its seed or the version of Optuna has changed; start a "
@@ -146,17 +131,15 @@ class OptunaStrategy(Strategy):
         storage.set_trial_user_attr(trial_id, VIOLATIONS, list(violations))
         study.sampler = self._sampler(number)
         with quiet():
-            if values is None:
-                study.tell(number, state=TrialState.FAIL)
-            else:
-                study.tell(number, list(values))
-        self._asked.pop(number, None)
-        told = storage.get_trial(trial_id)  # which nobody changes any more
-        told.distributions = _shared(self.context.choices, told.params)
+            state = TrialState.FAIL if values is None else TrialState.COMPLETE
+            study.tell(number, None if values is None else list(values), state)
+        self._asked.discard(number)
+        finished = storage.get_trial(trial_id)  # not a copy: it does not change any more
+        finished.distributions = _shared(self.context.choices, finished.params)
 
 
 def _kind(annotation: str) -> Any:
-    """The type of an argument, as far as a file can hold it."""
+    """Return the type of an argument, Any if a file cannot hold it."""
     first, *others = annotation.split(" | ")
     if first not in PLAIN or others not in ([], ["None"]):
         return Any
@@ -164,13 +147,13 @@ def _kind(annotation: str) -> Any:
 
 
 def _violations(trial: FrozenTrial) -> Sequence[float]:
-    found: Sequence[float] = trial.user_attrs.get(VIOLATIONS, ())
-    return found
+    violations: Sequence[float] = trial.user_attrs.get(VIOLATIONS, ())
+    return violations
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No advice of Optuna's, whose trials are not where it thinks."""
+    """Ignore Optuna's warnings, which do not apply to a study in memory."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -185,20 +168,20 @@ def hide_messages() -> None:
 
 
 def encoded(choices: Choices, chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A design as the numbers that were suggested, and the distributions they come from."""
+    """Return a design as suggested numbers, and the distributions of these."""
     numbers = choices.encoded(chosen)
     return numbers, _shared(choices, numbers)
 
 
 def _shared(choices: Choices, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """What Optuna calls the choices of a design: one object, unless some have keys of their own."""
+    """Return the distributions of the keys of a design, one object for designs with all keys."""
     known = distributions(choices)
     return known if len(numbers) == len(known) else {key: known[key] for key in numbers}
 
 
 @functools.lru_cache(maxsize=8)  # a handful of spaces are alive at a time
 def distributions(choices: Choices) -> dict[str, Any]:
-    """What Optuna calls the choices, by key."""
+    """Return the choices as distributions of Optuna, by key."""
     return {p.key: _distribution(p.choice) for p in choices.open}
 
 
@@ -209,14 +192,13 @@ def _distribution(choice: Choice) -> Any:
         return IntDistribution(0, len(choice.values) - 1)
     assert isinstance(choice, Range)
     if choice.whole:
-        return IntDistribution(
-            int(choice.low), int(choice.high), log=choice.log, step=int(choice.step or 1)
-        )
+        low, high, step = int(choice.low), int(choice.high), int(choice.step or 1)
+        return IntDistribution(low, high, log=choice.log, step=step)
     return FloatDistribution(choice.low, choice.high, log=choice.log, step=choice.step)
 
 
 class GivenSampler(OptunaStrategy):
-    """An Optuna sampler of the user, as it is; one with a seed can be resumed."""
+    """An Optuna sampler that the user has made; it can be resumed if it has a seed."""
 
     constrains = False
     replays = True
@@ -229,23 +211,23 @@ class GivenSampler(OptunaStrategy):
                 f"pass {', '.join(options)} to {self.sampler} itself"
             )
         super().__init__(context)
-        self._over = False
+        self._exhausted = False
         self._study.stop = self._stop  # type: ignore[method-assign]
 
     def _stop(self) -> None:
-        """What a sampler calls that has no more designs."""
-        self._over = True
+        """Take the call of a sampler that has no more designs."""
+        self._exhausted = True
 
     def _sampler(self, number: int) -> BaseSampler:
         return self._given
 
     def ask(self, number: int) -> Chosen | None:
-        return None if self._over else super().ask(number)
+        return None if self._exhausted else super().ask(number)
 
 
 @register_strategy("tpe")
 class TPE(OptunaStrategy):
-    """Where good designs are denser than bad ones: the labs' default."""
+    """Tree-structured Parzen estimator: the labs' default."""
 
     sampler = "TPESampler"
 
@@ -255,49 +237,48 @@ class NSGAII(OptunaStrategy):
     """Generations of designs, for several objectives."""
 
     sampler = "NSGAIISampler"
-    replays = True  # who the parents of a generation are
+    replays = True  # the parents of a generation
 
 
 @register_strategy("nsgaiii")
-class NSGAIII(OptunaStrategy):
+class NSGAIII(NSGAII):
     """Generations of designs, for three objectives and more."""
 
     sampler = "NSGAIIISampler"
-    replays = True  # who the parents of a generation are
 
 
 @register_strategy("qmc")
 class QMC(OptunaStrategy):
-    """Points that fill the space evenly."""
+    """Quasi-Monte Carlo: points that fill the space evenly."""
 
     sampler = "QMCSampler"
     constrains = False
     one_seed = True
     replays = True
 
-    def _further(self, number: int) -> dict[str, Any]:
+    def _more_arguments(self, number: int) -> dict[str, Any]:
         import optuna
 
-        # keys that only some designs have are no part of the sequence
+        # for keys that only some designs have, which are not part of the sequence
         return {"independent_sampler": optuna.samplers.RandomSampler(self.context.seed_of(number))}
 
 
 @register_strategy("gp")
 class GP(OptunaStrategy):
-    """A Gaussian process of what is known so far; for few, dear trials."""
+    """A Gaussian process over the trials so far, for few, expensive trials."""
 
     sampler = "GPSampler"
 
     def _sampler(self, number: int) -> BaseSampler:
-        from chop.actions.search.space.rounded import Rounded, has_long_ranges
+        from chop.actions.search.space.rounded import LongRangeSampler, is_long
 
-        made = super()._sampler(number)
-        return Rounded(made) if has_long_ranges(distributions(self.context.choices)) else made
+        sampler, ranges = super()._sampler(number), distributions(self.context.choices).values()
+        return LongRangeSampler(sampler) if any(map(is_long, ranges)) else sampler
 
 
 @register_strategy("cmaes")
 class CmaEs(OptunaStrategy):
-    """A cloud of designs that moves; for numbers, and one objective."""
+    """Covariance matrix adaptation, for numbers and one objective."""
 
     sampler = "CmaEsSampler"
     several = False

@@ -1,4 +1,4 @@
-"""Designs drawn at random, each by a seed of its own."""
+"""Random designs, each drawn with its own seed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from chop.actions.search.space.choices import EXACT
 
 
 @register_strategy("random")
-class AtRandom(Strategy):
-    """Every value of every key is as likely as any other."""
+class RandomStrategy(Strategy):
+    """Uniformly random values of every key."""
 
     looks_back = False
 
     def ask(self, number: int) -> Chosen | None:
-        # of a text: all of its characters count, and it is quicker than NumPy's generators
-        return self.context.choices.suggest(_Dice(Random(f"{self.context.seed} {number}")))
+        # seeded with a text, all of which counts; faster than NumPy's generators
+        return self.context.choices.suggest(_RandomSuggester(f"{self.context.seed} {number}"))
 
 
-class _Dice:
-    """Suggests numbers without looking at anything."""
-
-    def __init__(self, generator: Random) -> None:
-        self._random, self._below = generator.random, generator.randrange
+class _RandomSuggester(Random):
+    """Suggests uniformly random numbers."""
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
@@ -34,8 +31,8 @@ class _Dice:
             return min(max(drawn, low), high)
         count = (high - low) // step + 1
         if count > EXACT:  # a float has too few digits for all of them
-            return low + step * self._below(count)
-        return low + step * int(self._random() * count)
+            return low + step * self.randrange(count)
+        return low + step * int(self.random() * count)
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -43,5 +40,5 @@ class _Dice:
         if log:
             return math.exp(self.suggest_float(name, math.log(low), math.log(high)))
         if step is not None:
-            return low + step * int(self._random() * (math.floor((high - low) / step) + 1))
-        return low + (high - low) * float(self._random())
+            return low + step * int(self.random() * (math.floor((high - low) / step) + 1))
+        return low + (high - low) * float(self.random())

@@ -1,1 +1,1 @@
-"""Search spaces: which designs there are, and the network of each."""
+"""Search spaces: the possible designs, and the network of each."""

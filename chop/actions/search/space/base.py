@@ -1,14 +1,14 @@
-"""A space: a parent network, and what may be chosen about each of its nodes."""
+"""A search space: the designs of a parent network, and the network of each."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search.space.choices import Choices, Parameter
-from chop.actions.search.space.pass_spaces import Config, NodePart, Part
+from chop.actions.search.space.choices import Choices
+from chop.actions.search.space.pass_spaces import Config, NodePassSpace, PassSpace
 from chop.log import quieter
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
 
-NOTHING: Mapping[str, Mapping[str, Any]] = {}
+NO_OPTIONS: Mapping[str, Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Parent:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network to be measured; it is lent until the next one is asked for."""
+    """A network to be measured; the next candidate may reuse its modules."""
 
     model: nn.Module
     make_graph: Callable[[], MaseGraph]
@@ -43,26 +43,30 @@ class Candidate:
 
 
 class Space:
-    """Designs of one parent: which there are, and the network of each."""
+    """All designs of one parent, and the network of each."""
 
     def __init__(
         self,
         name: str,
         graph: MaseGraph,
-        parts: Mapping[str, Part],
+        passes: Mapping[str, PassSpace],
         *,
         extra: Callable[[str], Mapping[str, Any]] = lambda name: {},
-        fixed: Mapping[str, Mapping[str, Any]] = NOTHING,
+        fixed: Mapping[str, Mapping[str, Any]] = NO_OPTIONS,
         batches: Callable[[], Iterable[Any]] = lambda: (),
     ) -> None:
-        self.name, self.graph, self.parts = name, graph, dict(parts)
+        self.name, self.graph, self.passes = name, graph, dict(passes)
+        self.joint = len(passes) > 1  # whether several passes are searched together
         self._extra = extra  # options of a pass that no file can hold
         self.fixed = fixed  # options of a pass that are the same for all designs
         self._batches = batches  # of training data
+        self._prefixes = {label: f"{label}/" if self.joint else "" for label in passes}
         self.choices = Choices(
-            [_below(label, p) for label, part in self.parts.items() for p in part.parameters]
-            if self.joint
-            else next(iter(self.parts.values())).parameters
+            [
+                replace(p, key=prefix + p.key, parent=p.parent and prefix + p.parent)
+                for label, prefix in self._prefixes.items()
+                for p in passes[label].parameters
+            ]
         )
         if not self.choices.open:
             raise ValueError(
@@ -70,36 +74,26 @@ class Space:
                 "choice, or matches no node; give lists of several choices"
             )
 
-    @property
-    def joint(self) -> bool:
-        """Whether several passes are searched together."""
-        return len(self.parts) > 1
-
     def config_of(self, chosen: Mapping[str, Any]) -> Config:
-        """A design as it is saved."""
-        if not self.joint:
-            (part,) = self.parts.values()
-            return part.config(chosen)
-        return {
-            label: part.config(
-                {k.removeprefix(f"{label}/"): v for k, v in chosen.items() if _is_below(label, k)}
-            )
-            for label, part in self.parts.items()
-        }
+        """Return a design as it is saved."""
+        configs = {}
+        for label, prefix in self._prefixes.items():
+            own = {k.removeprefix(prefix): v for k, v in chosen.items() if k.startswith(prefix)}
+            configs[label] = self.passes[label].config(own)
+        return configs if self.joint else next(iter(configs.values()))
 
     def steps(self, config: Config) -> list[tuple[str, Config]]:
-        """The passes that make the design of the parent."""
-        if not self.joint:
-            (part,) = self.parts.values()
-            return part.steps(config)
-        return [s for label, part in self.parts.items() for s in part.steps(config[label])]
+        """Return the passes that turn the parent into a design, with their options."""
+        configs = config if self.joint else dict.fromkeys(self.passes, config)
+        return [s for label, space in self.passes.items() for s in space.steps(configs[label])]
 
     def build(self, config: Config) -> MaseGraph:
-        """The design as a graph of its own."""
+        """Return the network of a design as a new graph."""
         return self._built(config)[0]
 
     def _built(self, config: Config) -> tuple[MaseGraph, tuple[str, ...]]:
         from chop.passes import run_pass
+        from chop.passes.graph.transforms.redefine import reestimate_batch_norm
 
         graph, fresh = self.graph.clone(), list[str]()
         with quieter("chop.passes"):  # reports are for one network, not for thousands of designs
@@ -107,57 +101,37 @@ class Space:
                 fixed = self.fixed.get(name, {})
                 graph, info = run_pass(name, graph, {**self._extra(name), **fixed, **options})
                 fresh += info.get("fresh", [])
-            self._settle(graph)
+            if any(fixed.get("weights") == "inherit" for fixed in self.fixed.values()):
+                reestimate_batch_norm(graph, self._batches())
         return graph, tuple(fresh)
 
-    def _settle(self, graph: MaseGraph) -> None:
-        """Let the batch norms of a network that inherits weights see what they now get."""
-        from chop.passes.graph.transforms.redefine import reestimate_batch_norm
-
-        if any(fixed.get("weights") == "inherit" for fixed in self.fixed.values()):
-            reestimate_batch_norm(graph, self._batches())
-
     def candidate(self, config: Config) -> Candidate:
-        """The design as cheaply as it can be had; it is never what an earlier one was."""
+        """Return the network of a design, by reconfiguring the last one if that is possible."""
         if self._only_formats(config):
-            prepared = self._in_place
-            prepared.apply(config)
-            return Candidate(prepared.graph.model, prepared.noted)
+            self._reconfigurable.apply(config)
+            return Candidate(self._reconfigurable.graph.model, self._reconfigurable.noted)
         return self.separate_candidate(config)
 
     def separate_candidate(self, config: Config) -> Candidate:
-        """Return the design as a network that later designs do not reuse."""
+        """Return the network of a design, which later designs do not reuse."""
         graph, fresh = self._built(config)
         return Candidate(graph.model, lambda: graph, fresh)
 
     def expect_training(self) -> None:
-        """Candidates are going to be trained, each from the weights of the parent."""
-        self._in_place.expect_training()
+        """Let each candidate start from the parent's weights, as candidates will be trained."""
+        self._reconfigurable.expect_training()
 
     @functools.cached_property
-    def _in_place(self) -> Any:
-        from chop.actions.search.space.reconfigure import InPlace
+    def _reconfigurable(self) -> Any:
+        from chop.actions.search.space.reconfigure import ReconfigurableGraph
 
-        return InPlace(self.graph)
+        return ReconfigurableGraph(self.graph)
 
     def _only_formats(self, config: Config) -> bool:
         from chop.numerics import FORMATS
 
-        if self.joint or not isinstance(next(iter(self.parts.values())), NodePart):
+        space = next(iter(self.passes.values()))
+        if self.joint or not isinstance(space, NodePassSpace) or space.run.name != "quantize":
             return False
         names = {table["config"]["name"] for table in config.values()} - {None}
-        return all(name in FORMATS for name in names) and self._quantizes
-
-    @property
-    def _quantizes(self) -> bool:
-        (part,) = self.parts.values()
-        return isinstance(part, NodePart) and part.run.name == "quantize"
-
-
-def _below(label: str, parameter: Parameter) -> Parameter:
-    parent = None if parameter.parent is None else f"{label}/{parameter.parent}"
-    return Parameter(f"{label}/{parameter.key}", parameter.choice, parent, parameter.when)
-
-
-def _is_below(label: str, key: str) -> bool:
-    return key.startswith(f"{label}/")
+        return all(name in FORMATS for name in names)

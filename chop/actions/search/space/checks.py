@@ -1,4 +1,4 @@
-"""Choices that no design could have are refused before the first trial."""
+"""Checks, before the first trial, that every choice is possible in some design."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from chop.actions.search.space.choices import Parameter, Range
 
-MOST = 16  # choices of a key that are looked at, from the first to the last
+MAX_CHECKED = 16  # choices of a key, from the first to the last
 
 # raises ValueError if the pass would refuse the design
 Check = Callable[[Mapping[str, Any]], Any]
@@ -16,10 +16,10 @@ Check = Callable[[Mapping[str, Any]], Any]
 def refuse_choices(
     parameters: Sequence[Parameter], check: Check, where: str, head: Parameter | None = None
 ) -> None:
-    """Every choice is in some design that the pass takes.
+    """Refuse a choice if the pass refuses all designs with it that are tried.
 
-    Looked for is one in which all other keys have their first value, or all but one: two keys may
-    have to fit each other. `head` is the key on which it depends which others there are.
+    In these, all other keys have their first value, or all but one, as two keys may have to fit
+    each other. `head` is the key that decides which other keys exist.
     """
     for parameter in parameters:
         for value in some_values(parameter):
@@ -35,7 +35,7 @@ def refuse_choices(
 
 
 def problem_of(check: Check, design: Mapping[str, Any]) -> str | None:
-    """Why a pass would refuse a design."""
+    """Return why a pass would refuse a design, None if it would not."""
     try:
         check(design)
     except ValueError as error:
@@ -46,7 +46,7 @@ def problem_of(check: Check, design: Mapping[str, Any]) -> str | None:
 def _designs(
     parameter: Parameter, value: Any, parameters: Sequence[Parameter], head: Parameter | None
 ) -> Iterator[dict[str, Any]]:
-    """Designs with that value, the usual ones first."""
+    """Yield designs with that value, the usual ones first."""
     usual = {p.key: p.choice.nth(0) for p in parameters} | {parameter.key: value}
     bases = [usual]
     if head is not None and parameter is not head:
@@ -60,11 +60,11 @@ def _designs(
 
 
 def some_values(parameter: Parameter) -> list[Any]:
-    """All values of a key, or some of many; the ends of a range are among them."""
+    """Return all values of a key, or some of many, with both ends of a range."""
     choice, count = parameter.choice, parameter.choice.count
     if count is None:
         assert isinstance(choice, Range)
         return [choice.low, choice.high]
-    if count <= MOST:
+    if count <= MAX_CHECKED:
         return [choice.nth(i) for i in range(count)]
-    return [choice.nth(i * (count - 1) // (MOST - 1)) for i in range(MOST)]
+    return [choice.nth(i * (count - 1) // (MAX_CHECKED - 1)) for i in range(MAX_CHECKED)]

@@ -1,10 +1,10 @@
-"""What can be chosen: lists, ranges, and keys that exist only where another choice allows them."""
+"""Choices: lists, ranges, and keys that exist only for some values of another key."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,12 +12,12 @@ from chop.registry import UnknownName
 
 RANGE_KEYS = {"min", "max", "step", "log"}
 SEPARATOR = "/"
-CLOSE = 1e-9  # of a step: 0.7 / 0.1 is a little less than 7
-EXACT = 2**53  # up to which every whole number is one that a storage of Optuna can hold
+TOLERANCE = 1e-9  # of a step: 0.7 / 0.1 is a little less than 7
+EXACT = 2**53  # float64, and so a storage of Optuna, is exact up to this whole number
 
 
 class Suggester(Protocol):
-    """What asks for values: a trial of Optuna, or a counter through all designs."""
+    """Suggests values: a trial of Optuna, or a random generator."""
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
@@ -30,7 +30,7 @@ class Suggester(Protocol):
 
 @dataclass(frozen=True)
 class OneOf:
-    """A list; what is suggested is the index, so that neighbours in the list are neighbours."""
+    """A list; indices are suggested, so that neighbours in the list are neighbours."""
 
     values: tuple[Any, ...]
 
@@ -40,7 +40,7 @@ class OneOf:
         return len(self.values)
 
     def suggest(self, trial: Suggester, key: str) -> Any:
-        """Have a value suggested."""
+        """Return a suggested value."""
         if len(self.values) == 1:
             return self.values[0]
         return self.values[trial.suggest_int(key, 0, len(self.values) - 1)]
@@ -49,8 +49,8 @@ class OneOf:
         return self.values[index]
 
     def number(self, value: Any) -> int:
-        """Return the number that is suggested for a value, which is the inverse of `value`."""
-        return next(i for i, mine in enumerate(self.values) if _same(mine, value))
+        """Return the number that stands for a value; `value` is the inverse."""
+        return next(i for i, candidate in enumerate(self.values) if _same(candidate, value))
 
     def value(self, number: Any) -> Any:
         return self.values[int(number)]
@@ -80,21 +80,20 @@ class Range:
             return int((self.high - self.low) // (self.step or 1)) + 1
         if self.step is None:
             return 1 if self.low == self.high else None
-        return math.floor((self.high - self.low) / self.step + CLOSE) + 1
+        return math.floor((self.high - self.low) / self.step + TOLERANCE) + 1
 
     def suggest(self, trial: Suggester, key: str) -> Any:
         if self.whole:
             low, high, step = int(self.low), int(self.high), int(self.step or 1)
-            # as a storage would give it back
+            # as a storage would return it
             return int(float(trial.suggest_int(key, low, high, step=step, log=self.log)))
         return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
     def nth(self, index: int) -> Any:
         return min(self.low + index * (self.step or 1), self.high)
 
-    def number(self, value: Any) -> float:
-        number: float = value
-        return number
+    def number(self, value: Any) -> Any:
+        return value
 
     def value(self, number: Any) -> Any:
         return int(number) if self.whole else number
@@ -108,7 +107,7 @@ Choice = OneOf | Range
 
 
 def choice_of(value: Any, where: str, *, tables: bool = True) -> Choice:
-    """What a leaf of a seed offers: a list of values, `tables` among them or not, or a range."""
+    """Return the list or range in a leaf of a seed; `tables` are allowed as values, or not."""
     if isinstance(value, Mapping) and {"min", "max"} <= value.keys():
         for key in value:
             if key not in RANGE_KEYS:
@@ -120,15 +119,15 @@ def choice_of(value: Any, where: str, *, tables: bool = True) -> Choice:
         )
     if not value:
         raise ValueError(f"{where} is an empty list; give at least one choice")
-    for offered in value:
-        _check_offered(offered, where, tables)
+    for item in value:
+        _check_value(item, where, tables)
     if any(_same(v, other) for i, v in enumerate(value) for other in value[:i]):
         raise ValueError(f"{where} offers a value twice: {list(value)}")
     return OneOf(tuple(value))
 
 
-def _check_offered(value: Any, where: str, tables: bool) -> None:
-    """Refuse a choice that could not be written to a file and found again in it."""
+def _check_value(value: Any, where: str, tables: bool) -> None:
+    """Refuse a choice that a file cannot hold, or that does not equal itself when it is read."""
     if not _is_plain(value, tables):
         raise ValueError(
             f"{where} offers {value!r:.80}; choices are numbers, text, true, false, or lists "
@@ -155,29 +154,27 @@ def _has_nan(value: Any) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values are one choice: true is not 1."""
+    """Return whether two values are the same choice: true is not 1."""
     return type(a) is type(b) and bool(a == b)
 
 
 def _range(value: Mapping[str, Any], where: str) -> Range:
-    low, high, step, log = (value.get(k) for k in ("min", "max", "step", "log"))
-    for key, number in (("min", low), ("max", high), ("step", step)):
-        optional = key == "step" and number is None
-        if not optional and not _is_number(number):
+    low, high, step, log = value["min"], value["max"], value.get("step"), value.get("log")
+    for key, number in (("min", low), ("max", high), ("step", 1 if step is None else step)):
+        if not _is_number(number):
             raise ValueError(f"{where}.{key} is a number, not {number!r}")
-    assert isinstance(low, int | float)
-    assert isinstance(high, int | float)
+    whole = isinstance(low, int) and isinstance(high, int)
     if high < low:
         raise ValueError(f"{where} goes from {low} down to {high}; swap min and max")
     if step is not None and step <= 0:
         raise ValueError(f"{where}.step is positive, not {step}")
-    if isinstance(low, int) and isinstance(high, int) and isinstance(step, float):
+    if whole and isinstance(step, float):
         raise ValueError(f"{where}.step is a whole number like min and max, not {step}")
     if log not in (None, True, False):
         raise ValueError(f"{where}.log is true or false, not {log!r}")
     if log and (low <= 0 or step is not None):
         raise ValueError(f"{where}: a logarithmic range must start above 0 and cannot have a step")
-    if isinstance(low, int) and isinstance(high, int):
+    if whole:
         _check_exact(low, high, step, where)
     return Range(low, high, step, bool(log))
 
@@ -228,10 +225,13 @@ class Choices:
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.parameters = tuple(parameters)
-        self._groups = _groups(self.parameters)
+        groups: dict[str, list[Parameter]] = {}
+        for parameter in parameters:
+            groups.setdefault(parameter.parent or parameter.key, []).append(parameter)
+        self._groups = list(groups.values())
 
     def suggest(self, trial: Suggester) -> dict[str, Any]:
-        """One design."""
+        """Return a design of suggested values."""
         chosen: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.exists(chosen):
@@ -239,11 +239,11 @@ class Choices:
         return chosen
 
     def encoded(self, chosen: Mapping[str, Any]) -> dict[str, float]:
-        """A design as the numbers that were suggested; keys without a choice have none."""
+        """Return a design as the suggested numbers; keys with one value are left out."""
         return {p.key: p.choice.number(chosen[p.key]) for p in self.open if p.key in chosen}
 
     def decoded(self, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """The inverse of `encoded`."""
+        """Return the design that was encoded as these numbers."""
         chosen: dict[str, Any] = {}
         for p in self.parameters:
             if p.exists(chosen):
@@ -253,77 +253,70 @@ class Choices:
 
     @property
     def size(self) -> int | None:
-        """How many designs there are; None if they cannot be counted."""
-        counts = [_count(group) for group in self._groups]
-        return None if None in counts else math.prod(c for c in counts if c is not None)
+        """The number of designs; None if they cannot be counted."""
+        return _size(self._groups)
 
     @functools.cached_property
     def open(self) -> list[Parameter]:
-        """Those in which there is something to choose."""
+        """The parameters with more than one value."""
         return [p for p in self.parameters if p.choice.count != 1]
 
     def nth(self, index: int) -> dict[str, Any]:
-        """The design at a place of the complete enumeration."""
-        chosen: dict[str, Any] = {}
-        for group in reversed(self._groups):
-            count = _count(group)
-            assert count is not None
-            index, here = divmod(index, count)
-            chosen |= _decode(group, here)
+        """Return the design at an index of the complete enumeration."""
+        chosen = _decode(self._groups, index)
         return {p.key: chosen[p.key] for p in self.parameters if p.key in chosen}
 
 
 def shown_size(size: int) -> str:
-    """All digits up to a billion, then a power of ten: Python itself writes no more than 4300."""
+    """Return all digits up to a billion, then a power of ten: Python writes at most 4300."""
     return f"{size:,}" if size < 10**9 else f"about 10^{math.floor(math.log10(size))}"
 
 
-Group = tuple[Parameter, ...]  # a parameter, and those that depend on it
+Group = Sequence[Parameter]  # a parameter, and those that depend on it
 
 
-def _groups(parameters: Sequence[Parameter]) -> list[Group]:
-    groups: dict[str, list[Parameter]] = {}
-    for parameter in parameters:
-        groups.setdefault(parameter.parent or parameter.key, []).append(parameter)
-    return [tuple(group) for group in groups.values()]
-
-
-def _alternatives(group: Group) -> list[tuple[Any, list[Parameter], int | None]]:
-    """Each value of the first parameter, the others that exist with it, and their number."""
-    head, *rest = group
-    assert isinstance(head.choice, OneOf), "what others depend on is a list, and never long"
-    found = []
-    for value in head.choice.values:
-        there = [p for p in rest if p.exists({head.key: value})]
-        counts = [p.choice.count for p in there]
-        product = None if None in counts else math.prod(c for c in counts if c is not None)
-        found.append((value, there, product))
-    return found
+def _size(groups: Sequence[Group]) -> int | None:
+    """Return the number of combinations of all groups."""
+    counts: list[Any] = [_count(group) for group in groups]
+    return None if None in counts else math.prod(counts)
 
 
 def _count(group: Group) -> int | None:
     if len(group) == 1:  # a range may have more values than any list
         return group[0].choice.count
-    counts = [count for *_, count in _alternatives(group)]
-    return None if None in counts else sum(c for c in counts if c is not None)
+    counts: list[Any] = [_size(dependents) for _, dependents in _alternatives(group)]
+    return None if None in counts else sum(counts)
 
 
-def _decode(group: Group, index: int) -> dict[str, Any]:
+def _alternatives(group: Group) -> Iterator[tuple[Any, list[Group]]]:
+    """Yield each value of the first parameter, and the groups of those that exist with it."""
+    head, *rest = group
+    assert isinstance(head.choice, OneOf), "what others depend on is a list, and never long"
+    for value in head.choice.values:
+        yield value, [(p,) for p in rest if p.exists({head.key: value})]
+
+
+def _decode(groups: Sequence[Group], index: int) -> dict[str, Any]:
+    """Return the combination at an index; the last group varies fastest."""
+    chosen: dict[str, Any] = {}
+    for group in reversed(groups):
+        count = _count(group)
+        assert count is not None
+        index, position = divmod(index, count)
+        chosen |= _decode_group(group, position)
+    return chosen
+
+
+def _decode_group(group: Group, index: int) -> dict[str, Any]:
     head = group[0]
     if len(group) == 1:
         return {head.key: head.choice.nth(index)}
-    for value, there, count in _alternatives(group):
+    for value, dependents in _alternatives(group):
+        count = _size(dependents)
         assert count is not None
-        if index >= count:
-            index -= count
-            continue
-        chosen = {head.key: value}
-        for parameter in reversed(there):
-            number = parameter.choice.count
-            assert number is not None
-            index, here = divmod(index, number)
-            chosen[parameter.key] = parameter.choice.nth(here)
-        return chosen
+        if index < count:
+            return {head.key: value} | _decode(dependents, index)
+        index -= count
     raise IndexError(index)
 
 
@@ -333,24 +326,24 @@ def flatten_dict(
     parent_key: str | None = None,
     separator: str = SEPARATOR,
 ) -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a/b": 1}`; added to `flattened` if that is given."""
-    found = {} if flattened is None else flattened
+    """Return `{"a": {"b": 1}}` as `{"a/b": 1}`, added to `flattened` if it is not None."""
+    flat = {} if flattened is None else flattened
     for key, value in nested.items():
         path = key if parent_key is None else f"{parent_key}{separator}{key}"
         if isinstance(value, Mapping):
-            flatten_dict(value, found, path, separator)
+            flatten_dict(value, flat, path, separator)
         else:
-            found[path] = value
-    return found
+            flat[path] = value
+    return flat
 
 
 def unflatten_dict(flat: Mapping[str, Any], separator: str = SEPARATOR) -> dict[str, Any]:
-    """The inverse of `flatten_dict`."""
+    """Return the nested form of a flat dictionary, the inverse of `flatten_dict`."""
     nested: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, last = path.split(separator)
-        place = nested
+        table = nested
         for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
+            table = table.setdefault(parent, {})
+        table[last] = value
     return nested

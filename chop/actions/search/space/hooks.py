@@ -1,4 +1,4 @@
-"""Spaces that are written as classes with the labs' hooks."""
+"""Search spaces that are written as classes with the labs' hooks."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class SearchSpaceBase:
         """A hook for subclasses."""
 
     def build_search_space(self) -> None:
-        """Fill in what can be chosen."""
+        """Fill `choices_flattened` and `choice_lengths_flattened`."""
         raise NotImplementedError
 
     def flattened_indexes_to_config(self, indexes: Mapping[str, int]) -> dict[str, Any]:
-        """The design for an index into each list."""
+        """Return the design for an index into each list."""
         raise NotImplementedError
 
     def rebuild_model(self, sampled_config: dict[str, Any], is_eval_mode: bool = True) -> Any:
-        """The network of a design, made from the pristine model."""
+        """Return the network of a design, made from the original model."""
         raise NotImplementedError
 
 
 class HookSpace:
-    """A space that is made of the hooks, as the rest of a search sees it."""
+    """The search space of a class with hooks, with the interface of `Space`."""
 
     joint = False
 
@@ -68,15 +68,13 @@ class HookSpace:
         return self.inner.flattened_indexes_to_config(indexes)
 
     def candidate(self, config: dict[str, Any]) -> Candidate:
-        made = self.inner.rebuild_model(config, is_eval_mode=True)
-        model = getattr(made, "model", made)
-        return Candidate(model, lambda: made)
+        network = self.inner.rebuild_model(config, is_eval_mode=True)
+        return Candidate(getattr(network, "model", network), lambda: network)
+
+    separate_candidate = candidate
 
     def expect_training(self) -> None:
-        """`rebuild_model` starts from the pristine model each time."""
-
-    def separate_candidate(self, config: dict[str, Any]) -> Candidate:
-        return self.candidate(config)
+        """Do nothing: `rebuild_model` starts from the original model each time."""
 
     def build(self, config: dict[str, Any]) -> Any:
         return self.inner.rebuild_model(config, is_eval_mode=False)

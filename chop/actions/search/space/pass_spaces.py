@@ -1,4 +1,4 @@
-"""Parts of a space: the choices for one pass, and the options that it then gets."""
+"""Search spaces of single passes: the choices for a pass, and its options for a design."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search.space.checks import (
-    Check,
-    problem_of,
-    refuse_choices,
-    some_values,
-)
-from chop.actions.search.space.choices import (
-    Parameter,
-    choice_of,
-    unflatten_dict,
-)
+from chop.actions.search.space.checks import Check, problem_of, refuse_choices, some_values
+from chop.actions.search.space.choices import Parameter, choice_of, unflatten_dict
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
@@ -31,13 +22,13 @@ if TYPE_CHECKING:
     from chop.passes.base import GraphPass
 
 Config = dict[str, Any]
-LEFT_ALONE = {"name": None}
+UNCHANGED = {"name": None}
 NO_OPTIONS: Mapping[str, Any] = {}
-KEPT_TABLES = 10_000  # of nodes, over all designs
+MAX_TABLES = 10_000  # of nodes that are cached, over all designs
 
 
 def frozen(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A hashable form of a config, in which lists are tuples."""
+    """Return a hashable form of a config, in which lists are tuples."""
     return tuple((key, _frozen(value)) for key, value in config.items())
 
 
@@ -45,22 +36,22 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-class Part(ABC):
+class PassSpace(ABC):
     """The choices for one pass."""
 
     parameters: list[Parameter]
 
     @abstractmethod
     def config(self, chosen: Mapping[str, Any]) -> Config:
-        """What is saved of a design, from the values of this part's parameters."""
+        """Return a design as it is saved, from the values of the parameters."""
 
     @abstractmethod
     def steps(self, config: Config) -> list[tuple[str, Config]]:
-        """The passes to run for it, with their options."""
+        """Return the passes that make the design, with their options."""
 
 
-class NodePart(Part):
-    """A pass that takes a table for each node: quantize, redefine."""
+class NodePassSpace(PassSpace):
+    """The choices for a pass that takes a table for each node: quantize, redefine."""
 
     def __init__(
         self, graph: MaseGraph, run: GraphPass, by: str, seed: Mapping[str, Any], where: str
@@ -71,28 +62,29 @@ class NodePart(Part):
         tables = seed_of_nodes(graph.fx_graph, nodes, by, seed, where)
         self.first = _first_calls(graph, nodes)
         self.parameters = []
-        seen: set[tuple[str, str]] = set()  # tables, for an op
+        checked: set[tuple[str, str]] = set()  # tables, for an op
         for node, table in tables.items():
-            if self.first[node.name] == node.name:
-                own = node_parameters(f"{node.name}/config", table, _keys_of)
-                check = functools.partial(self._check, graph, node, own)
-                if run.name == "quantize":
-                    _check_formats(node, own, check, table.where)
-                if (kind := (table.where, mase(node).common.mase_op)) not in seen:
-                    refuse_choices(own, check, table.where, own[0])
-                    seen.add(kind)
-                self.parameters += own
+            if self.first[node.name] != node.name:
+                continue
+            parameters = node_parameters(f"{node.name}/config", table, _keys_of)
+            check = functools.partial(self._check, graph, node, parameters)
+            if run.name == "quantize":
+                _check_formats(node, parameters, check, table.where)
+            if (kind := (table.where, mase(node).common.mase_op)) not in checked:
+                refuse_choices(parameters, check, table.where, parameters[0])
+                checked.add(kind)
+            self.parameters += parameters
         self._tables: OrderedDict[Any, Config] = OrderedDict()
 
     def _check(
-        self, graph: MaseGraph, node: fx.Node, own: list[Parameter], chosen: Mapping[str, Any]
+        self, graph: MaseGraph, node: fx.Node, keys: list[Parameter], chosen: Mapping[str, Any]
     ) -> None:
-        """Raise what the pass would say of a node's table."""
+        """Raise what the pass would raise for a node's table."""
         from chop.passes.base import PASSES
         from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_form
         from chop.passes.graph.transforms.quantize.variants import is_variant
 
-        config = {p.key.rpartition("/")[2]: chosen[p.key] for p in own if p.exists(chosen)}
+        config = {p.key.rpartition("/")[2]: chosen[p.key] for p in keys if p.exists(chosen)}
         name, table = config.get("name"), {"by": "name", node.name: {"config": config}}
         if name in WIDENINGS:
             PASSES["redefine"].check(table)
@@ -102,42 +94,37 @@ class NodePart(Part):
             quantized_form(graph, node, node_config(node.name, {"config": config}))
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
-        """All nodes that can be changed, so that what was left alone is said as well."""
-        found: dict[str, dict[str, Any]] = {}
+        """Return the tables of all nodes that can be changed, also of those that are not."""
+        configs: dict[str, dict[str, Any]] = {}
         for key, value in chosen.items():
             node, _, name = key.partition("/config/")
-            found.setdefault(node, {})[name] = value
-        return {node: self._table(found.get(self.first[node], LEFT_ALONE)) for node in self.nodes}
+            configs.setdefault(node, {})[name] = value
+        return {node: self._table(configs.get(self.first[node], UNCHANGED)) for node in self.nodes}
 
     def _table(self, config: Mapping[str, Any]) -> Config:
-        """The table of one node; equal ones are the same object, to be read and not changed."""
+        """Return the table of one node; equal ones are the same object, which is read-only."""
         key = frozen(config)
         if key in self._tables:
             self._tables.move_to_end(key)
             return self._tables[key]
         table = self._tables[key] = {"config": dict(config)}
-        if len(self._tables) > KEPT_TABLES:
+        if len(self._tables) > MAX_TABLES:
             self._tables.popitem(last=False)
         return table
 
     def steps(self, config: Config) -> list[tuple[str, Config]]:
-        tables = {
-            node: table
-            for node, table in config.items()
-            if isinstance(table, Mapping) and (table.get("config") or {}).get("name") is not None
-        }
-        widened = {n: t for n, t in tables.items() if t["config"]["name"] in WIDENINGS}
-        rest = {n: t for n, t in tables.items() if n not in widened}
-        steps: list[tuple[str, Config]] = []
-        if widened:
-            steps.append(("redefine", {"by": "name", **widened}))
-        if rest:
-            steps.append((self.run.name, {"by": "name", **rest}))
-        return steps
+        widened: Config = {}
+        others: Config = {}
+        for node, table in config.items():
+            name = (table.get("config") or {}).get("name") if isinstance(table, Mapping) else None
+            if name is not None:
+                (widened if name in WIDENINGS else others)[node] = table
+        steps = [("redefine", widened), (self.run.name, others)]
+        return [(name, {"by": "name", **tables}) for name, tables in steps if tables]
 
 
-class OptionPart(Part):
-    """A pass whose options are chosen as a whole: prune, prune_channels."""
+class OptionPassSpace(PassSpace):
+    """The choices for the options of a pass: prune, prune_channels."""
 
     def __init__(
         self, run: GraphPass, seed: Mapping[str, Any], where: str, fixed: Mapping[str, Any]
@@ -147,10 +134,9 @@ class OptionPart(Part):
         if not self.parameters:
             raise ValueError(f"{where} is empty; give choices for options of {run.name}")
         generated = {"input_generator": ()} if "input_generator" in run.options else {}
+        constant = {**generated, **fixed}
         refuse_choices(
-            self.parameters,
-            lambda chosen: run.check({**generated, **fixed, **self.config(chosen)}),
-            where,
+            self.parameters, lambda chosen: run.check({**constant, **self.config(chosen)}), where
         )
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
@@ -162,23 +148,22 @@ class OptionPart(Part):
 
 def _leaves(seed: Mapping[str, Any], path: str, where: str) -> Iterator[Parameter]:
     for key, value in seed.items():
-        below, place = f"{path}/{key}" if path else key, f"{where}.{key}"
-        is_range = isinstance(value, Mapping) and {"min", "max"} <= value.keys()
-        if isinstance(value, Mapping) and not is_range:
-            yield from _leaves(value, below, place)
+        inner = f"{path}/{key}" if path else key
+        if isinstance(value, Mapping) and not {"min", "max"} <= value.keys():
+            yield from _leaves(value, inner, f"{where}.{key}")
         else:
-            yield Parameter(below, choice_of(value, place))
+            yield Parameter(inner, choice_of(value, f"{where}.{key}"))
 
 
-def part_for(
+def pass_space(
     graph: MaseGraph,
     name: str,
     by: str | None,
     seed: Mapping[str, Any],
     where: str,
     fixed: Mapping[str, Any] = NO_OPTIONS,
-) -> Part:
-    """The part for a registered pass, by the options it takes; all designs have `fixed`."""
+) -> PassSpace:
+    """Return the space of a registered pass; all designs have the options `fixed`."""
     from chop.passes.base import PASSES
 
     run = PASSES[name]
@@ -189,8 +174,8 @@ def part_for(
             if key not in run.options:
                 raise UnknownName(f"option of {name} beside {where}", key, list(run.options))
         run.check({"by": "name", **fixed})
-        return NodePart(graph, run, by or "name", seed, where)
-    return OptionPart(run, seed, where, fixed)
+        return NodePassSpace(graph, run, by or "name", seed, where)
+    return OptionPassSpace(run, seed, where, fixed)
 
 
 def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> Iterator[fx.Node]:
@@ -199,16 +184,15 @@ def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> 
     for node in graph.nodes:
         if node.op not in ("call_module", "call_function", "call_method"):
             continue
-        if name != "quantize" or why_not_quantized(node) is None:
+        why = why_not_quantized(node) if name == "quantize" else None
+        if why is None:
             yield node
         elif by == "name" and node.name in seed:
-            raise ValueError(
-                f"search.search_space.seed.{node.name}: the node {why_not_quantized(node)}"
-            )
+            raise ValueError(f"search.search_space.seed.{node.name}: the node {why}")
 
 
 def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
-    """The first node that calls the same module: two calls of a layer are one choice."""
+    """Return the first node that calls the same module: two calls of a layer are one choice."""
     first: dict[Any, str] = {}
     return {
         node.name: first.setdefault(node.target if node.op == "call_module" else node, node.name)
@@ -216,28 +200,25 @@ def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
     }
 
 
-def _check_formats(node: fx.Node, own: list[Parameter], check: Check, where: str) -> None:
-    """Every format of a node is one that there is, and has all the keys that it needs."""
+def _check_formats(node: fx.Node, keys: list[Parameter], check: Check, where: str) -> None:
+    """Refuse unknown formats of a node, and formats without the keys that they need."""
     from chop.numerics import FORMATS
     from chop.passes.graph.transforms.quantize.variants import is_variant
 
-    usual = {p.key: p.choice.nth(0) for p in own}
-    for name in some_values(own[0]):
+    usual = {p.key: p.choice.nth(0) for p in keys}
+    for name in some_values(keys[0]):
         if name is None or name in WIDENINGS or is_variant(name):
             continue
         if name not in FORMATS:
             raise UnknownName(f"number format in {where}.name", str(name), list(FORMATS))
-        problem = problem_of(check, usual | {own[0].key: name})
+        problem = problem_of(check, usual | {keys[0].key: name})
         if problem is not None:
             raise ValueError(f"{where}: {node.name}: {problem}")
 
 
 def _keys_of(name: Any) -> frozenset[str] | None:
-    """The keys of a number format; what is none decides for itself."""
+    """Return the keys of a number format, None for any other name."""
     from chop.numerics import FORMATS
     from chop.passes.graph.transforms.quantize.config import known_keys
 
     return known_keys(name) if name in FORMATS else None
-
-
-__all__ = ["Config", "NodePart", "OptionPart", "Part", "part_for"]

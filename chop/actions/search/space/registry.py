@@ -1,14 +1,14 @@
-"""The spaces by name; any transform pass is one."""
+"""Search spaces by name, besides which every transform pass has one."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.hooks import HookSpace
-from chop.actions.search.space.pass_spaces import Part, part_for
+from chop.actions.search.space.pass_spaces import PassSpace, pass_space
 from chop.options import Options
 from chop.registry import Registry, UnknownName
 from chop.tools.get_input import InputGenerator, get_dummy_input
@@ -16,45 +16,38 @@ from chop.tools.get_input import InputGenerator, get_dummy_input
 SpaceMaker = Callable[[str, Mapping[str, Any], Parent], Space]
 SPACES: Registry[Any] = Registry("search space")
 WHERE = "search.search_space"
-SETTLING = 16  # batches from which batch norms of inherited weights count their statistics
+NORM_BATCHES = 16  # for the statistics of batch norms with inherited weights
 SETUP_KEYS = ("by", "transform", "model_parallel")
 
 
 def register_search_space(*names: str) -> Callable[[SpaceMaker], SpaceMaker]:
-    """File a function `(name, table, parent) -> Space` under a name."""
+    """Register a function `(name, table, parent) -> Space` by name."""
     return SPACES.register(*names)
 
 
 def space_of(table: Mapping[str, Any], parent: Parent) -> Space:
-    """The space that `[search.search_space]` means."""
+    """Return the space that `[search.search_space]` describes."""
     name = table.get("name")
     if not isinstance(name, str):
         raise ValueError(f'{WHERE} needs a name, such as "graph/quantize/mixed_precision_ptq"')
-    if name in SPACES:
-        made = SPACES[name]
-        return (
-            _by_hand(name, made, table, parent)
-            if isinstance(made, type)
-            else made(name, table, parent)
-        )
-    return _by_pass(name, table, parent)
-
-
-def _by_hand(name: str, cls: type[Any], table: Mapping[str, Any], parent: Parent) -> Space:
-    """A space that somebody wrote as the labs do."""
-    space: Any = HookSpace(name, space_with_hooks(cls, table, parent))
-    return space  # type: ignore[no-any-return]
+    if name not in SPACES:
+        check_name(name)
+        return of_pass(name, name.removeprefix("graph/"), table, parent)
+    maker = SPACES[name]
+    if isinstance(maker, type):
+        return cast(Space, HookSpace(name, space_with_hooks(maker, table, parent)))
+    return cast(Space, maker(name, table, parent))
 
 
 def space_with_hooks(cls: type[Any], table: Mapping[str, Any], parent: Parent) -> Any:
-    """A space with the labs' four hooks, for the parent."""
+    """Return an instance of a class with the labs' hooks, for the parent."""
     model, config = parent.graph.model, {k: v for k, v in table.items() if k != "name"}
     inputs = get_dummy_input(parent.model_info, parent.data_module, parent.task, "cpu", model=model)
     return cls(model, parent.model_info, config, inputs, parent.accelerator)
 
 
 def check_name(name: str) -> None:
-    """Refuse what is neither a space nor a pass."""
+    """Refuse a name of neither a space nor a pass."""
     from chop.passes.base import PASSES
 
     if name not in SPACES and name.removeprefix("graph/") not in PASSES:
@@ -62,24 +55,17 @@ def check_name(name: str) -> None:
         raise UnknownName("search space", name, known)
 
 
-def _by_pass(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
-    """`graph/prune`: the choices are those of the pass of that name."""
-    check_name(name)
-    return of_pass(name, name.removeprefix("graph/"), table, parent)
-
-
 def of_pass(name: str, run: str, table: Mapping[str, Any], parent: Parent) -> Space:
-    """The space of one pass."""
-    setup = _setup(table)
+    """Return the space of one pass."""
+    by = _setup(table).get("by")
     seed = _seed(table, WHERE)
     fixed = _fixed_of(run, table.get("options", {}))
-    own = fixed.get(run, {})
-    part = part_for(parent.graph, run, setup.get("by"), seed, f"{WHERE}.seed", own)
-    return _space(name, {run: part}, parent, fixed)
+    space = pass_space(parent.graph, run, by, seed, f"{WHERE}.seed", fixed.get(run, {}))
+    return _space(name, {run: space}, parent, fixed)
 
 
 def _fixed_of(run: str, options: Any) -> dict[str, dict[str, Any]]:
-    """`[search.search_space.options]`: those of the pass, or of the one that widens its layers."""
+    """Return `[search.search_space.options]` by pass: `run`, or `redefine`, which widens layers."""
     from chop.passes.base import PASSES
 
     where, passes = f"{WHERE}.options", dict.fromkeys((run, "redefine"))
@@ -88,19 +74,16 @@ def _fixed_of(run: str, options: Any) -> dict[str, dict[str, Any]]:
     owners = {key: [p for p in passes if key in PASSES[p].options] for key in options}
     for key in options:
         if not owners[key]:
-            known = [*PASSES[run].options]
-            raise UnknownName(f"option of {run} in {where}", key, known)
+            raise UnknownName(f"option of {run} in {where}", key, list(PASSES[run].options))
     return {p: {k: v for k, v in options.items() if owners[k][0] == p} for p in passes}
 
 
 @register_search_space(
-    "graph/quantize/mixed_precision_ptq",
-    "graph/architecture/channel_multiplier",
+    "graph/quantize/mixed_precision_ptq", "graph/architecture/channel_multiplier"
 )
 def mixed_precision(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
-    """A number format for every node that can have one; the labs' names of widenings as well."""
-    setup = _setup(table)
-    if setup.get("by") is None:
+    """Number formats for all nodes that can have one, and the labs' names of wider layers."""
+    if _setup(table).get("by") is None:
         raise ValueError(f'{WHERE}.setup.by is missing; it is "name", "type" or "regex_name"')
     return of_pass(name, "quantize", table, parent)
 
@@ -116,13 +99,13 @@ def transform(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
 
 @register_search_space("graph/joint")
 def joint(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
-    """Several passes in the order of `[search.search_space.passes.<pass>]`, chosen together."""
+    """Several passes together, in the order of `[search.search_space.passes.<pass>]`."""
     tables = table.get("passes")
     if not isinstance(tables, Mapping) or not tables:
         raise ValueError(
             f"{WHERE}.passes has a table for each pass, such as [{WHERE}.passes.prune]"
         )
-    parts: dict[str, Part] = {}
+    spaces: dict[str, PassSpace] = {}
     fixed: dict[str, dict[str, Any]] = {}
     for run, inner in tables.items():
         where = f"{WHERE}.passes.{run}"
@@ -131,8 +114,8 @@ def joint(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
         by = _setup(inner, where).get("by")
         fixed[run] = {k: v for k, v in inner.items() if k not in ("setup", "seed")}
         seed = _seed(inner, where)
-        parts[run] = part_for(parent.graph, run, by, seed, f"{where}.seed", fixed[run])
-    return _space(name, parts, parent, fixed)
+        spaces[run] = pass_space(parent.graph, run, by, seed, f"{where}.seed", fixed[run])
+    return _space(name, spaces, parent, fixed)
 
 
 def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
@@ -147,15 +130,12 @@ def _seed(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _space(
-    name: str,
-    parts: Mapping[str, Part],
-    parent: Parent,
-    fixed: Mapping[str, Mapping[str, Any]],
+    name: str, passes: Mapping[str, PassSpace], parent: Parent, fixed: Mapping[str, Any]
 ) -> Space:
     return Space(
         name,
         parent.graph,
-        parts,
+        passes,
         extra=lambda run: _generated(run, parent),
         fixed={run: options for run, options in fixed.items() if options},
         batches=functools.cache(lambda: _batches(parent)),
@@ -163,31 +143,24 @@ def _space(
 
 
 def _batches(parent: Parent) -> list[Any]:
-    """A few batches of training data that the seed of the search draws, on the device."""
+    """Return a few batches of training data, drawn with the seed of the search, on the device."""
     import torch
 
     device = next(parent.graph.model.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(parent.seed)
-        found = _generator(parent, SETTLING)
-        return [{name: x.to(device) for name, x in batch.items()} for batch in found]
+        batches = _generator(parent, NORM_BATCHES)
+        return [{name: x.to(device) for name, x in batch.items()} for batch in batches]
 
 
 def _generator(parent: Parent, max_batches: int | None = None) -> InputGenerator:
-    return InputGenerator(
-        parent.model_info,
-        parent.data_module,
-        parent.task,
-        "train",
-        max_batches,
-        model=parent.graph.model,
-    )
+    facts = (parent.model_info, parent.data_module, parent.task, "train", max_batches)
+    return InputGenerator(*facts, model=parent.graph.model)
 
 
 def _generated(run: str, parent: Parent) -> dict[str, Any]:
-    """What a pass needs and a file cannot hold: batches of the training data."""
+    """Return options of a pass that no file can hold: batches of the training data."""
     from chop.passes.base import PASSES
 
-    if "input_generator" not in PASSES[run].options:
-        return {}
-    return {"input_generator": _generator(parent)}
+    needed = "input_generator" in PASSES[run].options
+    return {"input_generator": _generator(parent)} if needed else {}

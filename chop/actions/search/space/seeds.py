@@ -1,4 +1,4 @@
-"""From the seed of a file to parameters: per node, by its name, its op or an expression."""
+"""The seed of a file as parameters of nodes, which match by name, op or regular expression."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BY = get_args(By)
-# the keys that exist for a value of `name`; None: it decides for itself
+# returns the keys that exist for a value of `name`, None for any
 Keys = Callable[[Any], Collection[str] | None]
 
 
@@ -32,7 +32,7 @@ class Table:
 
 
 def table_of(value: Any, where: str) -> Table:
-    """A table of a seed; with or without the `config` level of the labs."""
+    """Return a table of a seed, with or without the `config` level of the labs."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} is a table of choices, not {value!r}")
     inner = value.get("config", value)
@@ -47,9 +47,9 @@ def table_of(value: Any, where: str) -> Table:
 def seed_of_nodes(
     graph: fx.Graph, nodes: Iterable[fx.Node], by: str, seed: Mapping[str, Any], where: str
 ) -> dict[fx.Node, Table]:
-    """The table of choices of each of the nodes; those that no key and no default means have none.
+    """Return the table of choices of each node that a key or the default matches.
 
-    A name that no node of the graph has is refused; one of a node that cannot be changed is not.
+    The name of a node that the graph does not have is refused.
     """
     from chop.ir.graph.mase_metadata import mase
     from chop.ir.ops import OPS
@@ -57,30 +57,21 @@ def seed_of_nodes(
     if by not in BY:
         raise ValueError(f"search.search_space.setup.by is one of {', '.join(BY)}, not {by!r}")
     tables = {key: table_of(value, f"{where}.{key}") for key, value in seed.items()}
-    rest = tables.pop("default", None)
+    default = tables.pop("default", None)
     nodes = list(nodes)
-    called = {n: [mase(n).common.mase_op if by == "type" else n.name] for n in nodes}
+    keys = {n: [mase(n).common.mase_op if by == "type" else n.name] for n in nodes}
     if by == "regex_name":
-        called = {n: [k for k in tables if _matches(k, n.name, where)] for n in nodes}
-    if by == "type":
-        for key in tables:
-            if key not in OPS and not any(key in names for names in called.values()):
-                raise UnknownName(f"op in {where}", key, ["default", *sorted(OPS)])
-    if by == "name":
-        everyone = [node.name for node in graph.nodes]
-        for key in tables:
-            if key not in everyone:
-                raise UnknownName(f"node in {where}", key, ["default", *(n.name for n in nodes)])
-    known = {name for names in called.values() for name in names}
-    for key in tables:
-        if key not in known:
-            _warn(key, by, [n.name for n in nodes] if by != "type" else sorted(known))
-    found = {}
-    for node, names in called.items():
-        table = next((tables[name] for name in names if name in tables), rest)
-        if table is not None:
-            found[node] = table
-    return found
+        keys = {n: [k for k in tables if _matches(k, n.name, where)] for n in nodes}
+    matched, names = {key for each in keys.values() for key in each}, [n.name for n in nodes]
+    all_names = {node.name for node in graph.nodes}
+    for key in (key for key in tables if key not in matched):
+        if by == "type" and key not in OPS:
+            raise UnknownName(f"op in {where}", key, ["default", *sorted(OPS)])
+        if by == "name" and key not in all_names:
+            raise UnknownName(f"node in {where}", key, ["default", *names])
+        _warn(key, by, names if by != "type" else sorted(matched))
+    chosen = {n: next((tables[k] for k in ks if k in tables), default) for n, ks in keys.items()}
+    return {node: table for node, table in chosen.items() if table is not None}
 
 
 def _matches(pattern: str, name: str, where: str) -> bool:
@@ -96,9 +87,9 @@ def _warn(key: str, by: str, known: list[str]) -> None:
 
 
 def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
-    """The parameters of one node: its `name` first, then the keys that each name takes.
+    """Return the parameters of one node: its `name` first, then the keys that each name takes.
 
-    A table below that is called like one of the names holds keys for that name alone.
+    An inner table with one of the names holds keys for that name alone.
     """
     choices, where = table.choices, table.where
     if "name" not in choices:
@@ -110,13 +101,13 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
         if not isinstance(name, str | None):
             raise ValueError(f'{where}.name offers {name!r:.80}; names are text, or "NA" for none')
     parameters = [Parameter(f"{path}/name", head)]
-    for place, choice, names in _leaves(choices, head.values, where):
-        key, real = place.rpartition(".")[2], [name for name in names if name is not None]
-        known = {name: keys(name) for name in real}
-        fitting = tuple(n for n, theirs in known.items() if theirs is None or key in theirs)
-        if real and not fitting:
-            hint = did_you_mean(key, [k for theirs in known.values() for k in theirs or ()])
-            raise ValueError(f"{place} is not a key of {' or '.join(map(str, real))}{hint}")
+    for path_in_file, choice, names in _leaves(choices, head.values, where):
+        key = path_in_file.rpartition(".")[2]
+        known = {name: keys(name) for name in names if name is not None}
+        fitting = tuple(n for n, taken in known.items() if taken is None or key in taken)
+        if known and not fitting:
+            hint = did_you_mean(key, [k for taken in known.values() for k in taken or ()])
+            raise ValueError(f"{path_in_file} is not a key of {' or '.join(known)}{hint}")
         if fitting:
             always = len(fitting) == len(head.values)
             parent, when = (None, ()) if always else (f"{path}/name", fitting)
@@ -127,17 +118,17 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
 def _leaves(
     table: Mapping[str, Any], names: tuple[Any, ...], where: str
 ) -> Iterable[tuple[str, Choice, tuple[Any, ...]]]:
-    """Where each key stands, its choices, and the names for which it is meant."""
-    own = {key: value for key, value in table.items() if key in names}
-    for name, inner in own.items():
+    """Yield where each key stands in the file, its choices, and the names that it is for."""
+    own_tables = {key: value for key, value in table.items() if key in names}
+    for name, inner in own_tables.items():
         if not isinstance(inner, Mapping):
             raise ValueError(f"{where}.{name} is a table of keys for {name}, not {inner!r}")
     for key, value in table.items():
-        if key == "name" or key in own:
+        if key == "name" or key in own_tables:
             continue
-        others = tuple(name for name in names if key not in own.get(name, ()))
+        others = tuple(name for name in names if key not in own_tables.get(name, ()))
         yield f"{where}.{key}", choice_of(value, f"{where}.{key}", tables=False), others
-    for name, inner in own.items():
+    for name, inner in own_tables.items():
         for key, value in inner.items():
-            place = f"{where}.{name}.{key}"
-            yield place, choice_of(value, place, tables=False), (name,)
+            path = f"{where}.{name}.{key}"
+            yield path, choice_of(value, path, tables=False), (name,)

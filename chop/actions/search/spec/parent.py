@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NEED_TRAINING = ("basic_evaluation", "sqnr")  # metrics that are meaningless for random weights
-# options besides the trainer's that change the weights of a parent, and trainer's that do not
+# options outside the trainer's group that change the weights of a parent, and trainer's that do not
 ALSO_CHANGE_WEIGHTS = {
     *("model", "model_args", "quant_config", "max_token_len", "batch_size", "seed"),
     *("dataset", "dataset_args", "data_path", "legacy_val", "num_devices", "num_nodes"),
@@ -81,12 +81,8 @@ def candidates_trained(config: RunConfig) -> dict[str, Any]:
         config.max_epochs,
         config.learning_rate,
     )
-    training = {
-        "max_epochs": config.max_epochs,
-        "optimizer": config.training_optimizer,
-        "learning_rate": config.learning_rate,
-        "weight_decay": float(config.weight_decay),
-    }
+    training = {key: getattr(config, key) for key in ("max_epochs", "learning_rate")}
+    training |= {"optimizer": config.training_optimizer, "weight_decay": float(config.weight_decay)}
     strategy["sw_runner"] = {"basic_train": training, **runners}
     return tables
 
@@ -133,8 +129,8 @@ def parent_checkpoint(
 
 def trains_parent(config: RunConfig, project: Project) -> bool:
     """Whether the parent has yet to be trained, or to be trained to the end."""
-    given = config.load_name is not None or config.is_pretrained
-    if given or not config.search.get("train_parent"):
+    loaded = config.load_name is not None or config.is_pretrained
+    if loaded or not config.search.get("train_parent"):
         return False
     earlier = _earlier(config, project)
     return earlier is None or not earlier.is_complete
@@ -189,19 +185,12 @@ def _trained(
     if earlier is not None and earlier.is_complete:
         logger.info("Reusing the trained parent: %s", earlier.names.best)
         return str(earlier.names.best)
-    begun = earlier if alone else None
     logger.info("Training the parent '%s'...", config.model)
-    if begun is None:
-        names = Names.claim(project.training_ckpts)
+    if earlier is not None and alone:
+        names, resume = earlier.names, earlier.saved
+        say_resumed(names, resume)
     else:
-        names = begun.names
-        say_resumed(names, begun.saved)
-    fit(
-        model,
-        data_module,
-        dataclasses.replace(options_of(config), progress=not config.no_progress),
-        names=names,
-        resume=begun.saved if begun is not None else None,
-        hyper_parameters=plain(config),
-    )
+        names, resume = Names.claim(project.training_ckpts), None
+    options = dataclasses.replace(options_of(config), progress=not config.no_progress)
+    fit(model, data_module, options, names=names, resume=resume, hyper_parameters=plain(config))
     return str(names.best)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, cast
 
@@ -30,22 +30,17 @@ from chop.training.options import RETRAIN, TrainOptions, table_options
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
 SPACE_KEYS = ("name", "setup", "seed", "passes", "options")
-STRATEGY_KEYS = (
-    *("name", "eval_mode", "sw_runner", "hw_runner", "setup", "metrics", "constraints"),
-    "early_stopping",
-)
+STRATEGY_KEYS = ("name", "setup", "metrics", "constraints", "early_stopping", "eval_mode")
 SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
-STRATEGY_NAMES = ("optuna",)
 # keys of older files that have no effect: every trial is saved, and one process runs a study
 IGNORED = ("model_parallel", "runner_style", "save_every_n_trials", "heartbeat")
-IN_FLIGHT = 8
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """A trial in training is stopped if `margin` better than now would still be dominated."""
+    """A trial in training is stopped if it would be dominated even if `margin` better."""
 
-    # by metric, unscaled: how much better it may yet become
+    # the possible improvement by metric, unscaled
     margin: Annotated[
         dict[str, NonNegativeFloat],
         Says("must give the possible improvement of each metric, as in margin.accuracy = 0.02"),
@@ -56,7 +51,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class Retrain:
-    """What is trained to the end after the search, and how."""
+    """`[search.retrain]`: the designs that are trained after the search, and how."""
 
     designs: Annotated[
         Literal["front", "best"] | PositiveInt, Says("must be 'front', 'best' or a number")
@@ -66,7 +61,7 @@ class Retrain:
 
 @dataclass(frozen=True)
 class Goal:
-    """`[search.strategy.metrics.<name>]`; without a direction, the metric's own."""
+    """`[search.strategy.metrics.<name>]`; the default direction is that of the metric."""
 
     scale: Annotated[
         float, Predicate(lambda x: 0 < abs(x) < math.inf), Says("is a number other than 0")
@@ -82,7 +77,7 @@ class Setup:
     n_trials: PositiveInt = 20
     timeout: NonNegativeFloat | None = None
     trial_timeout: NonNegativeFloat | None = None
-    in_flight: PositiveInt = IN_FLIGHT
+    in_flight: PositiveInt = 8
     fail_fast: bool = False
     retries: NonNegativeInt = 2
     threads: PositiveInt = 1
@@ -98,7 +93,7 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Setup):
-    """What `[search]` says."""
+    """`[search]`."""
 
     space: Mapping[str, Any]
     runners: tuple[tuple[type[Runner], Mapping[str, Any]], ...]
@@ -113,17 +108,17 @@ class Settings(Setup):
 
     @property
     def compares(self) -> bool:
-        """Whether what comes of a trial depends on those before it."""
-        runners = any(cls.compares(options) for cls, options in self.runners)
-        return runners or self.early_stopping is not None
+        """Whether the outcome of a trial depends on earlier trials."""
+        compared = any(cls.compares(options) for cls, options in self.runners)
+        return compared or self.early_stopping is not None
 
 
 def settings_of(
     search: Mapping[str, Any], where: str = "", own: MakeStrategy | None = None
 ) -> Settings:
-    """Return the settings; all problems are raised at once, each with `where` the tables stand.
+    """Return the settings, or raise all problems at once, each starting with `where`.
 
-    With a strategy of one's `own`, the sampler may have any name.
+    With the user's `own` strategy, the sampler may have any name.
     """
     problems: list[str] = []
 
@@ -139,7 +134,7 @@ def settings_of(
     space = attempt(_table, search, "search_space", "search") or {}
     strategy = attempt(_table, search, "strategy", "search") or {}
     attempt(Options.named("search.search_space", SPACE_KEYS).check, space)
-    attempt(Options.named("search.strategy", STRATEGY_KEYS).check, strategy)
+    attempt(Options.named("search.strategy", (*STRATEGY_KEYS, *SIDES)).check, strategy)
     attempt(_check_name, strategy)
     runners = [r for key in SIDES for r in attempt(_runners, strategy, key) or ()]
     setup = attempt(_setup, strategy) or Setup()
@@ -163,7 +158,7 @@ def settings_of(
 
 
 def check_tables(search: Mapping[str, Any], where: str = "") -> None:
-    """Refuse anything but tables where the space and the strategy are read before they are made."""
+    """Refuse values that are not tables, in the tables that are read before they are checked."""
     for key in ("search_space", "strategy"):
         try:
             _table(search, key, "search")
@@ -181,16 +176,16 @@ def check_tables(search: Mapping[str, Any], where: str = "") -> None:
 
 
 def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    found = tables.get(key)
-    if not isinstance(found, Mapping):
+    table = tables.get(key)
+    if not isinstance(table, Mapping):
         raise ValueError(f"{where}.{key} is missing; add a table [{where}.{key}]")
-    return dict(found)
+    return dict(table)
 
 
 def _check_name(strategy: Mapping[str, Any]) -> None:
     name = strategy.get("name", "optuna")
-    if name not in STRATEGY_NAMES and str(name).lower() not in STRATEGIES:  # or a sampler
-        raise UnknownName("strategy in search.strategy.name", name, [*STRATEGY_NAMES, *STRATEGIES])
+    if name != "optuna" and str(name).lower() not in STRATEGIES:
+        raise UnknownName("strategy in search.strategy.name", name, ["optuna", *STRATEGIES])
 
 
 def _runners(strategy: Mapping[str, Any], key: str) -> list[tuple[type[Runner], Mapping[str, Any]]]:
@@ -223,19 +218,18 @@ def _setup(strategy: Mapping[str, Any]) -> Setup:
     return Setup(**({"sampler": name} if str(name).lower() in STRATEGIES else {}) | values)
 
 
-def _sampler_options(chosen: MakeStrategy | None, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options of a sampler, typed; an instance that the user has made has its own."""
-    if not given or not (isinstance(chosen, type) and issubclass(chosen, Strategy)):
-        return given
-    where, known = "search.strategy.setup.sampler_options", chosen.options()
-    if known is None:
-        return given
-    if "seed" in given and "seed" not in known:
+def _sampler_options(chosen: MakeStrategy | None, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the typed options of a sampler; those of other objects are not checked."""
+    known = chosen.options() if isinstance(chosen, type) and issubclass(chosen, Strategy) else None
+    if not table or known is None:
+        return table
+    where = "search.strategy.setup.sampler_options"
+    if "seed" in table and "seed" not in known:
         raise ValueError(
             f"{where} has no key 'seed'; set the seed of the search with --seed or seed"
         )
     options = {name: Option(name, hint, None) for name, hint in known.items()}
-    return Options(where, options, "key").check(given)
+    return Options(where, options, "key").check(table)
 
 
 def _goals(strategy: Mapping[str, Any], setup: Setup, runners: list[Any]) -> Objectives:
@@ -255,21 +249,17 @@ def _goals(strategy: Mapping[str, Any], setup: Setup, runners: list[Any]) -> Obj
     constraints = tuple(Constraint.parse(t, "search.strategy.constraints") for t in texts)
     for constraint in constraints:
         _direction(constraint.metric, runners, "search.strategy.constraints")
-    _check_together(constraints)
-    return Objectives(objectives, summed, constraints, setup.honour_directions)
-
-
-def _check_together(constraints: Sequence[Constraint]) -> None:
     for upper, lower in itertools.product(constraints, constraints):
         if upper.contradicts(lower):
             raise ValueError(
                 f"search.strategy.constraints: {upper} and {lower} contradict each other; "
                 f"change one of the bounds"
             )
+    return Objectives(objectives, summed, constraints, setup.honour_directions)
 
 
 def _direction(name: str, runners: list[Any], where: str) -> Direction:
-    """Return which way a metric is better; one that no runner of the file measures is refused."""
+    """Return which direction of a metric is better; metrics without a runner are refused."""
     for cls, options in runners:
         if (direction := cls.direction_of(name, options)) is not None:
             return cast(Direction, direction)

@@ -36,7 +36,7 @@ RETRAIN_SPLITS = ("validation", "test")
 
 @contextlib.contextmanager
 def config_errors() -> Iterator[None]:
-    """Raise what is refused meanwhile as an error of the user's file."""
+    """Raise errors of the body as errors of the user's file."""
     try:
         yield
     except ConfigError:
@@ -71,14 +71,9 @@ class StudySpec:
 
     @cached_property
     def sampler_context(self) -> SamplerContext:
-        objectives = self.settings.objectives
-        return SamplerContext(
-            self.space.choices,
-            objectives.directions,
-            self.settings.n_trials,
-            self.parent.seed,
-            bool(objectives.constraints),
-        )
+        settings, objectives = self.settings, self.settings.objectives
+        facts = (objectives.directions, settings.n_trials, self.parent.seed)
+        return SamplerContext(self.space.choices, *facts, bool(objectives.constraints))
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -132,7 +127,7 @@ def build_spec(
 ) -> StudySpec:
     """Build a study from the checked tables; what does not suit the network or data is refused.
 
-    Runners keep what they need until a trial is stored in `folder`.
+    Runners write their checkpoints to `folder`.
     """
     context = _runner_context(parent, folder)
     with fixed_threads(settings.threads), config_errors():
@@ -143,17 +138,8 @@ def build_spec(
     # early stopping needs the cost of a design before it is trained, and metrics of its weights
     # are those of trained ones, whatever the order of the tables in the file
     runners.sort(key=lambda runner: (runner.side == "software", not runner.trains))
-    spec = StudySpec(
-        parent,
-        tables,
-        settings,
-        space,
-        context,
-        tuple(runners),
-        model_name,
-        tuple(imports),
-        given_space,
-    )
+    facts = (space, context, tuple(runners), model_name, tuple(imports), given_space)
+    spec = StudySpec(parent, tables, settings, *facts)
     _check_whole_populations(spec)
     if settings.retrain is not None:
         check_retrain_splits(parent.data_module)
@@ -163,17 +149,10 @@ def build_spec(
 
 
 def _runner_context(parent: Parent, folder: Path | None) -> RunnerContext:
-    parameter = next(parent.graph.model.parameters(), None)
-    return RunnerContext(
-        parent.graph,
-        parent.model_info,
-        parent.task,
-        parent.data_module,
-        parent.data_module.dataset_info,
-        parameter.device if parameter is not None else torch.device("cpu"),
-        parent.seed,
-        folder,
-    )
+    parameter, data = next(parent.graph.model.parameters(), None), parent.data_module
+    device = parameter.device if parameter is not None else torch.device("cpu")
+    facts = (parent.graph, parent.model_info, parent.task, data, data.dataset_info)
+    return RunnerContext(*facts, device, parent.seed, folder)
 
 
 def _check_whole_populations(spec: StudySpec) -> None:

@@ -28,25 +28,22 @@ def settle(model, x):
     return model.eval()
 
 
-def make_scene(name="jsc-tiny", dataset="jsc-sim", *, seed=0, device="cpu"):
+def network_of(name, dataset="jsc-sim", *, seed=3, batch_size=64):
+    """An untrained network and its data, as `search` takes them."""
     torch.manual_seed(seed)
-    data = MaseDataModule(dataset, batch_size=64)
+    data = MaseDataModule(dataset, batch_size=batch_size)
     data.prepare_data()
     data.setup()
-    info = data.dataset_info
-    model = get_model(name, task="cls", dataset_info=info)
+    model = get_model(name, task="cls", dataset_info=data.dataset_info)
+    return model, get_model_info(name), "cls", data.dataset_info, data
+
+
+def make_scene(name="jsc-tiny", dataset="jsc-sim", *, seed=0, device="cpu"):
+    model, model_info, task, info, data = network_of(name, dataset, seed=seed)
     x = data.train_dataset[:256][0]
     graph = graph_of(settle(model, x), x[:4])
     graph.model.to(device)
-    return RunnerContext(
-        graph=graph,
-        model_info=get_model_info(name),
-        task="cls",
-        data_module=data,
-        dataset_info=info,
-        device=torch.device(device),
-        seed=seed,
-    )
+    return RunnerContext(graph, model_info, task, data, info, torch.device(device), seed)
 
 
 class OtherSplits:

@@ -20,7 +20,7 @@ def expected(model, split):
     return evaluate(model.eval(), [split[:]], mixed=Mixed("32", torch.device("cpu")))
 
 
-@pytest.mark.parametrize("number", [1, 63, 1000])
+@pytest.mark.parametrize("number", [1, 63, 1000, 10**9])
 @pytest.mark.parametrize("batch_size", [None, 100])
 def test_exactly_the_first_samples_count(jets, trial, number, batch_size):
     found = Evaluation(jets, num_samples=number, batch_size=batch_size)(trial)
@@ -28,11 +28,6 @@ def test_exactly_the_first_samples_count(jets, trial, number, batch_size):
     score = expected(trial.model, TensorSplit(split.x[:number], split.y[:number]))
     assert found["accuracy"] == score.accuracy
     assert found["loss"] == pytest.approx(score.loss, rel=1e-6)  # sums in another order
-
-
-def test_no_more_samples_than_there_are(jets, trial):
-    found = Evaluation(jets, num_samples=10**9)(trial)
-    assert found["accuracy"] == expected(trial.model, jets.data_module.val_dataset).accuracy
 
 
 @pytest.mark.parametrize("key", ["data_loader", "dataloader"])
@@ -43,16 +38,6 @@ def test_the_train_split_is_not_shuffled(jets, trial, key):
     assert found["accuracy"] == score.accuracy
 
 
-def test_trials_do_not_add_up(jets, trial):
-    runner = Evaluation(jets, num_samples=200)
-    before = runner(trial)
-    other = make_trial(jets.graph.clone())
-    with torch.no_grad():
-        other.model.get_submodule("seq_blocks.2").weight.neg_()
-    assert runner(other) != before
-    assert runner(trial) == before
-
-
 def test_classes_have_their_own_accuracies_and_the_same_weight_in_macro(jets, trial):
     runner = Evaluation(jets, num_samples=500, per_class=True, average="macro")
     found = runner(trial)
@@ -61,14 +46,14 @@ def test_classes_have_their_own_accuracies_and_the_same_weight_in_macro(jets, tr
     names = [f"accuracy_{name}" for name in jets.dataset_info.class_names]
     assert [found[name] for name in names] == list(score.class_accuracy)
     assert found["accuracy"] == pytest.approx(sum(score.class_accuracy) / 5)
-    assert runner.available() == tuple(found) == ("accuracy", "loss", *names)
+    assert tuple(runner.metrics) == tuple(found) == ("accuracy", "loss", *names)
     assert all(runner.metrics[name] == "maximize" for name in names)
     assert "accuracy_g" not in Evaluation.metrics
 
 
 def test_classes_that_no_sample_has_give_no_metric(jets, trial):
     runner = Evaluation(jets, num_samples=1, per_class=True)
-    assert len(runner.available()) == len(runner(trial)) == 3
+    assert len(runner.metrics) == len(runner(trial)) == 3
 
 
 def test_a_model_that_works_in_place_finds_the_same_samples_again(jets):
@@ -118,7 +103,7 @@ def test_new_weights_are_refused_unless_allowed(jets, trial):
 def test_a_missing_split_is_refused_at_once(jets):
     with pytest.raises(ValueError, match=r"test_dataloader, which .* the end; .* val_dataloader"):
         Evaluation(
-            with_splits(jets, test_dataset=None), num_samples=10, data_loader="test_dataloader"
+            with_splits(jets, test_dataset=None), num_samples=9, data_loader="test_dataloader"
         )
 
 

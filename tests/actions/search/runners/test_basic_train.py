@@ -12,7 +12,7 @@ from chop.training.evaluate import evaluate
 from chop.training.loop import Training
 from chop.training.steps import Mixed
 
-from .conftest import graph_of, make_scene, make_trial, with_splits
+from .conftest import graph_of, make_trial, with_splits
 from .test_contract import quantized
 
 Train = RUNNERS["basic_train"]
@@ -52,12 +52,6 @@ def test_a_quantized_candidate_is_trained_in_its_formats(jets):
     after = Train(jets, max_steps=100, learning_rate=1e-2)(make_trial(graph))
     assert after["loss"] < before["loss"]
     assert type(graph.model.get_submodule("seq_blocks.2")).__name__ == "LinearInteger"
-
-
-def test_images_are_learnt_too():
-    context = make_scene("toy", "toy_tiny")
-    found = Train(context, max_epochs=1, learning_rate=1e-2)(make_trial(context.graph.clone()))
-    assert found["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(

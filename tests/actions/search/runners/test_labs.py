@@ -6,12 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.search.compat.lab_runners import (
-    HW_RUNNERS,
-    SW_RUNNERS,
-    get_hw_runner,
-    get_sw_runner,
-)
+from chop.actions.search.compat import lab_runners
+from chop.actions.search.compat.lab_runners import get_hw_runner, get_sw_runner
 from chop.actions.search.metrics.base import RUNNERS, Runner, check_options, metric
 from chop.dataset import MaseDataModule
 from chop.ir import MaseGraph
@@ -26,11 +22,12 @@ def made(get, name, jets, config=None):
 
 
 def test_the_names_of_the_labs_are_there():
-    assert {"basic_evaluation", "basic_train"} <= set(SW_RUNNERS)
-    assert {"average_bitwidth", "hw_dummy", "resource_usage", "latency"} <= set(HW_RUNNERS)
-    assert len(SW_RUNNERS) + len(HW_RUNNERS) == len(RUNNERS)
-    assert issubclass(SW_RUNNERS["basic_evaluation"], Runner)
-    assert not set(SW_RUNNERS) & set(HW_RUNNERS)
+    software, hardware = lab_runners.SW_RUNNERS, lab_runners.HW_RUNNERS
+    assert {"basic_evaluation", "basic_train"} <= set(software)
+    assert {"average_bitwidth", "hw_dummy", "resource_usage", "latency"} <= set(hardware)
+    assert len(software) + len(hardware) == len(RUNNERS)
+    assert issubclass(software["basic_evaluation"], Runner)
+    assert not set(software) & set(hardware)
 
 
 def test_a_graph_is_evaluated_as_in_a_search(jets, trial):

@@ -99,7 +99,7 @@ def test_more_bits_mean_more_signal(jets):
     assert found[-1] > found[0] + 20
 
 
-def test_the_output_of_the_parent_is_computed_once(jets, trial, monkeypatch):
+def test_the_output_of_the_parent_is_computed_once(jets, trial):
     calls = []
     handle = jets.model.register_forward_hook(lambda *_: calls.append(1))
     runner = RUNNERS["sqnr"](jets, num_samples=64)
