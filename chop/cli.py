@@ -139,8 +139,7 @@ def report_command(
     project: Annotated[
         str,
         typer.Argument(
-            help="Project name, project directory, or path of a search.json.",
-            metavar="PROJECT",
+            help="Project name, project directory, or path of a search.json.", metavar="PROJECT"
         ),
     ],
     project_dir: Annotated[

@@ -60,15 +60,11 @@ class ActionGroup(_HelpLast, TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
-        command = _any_action()
+        app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        help = "Options of every action."
+        app.command("ACTION", cls=ActionCommand, help=help)(command_function("ACTION", print))
+        command: Any = typer.main.get_command(app)
         command.format_help(command.context_class(command, ctx, "ACTION"), formatter)
-
-
-def _any_action() -> Any:
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    help = "Options of every action."
-    app.command("ACTION", cls=ActionCommand, help=help)(command_function("ACTION", print))
-    return typer.main.get_command(app)
 
 
 def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Callable[..., None]:
@@ -77,25 +73,24 @@ def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Calla
     def command(**values: Any) -> None:
         run({name: value for name, value in values.items() if value not in NOT_GIVEN})
 
-    parameters = list(_parameters(action))
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, default=None, annotation=annotation)
+        for name, annotation in _annotations(action)
+    ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-def _parameters(action: str) -> Iterator[inspect.Parameter]:
+def _annotations(action: str) -> Iterator[tuple[str, Any]]:
     for name in ("model", "dataset"):
-        yield _parameter(name, Annotated[str | None, _argument(OPTIONS[name])])
+        yield name, Annotated[str | None, _argument(OPTIONS[name])]
     for group in vars(HelpPanel).values():
         for name, option in OPTIONS.items():
             available = not option.opt.only or action in option.opt.only
             if option.opt.group == group and option.flags and available:
-                yield _parameter(name, Annotated[_parsed_as(option), _option(option)])
-    yield _parameter("info", Annotated[str | None, info_option()])
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+                yield name, Annotated[_parsed_as(option), _option(option)]
+    yield "info", Annotated[str | None, info_option()]
 
 
 def _parsed_as(option: ConfigOption) -> Any:

@@ -154,8 +154,7 @@ def _owner(checkpoint: str | None) -> Path | None:
 
 
 def find_project_to_resume(
-    config: RunConfig,
-    fits: Callable[[Project], bool] = lambda project: project.can_be_resumed,
+    config: RunConfig, fits: Callable[[Project], bool] = lambda project: project.can_be_resumed
 ) -> Project | None:
     """Return the newest project of the same model, task and data set that `fits`."""
     if not config.project_dir.is_dir():

@@ -35,11 +35,7 @@ class PassFailed(ValueError):
 
 
 def carry_out(
-    plan: Plan,
-    source: Source,
-    folder: Path | None,
-    accelerator: str,
-    score: Scorer | None = None,
+    plan: Plan, source: Source, folder: Path | None, accelerator: str, score: Scorer | None = None
 ) -> Result:
     """Load, prepare, run every pass, and save to `folder`; `score` runs before and after."""
     from chop.devices import parse_accelerator
@@ -110,12 +106,12 @@ def _run(step: PassStep, result: Result, source: Source, folder: Path | None) ->
     else:
         subject, info = run_pass(step.run, result.graph, options)
     seconds = time.perf_counter() - start
-    summary = effect(before, Traits.of(subject), info, list(step.written().values()))
+    summary = effect(before, Traits.of(subject), info, list(step.paths("written").values()))
     logger.debug("pass %s took %.3f s: %s", step.label, seconds, summary)
     result.rows.append(
         {"Pass": step.label, "Kind": step.run.kind, "Seconds": seconds, "Effect": summary}
     )
-    result.files += step.written().values()
+    result.files += step.paths("written").values()
     return subject
 
 
