@@ -112,7 +112,7 @@ def _argument(option: ConfigOption) -> Any:
 def _option(option: ConfigOption) -> Any:
     return typer.Option(
         *option.flags,
-        metavar="" if option.is_switch else option.metavar,
+        metavar=option.metavar,
         help=_help(option),
         rich_help_panel=option.opt.group,
         show_default=False,

@@ -25,11 +25,6 @@ Table = dict[str, Any]
 TASKS = {"cls": "classification", "tran": "translation", "lm": "language_modeling"}
 
 
-def default_num_workers() -> int:
-    """Return the number of CPU cores."""
-    return os.cpu_count() or 1
-
-
 def default_project_dir() -> Path:
     """Return `mase_output` in the clone, or in the current directory if MASE is installed."""
     clone = Path(chop.__file__).resolve().parents[1]
@@ -144,7 +139,7 @@ class RunConfig:
             flags=("--cpu", "--num-workers"),
             default="one per core",
         ),
-    ] = field(default_factory=default_num_workers)
+    ] = field(default_factory=lambda: os.cpu_count() or 1)
     num_devices: Annotated[
         PositiveInt, Runtime("Number of devices per machine.", flags=("--gpu", "--num-devices"))
     ] = 1
