@@ -236,10 +236,7 @@ def test_a_trial_of_one_batch_leaves_nothing_behind(ch, tmp_path):
             "--resume uses the weights of the run itself; omit --load",
         ),
         (("--task", "lm"), "model 'jsc-tiny' supports cls, not lm"),
-        (
-            ("--config", "a.toml"),
-            "data set 'jsc-sim': option 'legacy_val' is 'yes', but it",
-        ),
+        (("--config", "a.toml"), "data set 'jsc-sim': option 'legacy_val' is 'yes', but it"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(ch, tmp_path, arguments, sentence):

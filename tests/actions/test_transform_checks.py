@@ -95,10 +95,7 @@ BAD = {
         ({"by": "type", "modules": {"rellu": "GELU"}}, "modules.rellu"),
         ({"by": "regex_name", "modules": {"(": "GELU"}}, "modules.("),
     ],
-    "raise_granularity": [
-        ({"inherit": True}, "inherit"),
-        ({"modules": ["a", "a.b"]}, "modules"),
-    ],
+    "raise_granularity": [({"inherit": True}, "inherit"), ({"modules": ["a", "a.b"]}, "modules")],
     "patch_metadata": [
         ({}, "q_config"),
         ({"q_config": {"data_in_width": 8, "data_in_frac_width": 4}}, "q_config"),

@@ -33,11 +33,7 @@ MODULES = (
     ),
 )
 GIB = 1 << 30
-LIMITS = {
-    resource.RLIMIT_AS: 8 * GIB,
-    resource.RLIMIT_FSIZE: GIB // 4,
-    resource.RLIMIT_CORE: 0,
-}
+LIMITS = {resource.RLIMIT_AS: 8 * GIB, resource.RLIMIT_FSIZE: GIB // 4, resource.RLIMIT_CORE: 0}
 PATIENCE = 600  # seconds for a child that waits without using the CPU
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ONE_PATH = (
