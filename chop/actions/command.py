@@ -84,12 +84,12 @@ def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Calla
 
 def _annotations(action: str) -> Iterator[tuple[str, Any]]:
     for name in ("model", "dataset"):
-        yield name, Annotated[str | None, _argument(OPTIONS[name])]
+        yield name, Annotated[str | None, _parameter(OPTIONS[name])]
     for group in vars(HelpPanel).values():
         for name, option in OPTIONS.items():
             available = not option.opt.only or action in option.opt.only
             if option.opt.group == group and option.flags and available:
-                yield name, Annotated[_parsed_as(option), _option(option)]
+                yield name, Annotated[_parsed_as(option), _parameter(option)]
     yield "info", Annotated[str | None, info_option()]
 
 
@@ -100,30 +100,15 @@ def _parsed_as(option: ConfigOption) -> Any:
     return list[str] | None if option.is_list else str | None
 
 
-def _argument(option: ConfigOption) -> Any:
-    return typer.Argument(
-        metavar=option.name.upper(),
-        help=option.opt.help,
-        rich_help_panel=option.opt.group,
-        show_default=False,
-    )
-
-
-def _option(option: ConfigOption) -> Any:
-    return typer.Option(
-        *option.flags,
-        metavar=option.metavar,
-        help=_help(option),
-        rich_help_panel=option.opt.group,
-        show_default=False,
-    )
-
-
-def _help(option: ConfigOption) -> str:
-    """Return the help text with the choices and the default."""
+def _parameter(option: ConfigOption) -> Any:
+    """Return the argument or the flag of an option; its help has the choices and the default."""
     notes = [" | ".join(option.choices)] if option.choices else []
     notes += [f"default: {option.shown_default}"] if option.shown_default else []
-    return option.opt.help + "".join(rf" [dim]\[{note}][/dim]" for note in notes)
+    help = option.opt.help + "".join(rf" [dim]\[{note}][/dim]" for note in notes)
+    shown: dict[str, Any] = {"help": help, "rich_help_panel": option.opt.group}
+    if option.flags:
+        return typer.Option(*option.flags, metavar=option.metavar, show_default=False, **shown)
+    return typer.Argument(metavar=option.name.upper(), show_default=False, **shown)
 
 
 def with_info_kinds(argv: list[str]) -> list[str]:

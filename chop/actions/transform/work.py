@@ -133,17 +133,15 @@ def _quantize(
 
 def _injected(step: PassStep, source: Source, subject: Any) -> dict[str, Any]:
     """Return the missing options that a file cannot hold."""
-    missing = step.run.options.keys() - step.options.keys()
-    injected: dict[str, Any] = {}
     model = model_of(subject)
-    if "input_generator" in missing:
-        injected["input_generator"] = source.batches(GENERATORS.get(step.name, "train"), model)
-    if "dummy_in" in missing:
-        device = next((p.device for p in model.parameters()), "cpu")
-        injected["dummy_in"] = source.batch_on(device, model)
-    if "model_name" in missing:
-        injected["model_name"] = source.model_name
-    return injected
+    device = next((p.device for p in model.parameters()), "cpu")
+    makers: dict[str, Callable[[], Any]] = {
+        "input_generator": lambda: source.batches(GENERATORS.get(step.name, "train"), model),
+        "dummy_in": lambda: source.batch_on(device, model),
+        "model_name": lambda: source.model_name,
+    }
+    missing = step.run.options.keys() - step.options.keys()
+    return {name: make() for name, make in makers.items() if name in missing}
 
 
 def _save(subject: Any, folder: Path) -> None:
