@@ -68,7 +68,7 @@ class ActionGroup(_HelpLast, TyperGroup):
 
 
 def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Callable[..., None]:
-    """Return a function with the options as parameters; it calls `run` with those given."""
+    """Return a function with the options as parameters; it calls `run` with those that are set."""
 
     def command(**values: Any) -> None:
         run({name: value for name, value in values.items() if value not in NOT_GIVEN})

@@ -109,9 +109,9 @@ class ConfigOption:
         """The values, if they can be listed."""
         return self.option.choices
 
-    def has_row(self, given: bool) -> bool:
+    def has_row(self, is_set: bool) -> bool:
         """Whether the printed table shows it."""
-        return self.opt.row == "always" or (self.opt.row == "when set" and given)
+        return self.opt.row == "always" or (self.opt.row == "when set" and is_set)
 
     def from_flag(self, value: Any) -> Any:
         """Return the typed value of text on the command line."""
