@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from chop.files import replaced_folder, restore_folder, write_safetensors
+from chop.files import read_json, replaced_folder, restore_folder, write_safetensors
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.saving import is_saved_graph
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
-
-if TYPE_CHECKING:
-    from chop.ir.graph.mase_graph import MaseGraph
 
 logger = logging.getLogger(__name__)
 
 WRAPPERS = ("state_dict", "model")  # usual keys of a state_dict in a checkpoint
 State = Mapping[str, Tensor]
+MOST_NAMES = 4  # of weights in a message
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -65,21 +65,17 @@ def _pl(file: Path) -> State:
             f"{file} is not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`"
         )
     options = content.get("hyper_parameters")
-    options = options if isinstance(options, Mapping) else {}  # other programs may store anything
-    if options.get("load_type") == "mz" and options.get("load_name"):
+    is_table = isinstance(options, Mapping)  # other programs may store anything
+    if is_table and options.get("load_type") == "mz" and options.get("load_name"):
         logger.warning(
             "%s holds the weights of a transformed network without its number formats and masks; "
             "load the directory transformed_ckpt beside it instead (`load_type='mz'`)",
             file,
         )
-    mine = {
-        key.removeprefix("model."): value
-        for key, value in state.items()
-        if isinstance(key, str) and key.startswith("model.")
-    }
-    if not mine:
+    names = [key for key in state if isinstance(key, str) and key.startswith("model.")]
+    if not names:
         raise ValueError(f"{file} has no weights that begin with 'model.'; try `load_type='pt'`")
-    return _tensors(mine, file)
+    return _tensors({key.removeprefix("model."): state[key] for key in names}, file)
 
 
 def _mz(file: Path) -> State:
@@ -110,15 +106,7 @@ def _hf(folder: Path) -> State:
 
 def _files_of(index: Path) -> list[str]:
     """Return the names of the files with weights that an index lists."""
-    import json
-
-    try:
-        content = json.loads(index.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{index} is not valid JSON ({error}); download it again") from error
-    except RecursionError as error:
-        raise ValueError(f"{index} is nested too deeply; download it again") from error
-    files = content.get("weight_map") if isinstance(content, Mapping) else None
+    files = read_json(index, advice="download it again").get("weight_map")
     names = list(files.values()) if isinstance(files, Mapping) else []
     if not names or not all(isinstance(n, str) and n == Path(n).name for n in names):
         raise ValueError(
@@ -157,14 +145,7 @@ READERS: dict[str, tuple[Callable[[Path], State], str]] = {
     "mz": (_mz, "Loaded mase checkpoint from %s"),
     "hf": (_hf, "Loaded Hugging Face checkpoint from %s"),
 }
-ENDINGS = {
-    ".ckpt": "pl",
-    ".mz": "mz",
-    ".pt": "pt",
-    ".pth": "pt",
-    ".bin": "pt",
-    ".safetensors": "pt",
-}
+ENDINGS = {".ckpt": "pl", ".mz": "mz"}  # others are pt
 
 
 def load_model(
@@ -197,17 +178,8 @@ def load_model(
     return model
 
 
-def is_saved_graph(path: str | Path) -> bool:
-    """Whether this is a directory that `MaseGraph.export` or `ch transform` wrote."""
-    from chop.ir.graph.saving import is_saved_graph
-
-    return is_saved_graph(path)
-
-
 def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> MaseGraph:
     """Load the graph in a directory that `MaseGraph.export` or `ch transform` wrote."""
-    from chop.ir.graph.mase_graph import MaseGraph
-
     graph = MaseGraph.from_checkpoint(path, map_location)
     logger.info("Loaded mase graph from %s", path)
     return graph
@@ -233,20 +205,16 @@ def check_fits(model: nn.Module, state: State, source: Path | str) -> None:
     for key, tensor in state.items():
         if (problem := _problem_of(tensor, weights.get(key))) is not None:
             raise ValueError(f"{source}: {key} {problem}; save the weights as plain tensors")
-    problems = []
-    for title, keys in (
-        ("missing", weights.keys() - state.keys()),
-        ("unexpected", state.keys() - weights.keys()),
-    ):
-        if keys:
-            problems.append(f"{title} {_some(keys)}")
-    shapes = {
-        f"{k} {list(state[k].shape)} instead of {list(weights[k].shape)}"
-        for k in weights.keys() & state.keys()
-        if weights[k].shape != state[k].shape
+    misfits = {
+        "missing": weights.keys() - state.keys(),
+        "unexpected": state.keys() - weights.keys(),
+        "wrong shapes": {
+            f"{k} {list(state[k].shape)} instead of {list(weights[k].shape)}"
+            for k in weights.keys() & state.keys()
+            if weights[k].shape != state[k].shape
+        },
     }
-    if shapes:
-        problems.append(f"wrong shapes {_some(shapes)}")
+    problems = [f"{title} {_some(names)}" for title, names in misfits.items() if names]
     if problems:
         raise ValueError(
             f"{source} does not fit the model: {'; '.join(problems)}; "
@@ -273,22 +241,17 @@ def refuse_nonfinite(model: nn.Module, source: Path | str | None) -> None:
 
 def _problem_of(tensor: Tensor, weight: Tensor | None) -> str | None:
     """Return why a tensor cannot replace `weight` of the model, whatever their shapes."""
-    if (reason := why_not_plain(tensor)) is not None:
+    if (reason := why_not_plain(tensor)) is not None or weight is None:
         return reason
-    if weight is not None and _kind(tensor) != _kind(weight):
-        theirs, ours = (str(t.dtype).removeprefix("torch.") for t in (tensor, weight))
-        return f"is {theirs}, but the model's is {ours}"
-    return None
+    # truth values, complex and real numbers cannot replace each other
+    theirs, ours = ((t.dtype is torch.bool, t.is_complex()) for t in (tensor, weight))
+    if theirs == ours:
+        return None
+    types = [str(t.dtype).removeprefix("torch.") for t in (tensor, weight)]
+    return f"is {types[0]}, but the model's is {types[1]}"
 
 
-def _kind(tensor: Tensor) -> str:
-    """Return the kind of numbers: bool, complex or real; they cannot replace each other."""
-    if tensor.dtype is torch.bool:
-        return "bool"
-    return "complex" if tensor.is_complex() else "real"
-
-
-def _some(names: Any, most: int = 4) -> str:
+def _some(names: Iterable[str]) -> str:
     names = sorted(names)
-    more = f", … {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f", … {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

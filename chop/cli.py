@@ -120,12 +120,12 @@ def list_command(
     """
     if hasattr(signal, "SIGPIPE"):  # `ch list ops | head` ends quietly
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if kind is not None and kind not in KINDS:
-        raise UnknownName("kind", kind, list(KINDS))
-    if kind is not None:
+    if kind is None:
+        rows = [{"kind": k, "count": len(v.rows()), "about": v.about} for k, v in KINDS.items()]
+    elif kind in KINDS:
         rows = KINDS[kind].rows()
     else:
-        rows = [{"kind": k, "count": len(v.rows()), "about": v.about} for k, v in KINDS.items()]
+        raise UnknownName("kind", kind, list(KINDS))
     if as_json:
         print(json.dumps(rows, indent=2))
     elif rows:
@@ -139,8 +139,7 @@ def report_command(
     project: Annotated[
         str,
         typer.Argument(
-            help="Project name, project directory, or path of a search.json.",
-            metavar="PROJECT",
+            help="Project name, project directory, or path of a search.json.", metavar="PROJECT"
         ),
     ],
     project_dir: Annotated[
@@ -184,14 +183,13 @@ def main(argv: list[str] | None = None) -> None:
 @contextlib.contextmanager
 def _terminated_by_exit_code() -> Iterator[None]:
     """Context in which SIGTERM exits, so that files are closed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGTERM, _terminate)
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGTERM, _terminate) if is_main else None
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

@@ -22,12 +22,8 @@ def parse_accelerator(accelerator: str | torch.device = "auto") -> torch.device:
     device(type='cpu')
     """
     device = accelerator if isinstance(accelerator, torch.device) else _device_named(accelerator)
-    if device.type == "cuda":
-        _check_gpu(device, accelerator)
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise MissingDevice(
-            f"accelerator {str(accelerator)!r}: this machine does not have an Apple GPU; use 'cpu'"
-        )
+    if (reason := _why_missing(device)) is not None:
+        raise MissingDevice(f"accelerator {str(accelerator)!r}: {reason}")
     return device
 
 
@@ -41,14 +37,16 @@ def _device_named(name: str) -> torch.device:
     raise ValueError(unknown("accelerator", name, ACCELERATORS))
 
 
-def _check_gpu(device: torch.device, accelerator: object) -> None:
+def _why_missing(device: torch.device) -> str | None:
+    """Return why this machine cannot use `device`; None if it can."""
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        return "this machine does not have an Apple GPU; use 'cpu'"
+    if device.type != "cuda":
+        return None
     if not torch.cuda.is_available():
-        raise MissingDevice(
-            f"accelerator {str(accelerator)!r}: torch {torch.__version__} finds no CUDA device; "
-            f"use 'cpu', or 'auto' to use a GPU if there is one"
+        return (
+            f"torch {torch.__version__} finds no CUDA device; use 'cpu', or 'auto' to use a GPU "
+            f"if there is one"
         )
     count = torch.cuda.device_count()
-    if (device.index or 0) >= count:
-        raise MissingDevice(
-            f"accelerator {str(accelerator)!r}: this machine has cuda:0 to cuda:{count - 1}"
-        )
+    return f"this machine has cuda:0 to cuda:{count - 1}" if (device.index or 0) >= count else None

@@ -29,12 +29,10 @@ def why_unreadable(error: Exception) -> str:
 
 def why_not_plain(tensor: Tensor) -> str | None:
     """Return why a tensor is not a plain array of numbers; None if it is."""
-    if tensor.is_nested:
-        return "is nested"
-    if tensor.is_quantized:
-        return "is quantised"
-    if tensor.layout is not torch.strided:
-        return "is sparse"
-    if tensor.is_meta:
-        return "has no values, as it is on the meta device"
-    return None
+    reasons = {
+        "is nested": tensor.is_nested,
+        "is quantised": tensor.is_quantized,
+        "is sparse": tensor.layout is not torch.strided,
+        "has no values, as it is on the meta device": tensor.is_meta,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)

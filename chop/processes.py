@@ -32,7 +32,7 @@ def note_joined() -> None:
 
 
 def import_path() -> list[str]:
-    """The directories that this process imports from, for processes that it starts."""
+    """Return the directories that this process imports from, for processes that it starts."""
     return [os.path.abspath(folder) for folder in sys.path]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
@@ -46,11 +47,11 @@ def redacted_text(text: str, *urls: str) -> str:
         alone = rf"(?<!\w){re.escape(secret)}(?!\w)"
         text = re.sub(alone if len(secret) < SHORT else re.escape(secret), MARK, text)
     text = re.sub(r"\S+", lambda word: _redacted_word(word[0]), text)
-    return CONNINFO.sub(_hidden_setting(lambda _: MARK), text)
+    return CONNINFO.sub(partial(_hidden_setting, lambda _: MARK), text)
 
 
 def without_marks(url: str) -> str:
-    """The URL without `***`, so that drivers use PGPASSWORD or ~/.pgpass."""
+    """Return the URL without `***`, so that drivers use PGPASSWORD or ~/.pgpass."""
     base, question, query = url.replace(f":{MARK}@", "@", 1).partition("?")
     parameters = [parameter for parameter in query.split("&") if not parameter.endswith(f"={MARK}")]
     return base + question * bool(parameters) + "&".join(parameters)
@@ -64,10 +65,7 @@ def _redacted_word(word: str) -> str:
 
 
 def _passwords(url: str) -> set[str]:
-    """The passwords of a URL, as written and percent-decoded.
-
-    Also their parts, as a driver may parse the URL differently.
-    """
+    """Return the passwords of a URL, as written and decoded; a driver may take parts of them."""
     secrets: list[str] = []
 
     def hide(secret: str) -> str:
@@ -84,13 +82,13 @@ def _rewritten(text: str, hide: Hide) -> str:
     url = _url_in(text)
     start = url.end() if url else 0
     # parameters first, as a password among them may contain an @
-    rest = PARAMETER.sub(_hidden_parameter(hide), text[start:])
+    rest = PARAMETER.sub(partial(_hidden_parameter, hide), text[start:])
     if url is None:
         rest = _hidden_login(rest, hide)
     else:
         slashes = len(url[0]) - len(url[0].rstrip("/"))
         rest = _hidden_authority((url["scheme"] or "").lower(), slashes, rest, hide)
-    return text[:start] + CONNINFO.sub(_hidden_setting(hide), rest)
+    return text[:start] + CONNINFO.sub(partial(_hidden_setting, hide), rest)
 
 
 def _url_in(text: str) -> re.Match[str] | None:
@@ -125,22 +123,14 @@ def _hidden_authority(scheme: str, slashes: int, rest: str, hide: Hide) -> str:
     return rest if "/" in user or not colon else user + colon + hide(port)
 
 
-def _hidden_parameter(hide: Hide) -> Callable[[re.Match[str]], str]:
-    def hidden(parameter: re.Match[str]) -> str:
-        key, value = parameter["key"], unquote_plus(parameter["value"])
-        secret = SECRET_KEY.search(unquote_plus(key)) or redacted_text(value) != value
-        if not secret or not value:
-            return parameter[0]
-        return key + hide(parameter["value"])
-
-    return hidden
+def _hidden_parameter(hide: Hide, parameter: re.Match[str]) -> str:
+    key, value = parameter["key"], unquote_plus(parameter["value"])
+    secret = SECRET_KEY.search(unquote_plus(key)) or redacted_text(value) != value
+    return key + hide(parameter["value"]) if secret and value else parameter[0]
 
 
-def _hidden_setting(hide: Hide) -> Callable[[re.Match[str]], str]:
-    def hidden(setting: re.Match[str]) -> str:
-        value = setting["value"]
-        bare = value[1:-1] if value[0] in "'\"" and value[0] == value[-1] else value
-        known = bare == MARK or bare.startswith(f"{MARK}&")
-        return setting["key"] + (value if known else hide(bare))
-
-    return hidden
+def _hidden_setting(hide: Hide, setting: re.Match[str]) -> str:
+    value = setting["value"]
+    bare = value[1:-1] if value[0] in "'\"" and value[0] == value[-1] else value
+    known = bare == MARK or bare.startswith(f"{MARK}&")
+    return setting["key"] + (value if known else hide(bare))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -38,30 +36,23 @@ def import_user_file(file: str | Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
     try:
-        with _importable(path.parent):
-            spec.loader.exec_module(module)
-    except Exception as error:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserCodeError(f"{_where(error, path)}: {_what(error)}") from error
-    except SystemExit as end:
-        del sys.modules[name]
-        if isinstance(end, Terminated):
+        if isinstance(error, Terminated):
             raise
-        raise UserCodeExited(
-            f"{_where(end, path)}: it would end the program ({_what(end)}); a file that registers "
-            f"models, data sets or passes must not call exit()"
-        ) from end
-    return module
-
-
-@contextlib.contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
+        where, what = _where(error, path), _what(error)
+        if isinstance(error, SystemExit):
+            raise UserCodeExited(
+                f"{where}: it would end the program ({what}); a file that registers models, "
+                f"data sets or passes must not call exit()"
+            ) from error
+        raise UserCodeError(f"{where}: {what}") from error
     finally:
-        sys.path.remove(str(folder))
+        sys.path.remove(str(path.parent))
+    return module
 
 
 def _where(error: BaseException, path: Path) -> str:

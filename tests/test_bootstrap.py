@@ -120,6 +120,12 @@ class Project:
         assert process.returncode == expect, stderr
         return json.loads(stdout or "null"), stderr
 
+    def piped(self):
+        """Call `./ch read` with the word "in" on its stdin."""
+        command = [self.root / "ch", "read"]
+        done = subprocess.run(command, env=self.env, input=b"in", capture_output=True)
+        return json.loads(done.stdout)
+
     def pip_calls(self):
         """What pip was asked to install, one line a call, since the last question."""
         log = self.root / "pip.log"
@@ -127,13 +133,18 @@ class Project:
         log.unlink(missing_ok=True)
         return [line.rpartition(" constraints.txt ")[2] for line in lines]
 
-    def hold_pip(self):
+    @contextlib.contextmanager
+    def held_in_pip(self, *args):
+        """Start `./ch`, whose pip waits until `release_pip` is called."""
         (self.root / "pip.hold").touch()
+        with ended(self.start(*args)) as process:
+            self._wait_for_pip()
+            yield process
 
     def release_pip(self):
         (self.root / "pip.hold").unlink()
 
-    def wait_for_pip(self):
+    def _wait_for_pip(self):
         log = self.root / "pip.log"
         deadline = time.monotonic() + 60
         while not (log.exists() and log.read_text()):
@@ -165,9 +176,8 @@ FULL_SETUP = ["builder", "--no-build-isolation -e ."]
 
 def made_project(root, outside):
     """A clone in miniature at `root`, which nothing has been called in yet."""
-    shutil.copytree(
-        CLONE / "scripts", root / "scripts", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(CLONE / "scripts", root / "scripts", ignore=ignored)
     shutil.copy(CLONE / "ch", root / "ch")
     (root / "chop").mkdir()
     (root / "chop/__init__.py").touch()
@@ -237,10 +247,7 @@ def test_arguments_streams_and_exit_codes_pass_through(ready):
     odd = ["two words", "", "--flag=a b", "*", "'", "ü", "--repair", "--extra"]
     assert ready.ch(*odd)[0]["argv"] == odd
     ready.ch("exit", "7", expect=7)
-    piped = subprocess.run(
-        [ready.root / "ch", "read"], env=ready.env, input=b"in", capture_output=True
-    )
-    assert json.loads(piped.stdout)["stdin"] == "in"
+    assert ready.piped()["stdin"] == "in"
 
 
 def test_hints_name_the_command_as_it_was_typed(ready):
@@ -252,10 +259,7 @@ def test_hints_name_the_command_as_it_was_typed(ready):
 
 @pytest.mark.slow
 def test_first_call_leaves_stdin_to_the_command(project):
-    piped = subprocess.run(
-        [project.root / "ch", "read"], env=project.env, input=b"in", capture_output=True
-    )
-    assert json.loads(piped.stdout)["stdin"] == "in"
+    assert project.piped()["stdin"] == "in"
 
 
 def test_signals_reach_the_command(ready):
@@ -288,16 +292,17 @@ def test_a_chop_folder_in_the_current_folder_is_not_run(ready, tmp_path):
 # ------------------------------------------------------------------- extras and changes
 
 
-def bootstrap(project, *args):
-    return ["python3", project.root / "scripts/bootstrap.py", *args]
+def make_test(project, *extras, python="python3"):
+    """What `make test` calls, with these extras besides dev."""
+    words = [word for extra in ("dev", *extras) for word in ("--extra", extra)]
+    return [python, project.root / "scripts/bootstrap.py", *words, "-m", "chop"]
 
 
 def test_an_extra_is_added_without_starting_over(ready):
     (ready.venv / "still here").touch()
-    make_test = bootstrap(ready, "--extra", "dev", "-m", "chop")
-    ready.ch(command=make_test)
+    ready.ch(command=make_test(ready))
     assert ready.pip_calls() == ["builder", "--no-build-isolation -e .[dev]"]
-    ready.ch(command=make_test)
+    ready.ch(command=make_test(ready))
     ready.ch()
     assert ready.pip_calls() == []
     assert (ready.venv / "still here").exists()
@@ -305,15 +310,16 @@ def test_an_extra_is_added_without_starting_over(ready):
 
 @pytest.mark.slow
 def test_extras_stay_installed_for_those_who_ask_for_fewer(ready):
-    make_test = bootstrap(ready, "--extra", "dev", "-m", "chop")
-    make_test_all = bootstrap(ready, "--extra", "dev", "--extra", "test-all", "-m", "chop")
-    ready.ch(command=make_test)
+    ready.ch(command=make_test(ready))
     ready.pip_calls()
-    ready.ch(command=make_test_all)
+    ready.ch(command=make_test(ready, "test-all"))
     assert ready.pip_calls() == ["builder", "--no-build-isolation -e .[dev,test-all]"]
-    for command in (make_test, make_test_all, make_test):
-        ready.ch(command=command)
+    for extras in ((), ("test-all",), ()):
+        ready.ch(command=make_test(ready, *extras))
     assert ready.pip_calls() == []
+    (ready.root / "constraints.txt").write_text("corelib==2\n")
+    ready.ch()
+    assert ready.pip_calls()[-1].endswith(".[dev,test-all]"), "they survive a change"
 
 
 @pytest.mark.sampled(1)
@@ -329,15 +335,6 @@ def test_changed_pins_are_installed(ready, file):
 
 
 @pytest.mark.slow
-def test_extras_survive_a_change(ready):
-    ready.ch(command=bootstrap(ready, "--extra", "dev", "-m", "chop"))
-    ready.pip_calls()
-    (ready.root / "constraints.txt").write_text("corelib==2\n")
-    ready.ch()
-    assert ready.pip_calls()[-1].endswith(".[dev]")
-
-
-@pytest.mark.slow
 def test_a_moved_clone_is_set_up_anew(ready):
     elsewhere = ready.root.rename(ready.root.with_name("moved"))
     said, stderr = ready.ch(command=[elsewhere / "ch"], cwd=elsewhere)
@@ -347,7 +344,7 @@ def test_a_moved_clone_is_set_up_anew(ready):
 
 
 def test_wrong_use_of_the_script_is_refused(project):
-    _, stderr = project.ch(command=bootstrap(project, "--extra", "dev"), expect=2)
+    _, stderr = project.ch(command=make_test(project)[:4], expect=2)
     assert "scripts/bootstrap.py [--repair]" in stderr
     assert not project.venv.exists()
 
@@ -366,9 +363,7 @@ def test_failing_pip_gives_one_sentence_and_no_stamp(project):
 
 
 def test_killed_set_up_is_finished_by_the_next_call(project):
-    project.hold_pip()
-    with ended(project.start()) as process:
-        project.wait_for_pip()
+    with project.held_in_pip() as process:
         os.killpg(process.pid, signal.SIGKILL)
     assert not project.stamp.exists()
     project.release_pip()
@@ -380,9 +375,7 @@ def test_killed_set_up_is_finished_by_the_next_call(project):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_set_up_takes_pip_with_it(project, number):
-    project.hold_pip()
-    with ended(project.start()) as process:
-        project.wait_for_pip()
+    with project.held_in_pip() as process:
         process.send_signal(number)
         assert process.wait(timeout=60) == 128 + number
         project.release_pip()
@@ -486,24 +479,19 @@ def test_place_where_nothing_can_be_made_is_refused_in_one_sentence(project):
 
 
 def test_two_first_calls_share_one_set_up(project):
-    project.hold_pip()
-    with ended(project.start("a")) as first:
-        project.wait_for_pip()
-        with ended(project.start("b")) as second:
-            assert "waiting for another call" in second.stderr.readline()
-            project.release_pip()
-            for process, name in [(first, "a"), (second, "b")]:
-                stdout, stderr = process.communicate(timeout=60)
-                assert process.returncode == 0, stderr
-                assert json.loads(stdout)["argv"] == [name]
+    with project.held_in_pip("a") as first, ended(project.start("b")) as second:
+        assert "waiting for another call" in second.stderr.readline()
+        project.release_pip()
+        for process, name in [(first, "a"), (second, "b")]:
+            stdout, stderr = process.communicate(timeout=60)
+            assert process.returncode == 0, stderr
+            assert json.loads(stdout)["argv"] == [name]
     assert project.pip_calls() == FULL_SETUP
 
 
 @pytest.mark.slow
 def test_pip_that_outlives_its_caller_is_waited_for(project):
-    project.hold_pip()
-    with ended(project.start()) as first:
-        project.wait_for_pip()
+    with project.held_in_pip() as first:
         first.kill()
         first.wait()
         with ended(project.start()) as second:
@@ -527,15 +515,13 @@ def test_installed_environment_is_used_as_it_is(project, tmp_path):
 
 @pytest.mark.slow
 def test_tests_run_in_an_installed_environment_only_if_it_has_their_tools(project, tmp_path):
-    def make_test(python):
-        script = project.root / "scripts/bootstrap.py"
-        return project.ch(command=[python, script, "--extra", "dev", "-m", "chop"])[0]["prefix"]
-
     with_tools = environment_with_mase(project, tmp_path / "with tools", "[dev]")
-    assert make_test(with_tools) == str(tmp_path / "with tools")
+    said, _ = project.ch(command=make_test(project, python=with_tools))
+    assert said["prefix"] == str(tmp_path / "with tools")
     assert not project.venv.exists()
     without_tools = environment_with_mase(project, tmp_path / "without tools")
-    assert make_test(without_tools) == str(project.venv)
+    said, _ = project.ch(command=make_test(project, python=without_tools))
+    assert said["prefix"] == str(project.venv)
 
 
 @pytest.mark.slow
@@ -598,13 +584,11 @@ def test_old_python_hands_over_to_the_one_that_is_named(project, tmp_path, named
 
 def test_python_without_venv_is_refused_in_one_sentence(project, tmp_path):
     bare = script(tmp_path / "bare", "#!/bin/sh\nexit 1\n")
-    python = script(
-        tmp_path / "python", DISGUISED.format(disguise=f"sys._base_executable = {bare!r}")
-    )
+    disguised = DISGUISED.format(disguise=f"sys._base_executable = {bare!r}")
+    python = script(tmp_path / "python", disguised)
     _, stderr = project.ch(command=[python, "ch"], PYTHON="", expect=1)
-    assert stderr.splitlines()[-1].startswith(
-        f"ch: the set-up of .venv failed: {bare} comes without"
-    )
+    sentence = f"ch: the set-up of .venv failed: {bare} comes without"
+    assert stderr.splitlines()[-1].startswith(sentence)
     assert "-venv)" in stderr
     assert "Traceback" not in stderr
 
@@ -644,8 +628,7 @@ def test_real_pip_takes_these_arguments(project):
     )
     offline = {"PYTHON": "", "PIP_NO_INDEX": "1"}
     assert project.ch(**offline)[0]["prefix"] == str(project.venv)
-    make_test = bootstrap(project, "--extra", "dev", "-m", "chop")
-    _, stderr = project.ch(command=make_test, **offline)
+    _, stderr = project.ch(command=make_test(project), **offline)
     assert "up to date" in stderr
     assert project.ch(**offline)[1] == ""
 
@@ -659,12 +642,8 @@ def test_fresh_clone_runs_with_one_command(tmp_path):
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     python = Path(sys._base_executable).parent
     env = {**kept, "PATH": f"{python}:{os.environ['PATH']}", "HOME": os.environ["HOME"]}
-    calls = [
-        subprocess.run(
-            [clone / "ch", "--version"], env=env, cwd=tmp_path, capture_output=True, text=True
-        )
-        for _ in range(2)
-    ]
+    options = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True}
+    calls = [subprocess.run([clone / "ch", "--version"], **options) for _ in range(2)]
     assert [call.returncode for call in calls] == [0, 0], calls[0].stderr
     assert calls[0].stdout == calls[1].stdout != ""
     assert calls[1].stderr == ""

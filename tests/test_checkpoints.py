@@ -25,19 +25,21 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
+def saved(content, file):
+    torch.save(content, file)
+    return file
+
+
 def write_pt(model, folder):
-    torch.save(state(model), folder / "model.pt")
-    return folder / "model.pt"
+    return saved(state(model), folder / "model.pt")
 
 
 def write_nested_pt(model, folder):
-    torch.save({"state_dict": state(model), "epoch": 3}, folder / "model.pt")
-    return folder / "model.pt"
+    return saved({"state_dict": state(model), "epoch": 3}, folder / "model.pt")
 
 
 def write_published_pt(model, folder):
-    torch.save({"model": state(model)}, folder / "model.pth")
-    return folder / "model.pth"
+    return saved({"model": state(model)}, folder / "model.pth")
 
 
 def write_safetensors(model, folder):
@@ -47,8 +49,7 @@ def write_safetensors(model, folder):
 
 def write_pl(model, folder):
     wrapped = {f"model.{k}": v for k, v in state(model).items()} | {"loss_val.total": torch.ones(1)}
-    torch.save({"state_dict": wrapped, "hyper_parameters": {"lr": 1}}, folder / "best.ckpt")
-    return folder / "best.ckpt"
+    return saved({"state_dict": wrapped, "hyper_parameters": {"lr": 1}}, folder / "best.ckpt")
 
 
 def write_hf(model, folder):
@@ -164,15 +165,10 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
         ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add `load_type='pl'`"),
         ("best.ckpt", "zip", ValueError, "load_type must be pt, pl, mz, hf or auto, not 'zip'"),
         ("number.pt", "pt", ValueError, "holds an object of type int, not a state_dict"),
-        (
-            "list.ckpt",
-            "pl",
-            ValueError,
-            "not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`",
-        ),
+        ("list.ckpt", "pl", ValueError, "not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`"),  # noqa: E501
         ("", "hf", FileNotFoundError, "has none of the files model.safetensors"),
     ],
-)
+)  # fmt: skip
 def test_wrong_names_and_kinds_are_refused(name, load_type, error, sentence, tmp_path):
     write_pl(network(), tmp_path)
     torch.save(3, tmp_path / "number.pt")
@@ -202,12 +198,9 @@ def test_weights_that_say_nothing_of_formats_are_remarked(tmp_path, caplog):
     assert "of a transformed network" in caplog.text
 
 
-def test_a_checkpoint_without_a_model_to_fill_is_refused(tmp_path):
+def test_a_missing_model_is_refused_and_another_ending_is_remarked(tmp_path, caplog):
     with pytest.raises(ValueError, match="pass the model to load"):
         load_model(write_pt(network(), tmp_path), "pt")
-
-
-def test_another_ending_of_a_lightning_checkpoint_is_remarked(tmp_path, caplog):
     path = shutil.move(write_pl(network(), tmp_path), tmp_path / "best.bin")
     load_model(path, "pl", network())
     assert "does not end in .ckpt" in caplog.text

@@ -12,16 +12,20 @@ import pytest
 
 from chop import cli
 from chop.actions.base import ACTIONS
-from chop.actions.command import command_function, with_info_kinds
+from chop.actions.command import command_function
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel
 from chop.catalogue import KINDS
 from chop.version import __version__
 
 
+def python(*arguments, **options):
+    """Run a process of Python to its end."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
 def test_version_is_one_line():
-    run = subprocess.run(
-        [sys.executable, "-m", "chop", "--version"], capture_output=True, text=True
-    )
+    run = python("-m", "chop", "--version")
     assert (run.returncode, run.stdout) == (0, f"mase {__version__}\n")
 
 
@@ -66,22 +70,6 @@ def test_every_row_says_what_it_is():
     for kind in ("formats", "passes", "statistics"):
         for row in KINDS[kind].rows():
             assert row["about"], f"{kind} {row['name']} has no docstring"
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["list", "pases"], "ch: unknown kind 'pases'; did you mean 'passes'?"),
-        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
-        (["list", "--jsn"], "No such option: --jsn"),
-    ],
-)
-def test_wrong_usage_exits_with_2_and_names_the_fix(here, args, message):
-    code, out, err = here(*args)
-    assert code == 2
-    assert message in err
-    assert out == ""
-    assert "Traceback" not in err
 
 
 def test_no_command_shows_the_help(here):
@@ -146,40 +134,30 @@ def test_import_may_be_repeated(here, trained, tmp_path):
     ("args", "sentence"),
     [
         (["train"], "ch: No model and/or dataset provided! These are required."),
-        (["train", "toy"], "ch: No model and/or dataset provided! These are required."),
         (["train", "tooy", "toy_tiny"], "ch: unknown model 'tooy'; did you mean 'toy'?"),
-        (
-            ["train", "toy", "toy_tinny"],
-            "ch: unknown data set 'toy_tinny'; did you mean 'toy_tiny'",
-        ),
-        (
-            [*TOY, "--batch-size", "0"],
-            "ch: --batch-size: should be greater than or equal to 1, not",
-        ),
         ([*TOY, "--learning-rate", "-1"], "ch: --learning-rate: should be greater than 0, not"),
-        ([*TOY, "--learning-rate", "nan"], "ch: --learning-rate: should be a finite number, not"),
         ([*TOY, "--load", "gone"], "ch: --load: there is no file or folder "),
-        ([*TOY, "--config", "run.yaml"], "ch: expected .toml configuration file, got run.yaml"),
-        ([*TOY, "--config", "gone.toml"], "ch: --config: there is no file 'gone.toml'"),
         ([*TOY, "--config", "bad.toml"], "ch: bad.toml is not valid TOML: "),
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
-        ([*TOY, "--resume"], "ch: --resume: no training checkpoint in "),
         ([*TOY, "--project-dir", "bad.toml"], "bad.toml is not a directory"),
         (["test", "toy", "toy_tiny"], "ch: expected checkpoint via --load, got None"),
         ([*TOY, "--info=modl"], "ch: unknown kind 'modl'; did you mean 'model'?"),
         ([*TOY, "--batch-sise", "3"], "No such option: --batch-sise"),
         ([*TOY, "--batch-size"], "requires an argument"),
         ([*TOY, "more"], "Got unexpected extra argument"),
-        (["synthesise"], "No such command 'synthesise'"),
+        (["list", "pases"], "ch: unknown kind 'pases'; did you mean 'passes'?"),
+        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["list", "--jsn"], "No such option: --jsn"),
     ],
 )
-def test_wrong_usage_of_an_action_is_one_sentence(here, trained, tmp_path, args, sentence):
+def test_wrong_usage_is_one_sentence(here, trained, tmp_path, args, sentence):
     (tmp_path / "bad.toml").write_text("seed 3", encoding="utf-8")
     (tmp_path / "key.toml").write_text("sed = 3", encoding="utf-8")
     code, out, err = here(*args)
     assert (code, out) == (2, "")
     assert sentence in err
+    assert "Traceback" not in err
     assert "config" not in trained, "nothing may start"
     if sentence.startswith("ch: "):
         assert err.startswith(sentence)
@@ -187,37 +165,22 @@ def test_wrong_usage_of_an_action_is_one_sentence(here, trained, tmp_path, args,
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "said"),
     [
-        (ValueError("the loss is nan"), 1),
-        (FileNotFoundError("no such thing"), 1),
-        (ImportError("needs the extra onnx"), 1),
-        (FloatingPointError("the loss is nan"), 1),
-        (ConfigError("model_args: no such keyword"), 2),
+        (ValueError("the loss is nan"), 1, "the loss is nan"),
+        (FileNotFoundError("no such thing"), 1, "no such thing"),
+        (ImportError("needs the extra onnx"), 1, "needs the extra onnx"),
+        (FloatingPointError("the loss is nan"), 1, "the loss is nan"),
+        (ConfigError("model_args: no such keyword"), 2, "model_args: no such keyword"),
+        (ValueError("a.h5:\n(bad header\n); fetch it"), 1, "a.h5: (bad header ); fetch it"),
+        (ValueError("no layer 'a\x1b[31m\r'"), 1, "no layer 'a\\x1b[31m\\r'"),
+        (ConfigError("x: 1\n2", "y: 3"), 2, "2 problems:\n  x: 1 2\n  y: 3"),
     ],
-)
-def test_a_failure_is_a_sentence_without_a_traceback(here, trained, error, code):
+)  # fmt: skip
+def test_a_failure_is_a_sentence_without_a_traceback(here, trained, error, code, said):
     trained["error"] = error
     got, _, err = here(*TOY)
-    assert got == code
-    assert err == f"ch: {error}\n"
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            ValueError("a.h5 cannot be read\n(bad header\n); fetch it"),
-            "a.h5 cannot be read (bad header ); fetch it",
-        ),
-        (ValueError("no layer 'a\x1b[31m\r'"), "no layer 'a\\x1b[31m\\r'"),
-        (ConfigError("x: 1\n2", "y: 3"), "2 problems:\n  x: 1 2\n  y: 3"),
-    ],
-)
-def test_a_failure_is_one_line_whatever_the_names_in_a_file_are(here, trained, error, said):
-    trained["error"] = error
-    _, _, err = here(*TOY)
-    assert err == f"ch: {said}\n"
+    assert (got, err) == (code, f"ch: {said}\n")
 
 
 @pytest.mark.parametrize("option", [["--debug"], ["--log-level", "debug"]])
@@ -273,12 +236,8 @@ def test_the_class_of_scripts_runs_the_command(trained, tmp_path, monkeypatch, c
 
 
 def test_the_help_of_train(golden):
-    run = subprocess.run(
-        [sys.executable, "-m", "chop", "train", "--help"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
-    )
+    env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    run = python("-m", "chop", "train", "--help", env=env)
     golden("help_train.txt", re.sub(r" +$", "", run.stdout, flags=re.MULTILINE))
 
 
@@ -343,11 +302,6 @@ def test_info_lists_what_a_file_of_the_user_adds(here, tmp_path):
         MODELS._items.pop("of-a-test-of-info")
 
 
-def test_info_alone_means_all():
-    assert with_info_kinds(["--info", "model"]) == ["--info", "model"]
-    assert with_info_kinds(["train", "--info"]) == ["train", "--info=all"]
-
-
 # ------------------------------------------------------------------ real processes
 
 
@@ -364,7 +318,7 @@ def test_a_new_action_is_a_function_and_a_line(tmp_path):
         "from chop.cli import main\n"
         "main(['act', 'toy', 'toy_tiny'])\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    run = python("-c", code, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stdout.endswith("acted on toy\n")
 
@@ -387,8 +341,7 @@ def test_a_refusal_does_not_wait_for_torch():
         "try: chop.cli.main(['train', 'toy', 'toy_tiny', '--batch-size', '0'])\n"
         "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.stdout == "2 False\n"
+    assert python("-c", code).stdout == "2 False\n"
 
 
 def test_one_of_several_processes_ends_without_pythons_clean_up(tmp_path):
@@ -402,5 +355,5 @@ def test_one_of_several_processes_ends_without_pythons_clean_up(tmp_path):
         "note_joined()\n"
         "end_process(5)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = python("-c", code)
     assert (ended.returncode, ended.stdout) == (5, "alone, it goes on\n")

@@ -18,6 +18,13 @@ def code_of(page):
     return "\n".join(PYTHON.findall(page.read_text(encoding="utf-8")))
 
 
+def runs(*arguments, **options):
+    """Python succeeds with these arguments."""
+    command = [sys.executable, *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, **options)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
 def test_the_python_of_every_page_can_be_parsed():
     for page in WITH_CODE:
         compile(code_of(page), page, "exec")
@@ -32,12 +39,8 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch,
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
-    script = tmp_path / "page.py"
-    script.write_text(code_of(page), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
+    (tmp_path / "page.py").write_text(code_of(page), encoding="utf-8")
+    runs("-W", "error", "page.py", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -56,12 +59,7 @@ def test_the_readme_opens_with_the_two_commands():
 
 
 def test_the_reference_is_what_the_registries_say():
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "make_reference.py"), "--check"],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    runs(ROOT / "scripts" / "make_reference.py", "--check")
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -77,13 +75,7 @@ SMALL = {  # so that nobody waits for minutes
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_in_an_empty_folder(example, tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(example), *SMALL.get(example.name, [])],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
+    runs("-W", "error", example, *SMALL.get(example.name, []), cwd=tmp_path)
 
 
 def test_every_example_can_be_parsed():

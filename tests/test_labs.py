@@ -52,12 +52,9 @@ def test_the_commands_of_the_pages_say_what_the_pages_show(tmp_path):
             words = shlex.split(line)[1:]
             words += ["--project-dir", "mase_output", "--accelerator", "cpu"]
             words += ["--max-epochs", "1"] if words[0] == "train" else []
+            command = [sys.executable, "-m", "chop", *words]
             done = subprocess.run(
-                [sys.executable, "-m", "chop", *words],
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=300,
+                command, cwd=tmp_path, capture_output=True, text=True, timeout=300
             )
             assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"
             said = {numbers_aside(out) for out in (done.stdout + done.stderr).splitlines()}

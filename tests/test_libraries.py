@@ -45,12 +45,8 @@ class Cache:
     def load(self):
         """The standard error of a process that loads the library, and adds two and three."""
         command = [sys.executable, "-c", ADD, COMPILER, "-shared", "-fPIC", str(self.source)]
-        done = subprocess.run(
-            command,
-            env=os.environ | {"MASE_CACHE": str(self.folder / "cache")},
-            capture_output=True,
-            text=True,
-        )
+        env = os.environ | {"MASE_CACHE": str(self.folder / "cache")}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "5\n"), done
         return done.stderr
 
@@ -158,10 +154,8 @@ def refused(cache):
 @as_root
 def test_a_folder_of_another_user_is_not_used(cache):
     os.chown(cache.library.parent, OTHER, OTHER)
-    assert (
-        "belongs to another user; set MASE_CACHE to a directory that only you can write to"
-        in refused(cache)
-    )
+    sentence = "belongs to another user; set MASE_CACHE to a directory that only you can write to"
+    assert sentence in refused(cache)
 
 
 def test_a_folder_behind_a_link_is_not_used(cache):

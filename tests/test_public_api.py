@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -9,184 +10,79 @@ import pytest
 
 import chop
 
+# module: the names that it has; a line that begins with spaces goes on with the one above
+LISTED = """
+chop: MaseGraph passes __version__
+chop.ir: MaseGraph MaseTracer
+chop.ir.graph: MaseGraph MaseMetadata
+chop.ir.graph.mase_graph: MaseGraph MaseTracer
+chop.ir.graph.mase_metadata: MaseMetadata
+chop.ir.graph.mase_graph_metadata: MaseGraphMetadata
+chop.numerics: FORMATS NumberFormat
+chop.actions: test train validate
+chop.actions.search: Runner RunnerContext SEARCH_STRATEGY_MAP SamplerContext SearchSpaceBase
+    SearchStrategyOptuna Strategy Trial get_hw_runner get_sw_runner metric register_runner
+    register_search_space register_strategy
+chop.actions.search.problem: Problem
+chop.actions.search.runners.base: RUNNERS Runner Scene Stopped Trial metric register_runner
+chop.actions.search.runners.labs: HW_RUNNERS SW_RUNNERS get_hw_runner get_sw_runner
+chop.actions.search.search: parse_search_config search
+chop.actions.search.search_space: SEARCH_SPACE_MAP SearchSpaceBase get_search_space_cls
+chop.actions.search.search_space.base: SearchSpaceBase
+chop.actions.search.search_space.registry: register_search_space
+chop.actions.search.strategies: SEARCH_STRATEGY_MAP get_search_strategy_cls
+chop.actions.search.strategies.base: SearchStrategyBase Strategy register_strategy
+chop.actions.search.strategies.optuna: SearchStrategyOptuna
+chop.actions.search.report: find_record read_record report_page write_report
+chop.cli: ChopCLI
+chop.dataset: AVAILABLE_DATASETS MaseDataModule MaseDatasetInfo add_dataset_info get_dataset
+    get_dataset_info
+chop.models: MODELS MaseModelInfo get_model get_model_info get_tokenizer model
+chop.models.physical: PHYSICAL_MODELS
+chop.models.toy: TOY_MODELS
+chop.models.vision: VISION_MODELS
+chop.training.population: Outcome Report Unfit reason_against train_population
+chop.user_code: import_user_file
+chop.tools: InputGenerator deepgetattr get_cf_args get_dummy_input get_logger load_config load_model
+    parse_accelerator post_parse_load_config set_logging_verbosity
+chop.tools.checkpoint_load: load_model
+chop.tools.config_load: load_config post_parse_load_config save_config
+chop.tools.get_input: InputGenerator get_cf_args get_dummy_input
+chop.tools.utils: deepgetattr deepsetattr parse_accelerator
+chop.tools.logger: get_logger root_logger set_logging_verbosity
+chop.passes.graph.analysis.utils: fetch_attr get_hardware_nodes get_input_nodes get_output_nodes
+    is_seq_blocks_parameter is_tensor_constant load_arg match_and_filter
+chop.passes.graph.utils: check_func check_func_type deepcopy_mase_graph deepgetattr deepsetattr
+    get_input_index get_mase_op get_mase_type get_module_by_name get_module_by_target
+    get_node_actual_target get_node_by_name get_node_target_by_name get_parent_name
+    get_similar_node_actual_target init_project isinstance_but_not_subclass match_a_pattern v2p vf
+chop.passes.graph.analysis.cost: MacCounter RULES calculate_modules rule
+chop.testing.audit: MacCounter
+chop.passes.graph.analysis.flop_estimator.calculator.calc_modules: calculate_modules
+chop.passes.graph.analysis.quantization: calculate_flops_pass
+chop.nn.modules: Identity LoRALinear
+chop.passes.graph.transforms.redefine: reestimate_batch_norm repeatable_blocks width_groups
+chop.passes.module: report_trainable_parameters_analysis_pass
+chop.passes.graph.analysis.statistical_profiler.stat: STAT_NAME_TO_CLS create_new_stat
+chop.ir.common: MASE_BUILTIN_FUNCS MASE_HARDWARE_TOOLCHAIN MASE_IMPLICIT_FUNCS MASE_MODULES
+    MASE_MODULE_RELATED_FUNCS MASE_TYPES MASE_TYPE_MAP
+chop.passes.graph.analysis: add_common_metadata_analysis_pass add_hardware_metadata_analysis_pass
+    add_software_metadata_analysis_pass calculate_flops_analysis_pass cost_analysis_pass
+    hook_inspection_analysis_pass init_metadata_analysis_pass profile_statistics_analysis_pass
+    report_graph_analysis_pass report_node_hardware_type_analysis_pass
+    report_node_meta_param_analysis_pass report_node_shape_analysis_pass
+    report_node_type_analysis_pass sensitivity_analysis_pass verify_common_metadata_analysis_pass
+    verify_hardware_metadata_analysis_pass verify_metadata_analysis_pass
+    verify_software_metadata_analysis_pass
+"""
 PATHS = {
-    "chop": ["MaseGraph", "passes", "__version__"],
-    "chop.ir": ["MaseGraph", "MaseTracer"],
-    "chop.ir.graph": ["MaseGraph", "MaseMetadata"],
-    "chop.ir.graph.mase_graph": ["MaseGraph", "MaseTracer"],
-    "chop.ir.graph.mase_metadata": ["MaseMetadata"],
-    "chop.ir.graph.mase_graph_metadata": ["MaseGraphMetadata"],
-    "chop.numerics": ["FORMATS", "NumberFormat"],
-    "chop.actions": ["test", "train", "validate"],
-    "chop.actions.search": [
-        "Runner",
-        "RunnerContext",
-        "SEARCH_STRATEGY_MAP",
-        "SamplerContext",
-        "SearchSpaceBase",
-        "SearchStrategyOptuna",
-        "Strategy",
-        "Trial",
-        "get_hw_runner",
-        "get_sw_runner",
-        "metric",
-        "register_runner",
-        "register_search_space",
-        "register_strategy",
-    ],
-    "chop.actions.search.problem": ["Problem"],
-    "chop.actions.search.runners.base": [
-        "RUNNERS",
-        "Runner",
-        "Scene",
-        "Stopped",
-        "Trial",
-        "metric",
-        "register_runner",
-    ],
-    "chop.actions.search.runners.labs": [
-        "HW_RUNNERS",
-        "SW_RUNNERS",
-        "get_hw_runner",
-        "get_sw_runner",
-    ],
-    "chop.actions.search.search": ["parse_search_config", "search"],
-    "chop.actions.search.search_space": [
-        "SEARCH_SPACE_MAP",
-        "SearchSpaceBase",
-        "get_search_space_cls",
-    ],
-    "chop.actions.search.search_space.base": ["SearchSpaceBase"],
-    "chop.actions.search.search_space.registry": ["register_search_space"],
-    "chop.actions.search.strategies": ["SEARCH_STRATEGY_MAP", "get_search_strategy_cls"],
-    "chop.actions.search.strategies.base": ["SearchStrategyBase", "Strategy", "register_strategy"],
-    "chop.actions.search.strategies.optuna": ["SearchStrategyOptuna"],
-    "chop.actions.search.report": ["find_record", "read_record", "report_page", "write_report"],
-    "chop.cli": ["ChopCLI"],
-    "chop.dataset": [
-        "AVAILABLE_DATASETS",
-        "MaseDataModule",
-        "MaseDatasetInfo",
-        "add_dataset_info",
-        "get_dataset",
-        "get_dataset_info",
-    ],
-    "chop.models": [
-        "MODELS",
-        "MaseModelInfo",
-        "get_model",
-        "get_model_info",
-        "get_tokenizer",
-        "model",
-    ],
-    "chop.models.physical": ["PHYSICAL_MODELS"],
-    "chop.models.toy": ["TOY_MODELS"],
-    "chop.models.vision": ["VISION_MODELS"],
-    "chop.training.population": [
-        "Outcome",
-        "Report",
-        "Unfit",
-        "reason_against",
-        "train_population",
-    ],
-    "chop.user_code": ["import_user_file"],
-    "chop.tools": [
-        "InputGenerator",
-        "deepgetattr",
-        "get_cf_args",
-        "get_dummy_input",
-        "get_logger",
-        "load_config",
-        "load_model",
-        "parse_accelerator",
-        "post_parse_load_config",
-        "set_logging_verbosity",
-    ],
-    "chop.tools.checkpoint_load": ["load_model"],
-    "chop.tools.config_load": ["load_config", "post_parse_load_config", "save_config"],
-    "chop.tools.get_input": ["InputGenerator", "get_cf_args", "get_dummy_input"],
-    "chop.tools.utils": ["deepgetattr", "deepsetattr", "parse_accelerator"],
-    "chop.tools.logger": ["get_logger", "root_logger", "set_logging_verbosity"],
-    "chop.passes.graph.analysis.utils": [
-        "fetch_attr",
-        "get_hardware_nodes",
-        "get_input_nodes",
-        "get_output_nodes",
-        "is_seq_blocks_parameter",
-        "is_tensor_constant",
-        "load_arg",
-        "match_and_filter",
-    ],
-    "chop.passes.graph.utils": [
-        "check_func",
-        "check_func_type",
-        "deepcopy_mase_graph",
-        "deepgetattr",
-        "deepsetattr",
-        "get_input_index",
-        "get_mase_op",
-        "get_mase_type",
-        "get_module_by_name",
-        "get_module_by_target",
-        "get_node_actual_target",
-        "get_node_by_name",
-        "get_node_target_by_name",
-        "get_parent_name",
-        "get_similar_node_actual_target",
-        "init_project",
-        "isinstance_but_not_subclass",
-        "match_a_pattern",
-        "v2p",
-        "vf",
-    ],
-    "chop.passes.graph.analysis.cost": ["MacCounter", "RULES", "calculate_modules", "rule"],
-    "chop.testing.audit": ["MacCounter"],
-    "chop.passes.graph.analysis.flop_estimator.calculator.calc_modules": ["calculate_modules"],
-    "chop.passes.graph.analysis.quantization": ["calculate_flops_pass"],
-    "chop.nn.modules": ["Identity", "LoRALinear"],
-    "chop.passes.graph.transforms.redefine": [
-        "reestimate_batch_norm",
-        "repeatable_blocks",
-        "width_groups",
-    ],
-    "chop.passes.module": ["report_trainable_parameters_analysis_pass"],
-    "chop.passes.graph.analysis.statistical_profiler.stat": ["STAT_NAME_TO_CLS", "create_new_stat"],
+    module: names.split()
+    for module, names in re.findall(r"^(\S+): (.*(?:\n +.*)*)", LISTED, re.MULTILINE)
 }
-OP_SETS = [
-    "MASE_BUILTIN_FUNCS",
-    "MASE_HARDWARE_TOOLCHAIN",
-    "MASE_IMPLICIT_FUNCS",
-    "MASE_MODULES",
-    "MASE_MODULE_RELATED_FUNCS",
-    "MASE_TYPES",
-    "MASE_TYPE_MAP",
-]
-PATHS |= {"chop.ir.common": OP_SETS, "chop.passes.graph.common": OP_SETS}
-PASSES = [
-    "add_common_metadata_analysis_pass",
-    "add_hardware_metadata_analysis_pass",
-    "add_software_metadata_analysis_pass",
-    "calculate_flops_analysis_pass",
-    "cost_analysis_pass",
-    "hook_inspection_analysis_pass",
-    "init_metadata_analysis_pass",
-    "profile_statistics_analysis_pass",
-    "report_graph_analysis_pass",
-    "report_node_hardware_type_analysis_pass",
-    "report_node_meta_param_analysis_pass",
-    "report_node_shape_analysis_pass",
-    "report_node_type_analysis_pass",
-    "sensitivity_analysis_pass",
-    "verify_common_metadata_analysis_pass",
-    "verify_hardware_metadata_analysis_pass",
-    "verify_metadata_analysis_pass",
-    "verify_software_metadata_analysis_pass",
-]
-PATHS |= {
-    "chop.passes": [*PASSES, "graph", "PASSES", "Pipeline", "graph_pass"],
-    "chop.passes.graph": [*PASSES, "PASSES", "ANALYSIS_PASSES", "TRANSFORM_PASSES"],
-    "chop.passes.graph.analysis": PASSES,
-}
+PATHS["chop.passes.graph.common"] = PATHS["chop.ir.common"]
+PASSES = PATHS["chop.passes.graph.analysis"]
+PATHS["chop.passes"] = [*PASSES, "graph", "PASSES", "Pipeline", "graph_pass"]
+PATHS["chop.passes.graph"] = [*PASSES, "PASSES", "ANALYSIS_PASSES", "TRANSFORM_PASSES"]
 HEAVY = ["optuna", "lightning", "lightning_fabric", "transformers", "pandas", "tensorboard"]
 HEAVY += ["datasets", "onnx", "ray", "pydantic", "typer", "rich"]
 

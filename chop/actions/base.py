@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import cast
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.project import Keeps, Project
@@ -47,16 +46,11 @@ class Action:
         `from_file` are the options set in the TOML file and not on the command line.
         """
         if self.checked_by is not None:
-            _function(self.checked_by)(config, project, from_file)
+            pkgutil.resolve_name(self.checked_by)(config, project, from_file)
 
     def run(self, config: RunConfig, project: Project) -> None:
         """Run the action."""
-        _function(self.function)(config, project)
-
-
-def _function(name: str) -> Callable[..., None]:
-    module, _, function = name.partition(":")
-    return cast(Callable[..., None], getattr(importlib.import_module(module), function))
+        pkgutil.resolve_name(self.function)(config, project)
 
 
 ACTIONS: dict[str, Action] = {

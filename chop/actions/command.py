@@ -60,42 +60,37 @@ class ActionGroup(_HelpLast, TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
-        command = _any_action()
+        app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        help = "Options of every action."
+        app.command("ACTION", cls=ActionCommand, help=help)(command_function("ACTION", print))
+        command: Any = typer.main.get_command(app)
         command.format_help(command.context_class(command, ctx, "ACTION"), formatter)
 
 
-def _any_action() -> Any:
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    help = "Options of every action."
-    app.command("ACTION", cls=ActionCommand, help=help)(command_function("ACTION", print))
-    return typer.main.get_command(app)
-
-
 def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Callable[..., None]:
-    """Return a function with the options as parameters; it calls `run` with those given."""
+    """Return a function with the options as parameters; it calls `run` with those that are set."""
 
     def command(**values: Any) -> None:
         run({name: value for name, value in values.items() if value not in NOT_GIVEN})
 
-    parameters = list(_parameters(action))
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, default=None, annotation=annotation)
+        for name, annotation in _annotations(action)
+    ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-def _parameters(action: str) -> Iterator[inspect.Parameter]:
+def _annotations(action: str) -> Iterator[tuple[str, Any]]:
     for name in ("model", "dataset"):
-        yield _parameter(name, Annotated[str | None, _argument(OPTIONS[name])])
+        yield name, Annotated[str | None, _parameter(OPTIONS[name])]
     for group in vars(HelpPanel).values():
         for name, option in OPTIONS.items():
             available = not option.opt.only or action in option.opt.only
             if option.opt.group == group and option.flags and available:
-                yield _parameter(name, Annotated[_parsed_as(option), _option(option)])
-    yield _parameter("info", Annotated[str | None, info_option()])
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+                yield name, Annotated[_parsed_as(option), _parameter(option)]
+    yield "info", Annotated[str | None, info_option()]
 
 
 def _parsed_as(option: ConfigOption) -> Any:
@@ -105,30 +100,15 @@ def _parsed_as(option: ConfigOption) -> Any:
     return list[str] | None if option.is_list else str | None
 
 
-def _argument(option: ConfigOption) -> Any:
-    return typer.Argument(
-        metavar=option.name.upper(),
-        help=option.opt.help,
-        rich_help_panel=option.opt.group,
-        show_default=False,
-    )
-
-
-def _option(option: ConfigOption) -> Any:
-    return typer.Option(
-        *option.flags,
-        metavar="" if option.is_switch else option.metavar,
-        help=_help(option),
-        rich_help_panel=option.opt.group,
-        show_default=False,
-    )
-
-
-def _help(option: ConfigOption) -> str:
-    """Return the help text with the choices and the default."""
+def _parameter(option: ConfigOption) -> Any:
+    """Return the argument or the flag of an option; its help has the choices and the default."""
     notes = [" | ".join(option.choices)] if option.choices else []
     notes += [f"default: {option.shown_default}"] if option.shown_default else []
-    return option.opt.help + "".join(rf" [dim]\[{note}][/dim]" for note in notes)
+    help = option.opt.help + "".join(rf" [dim]\[{note}][/dim]" for note in notes)
+    shown: dict[str, Any] = {"help": help, "rich_help_panel": option.opt.group}
+    if option.flags:
+        return typer.Option(*option.flags, metavar=option.metavar, show_default=False, **shown)
+    return typer.Argument(metavar=option.name.upper(), show_default=False, **shown)
 
 
 def with_info_kinds(argv: list[str]) -> list[str]:

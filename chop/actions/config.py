@@ -25,11 +25,6 @@ Table = dict[str, Any]
 TASKS = {"cls": "classification", "tran": "translation", "lm": "language_modeling"}
 
 
-def default_num_workers() -> int:
-    """Return the number of CPU cores."""
-    return os.cpu_count() or 1
-
-
 def default_project_dir() -> Path:
     """Return `mase_output` in the clone, or in the current directory if MASE is installed."""
     clone = Path(chop.__file__).resolve().parents[1]
@@ -53,11 +48,13 @@ class HelpPanel:
 Main = functools.partial(Opt, group=HelpPanel.MAIN, flags=())
 General = functools.partial(Opt, group=HelpPanel.GENERAL)
 Trainer = functools.partial(Opt, group=HelpPanel.TRAINER)
+OtherGeneral = functools.partial(General, row="when set")
+OtherTrainer = functools.partial(Trainer, row="when set")
 Runtime = functools.partial(Opt, group=HelpPanel.RUNTIME)
 Language = functools.partial(Opt, group=HelpPanel.LANGUAGE)
-Search = functools.partial(Opt, group=HelpPanel.SEARCH)
+Search = functools.partial(Opt, group=HelpPanel.SEARCH, row="when set", only=("search",))
 InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
-Information = functools.partial(Opt, group=HelpPanel.INFORMATION)
+Information = functools.partial(Opt, group=HelpPanel.INFORMATION, row="when set")
 InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")
 
 
@@ -80,10 +77,7 @@ class RunConfig:
     load_name: Annotated[
         str | None,
         General(
-            "Checkpoint file or directory to load.",
-            flags=("--load",),
-            metavar="PATH",
-            exists=True,
+            "Checkpoint file or directory to load.", flags=("--load",), metavar="PATH", exists=True
         ),
     ] = None
     load_type: Annotated[
@@ -102,8 +96,7 @@ class RunConfig:
         ),
     ] = False
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error", "critical"],
-        General("Log level."),
+        Literal["debug", "info", "warning", "error", "critical"], General("Log level.")
     ] = "info"
     report_to: Annotated[
         Literal["wandb", "tensorboard"], General("Where to log training curves.")
@@ -120,8 +113,7 @@ class RunConfig:
 
     training_optimizer: Annotated[Optimizer, Trainer("Optimizer.")] = "adam"
     trainer_precision: Annotated[
-        Precision,
-        Trainer("Training precision; with 16-mixed, a CPU trains in float32."),
+        Precision, Trainer("Training precision; with 16-mixed, a CPU trains in float32.")
     ] = OTHER_DEFAULTS["ch train"]["precision"]
     learning_rate: Annotated[PositiveFloat, Trainer("Initial learning rate.")] = (
         TrainOptions.learning_rate
@@ -147,7 +139,7 @@ class RunConfig:
             flags=("--cpu", "--num-workers"),
             default="one per core",
         ),
-    ] = field(default_factory=default_num_workers)
+    ] = field(default_factory=lambda: os.cpu_count() or 1)
     num_devices: Annotated[
         PositiveInt, Runtime("Number of devices per machine.", flags=("--gpu", "--num-devices"))
     ] = 1
@@ -157,8 +149,7 @@ class RunConfig:
         Runtime("Device type; auto uses a GPU if one is available."),
     ] = "auto"
     strategy: Annotated[
-        Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
-        Runtime("Multi-device strategy."),
+        Literal["auto", "ddp", "ddp_find_unused_parameters_true"], Runtime("Multi-device strategy.")
     ] = "auto"
     is_to_auto_requeue: Annotated[
         bool,
@@ -178,8 +169,7 @@ class RunConfig:
     ] = 512
 
     project_dir: Annotated[
-        Path,
-        InProject("Directory that holds all runs.", metavar="DIR", default="mase_output"),
+        Path, InProject("Directory that holds all runs.", metavar="DIR", default="mase_output")
     ] = field(default_factory=default_project_dir)
     project: Annotated[
         str | None,
@@ -195,91 +185,69 @@ class RunConfig:
 
     # The labs' table ends here: the options below have a row only when they are set.
     data_path: Annotated[
-        Path | None,
-        General("File or directory to read the data set from.", row="when set", exists=True),
+        Path | None, OtherGeneral("File or directory to read the data set from.", exists=True)
     ] = None
     imports: Annotated[
         tuple[Path, ...],
-        General(
+        OtherGeneral(
             "Python file that registers your own models, data sets, passes, metrics or samplers "
             "(may be repeated).",
             flags=("--import",),
-            row="when set",
             exists=True,
         ),
     ] = ()
     allow_nonfinite: Annotated[
         bool,
-        General(
-            "Continue even if some weights are NaN or infinite.",
-            row="when set",
-            only=("test", "search"),
-        ),
+        OtherGeneral("Continue even if some weights are NaN or infinite.", only=("test", "search")),
     ] = False
     legacy_val: Annotated[
         bool,
-        General(
-            "Validate as the labs did, on training or test data (no held-out validation split).",
-            row="when set",
+        OtherGeneral(
+            "Validate as the labs did, on training or test data (no held-out validation split)."
         ),
     ] = False
 
-    resume: Annotated[bool, Trainer("Resume the last run of the same project.", row="when set")] = (
-        False
-    )
-    schedule: Annotated[
-        Schedule,
-        Trainer("Learning rate schedule.", row="when set"),
-    ] = "cosine"
+    resume: Annotated[bool, OtherTrainer("Resume the last run of the same project.")] = False
+    schedule: Annotated[Schedule, OtherTrainer("Learning rate schedule.")] = "cosine"
     warmup_steps: Annotated[
-        NonNegativeInt,
-        Trainer("Number of learning rate warm-up steps.", row="when set"),
+        NonNegativeInt, OtherTrainer("Number of learning rate warm-up steps.")
     ] = TrainOptions.warmup_steps
     t_max: Annotated[
         PositiveInt | None,
-        Trainer(
-            "Epochs until the cosine schedule reaches its minimum (default: all epochs).",
-            row="when set",
-        ),
+        OtherTrainer("Epochs until the cosine schedule reaches its minimum (default: all epochs)."),
     ] = None
     eta_min: Annotated[
-        NonNegativeFloat, Trainer("Minimum learning rate of the cosine schedule.", row="when set")
+        NonNegativeFloat, OtherTrainer("Minimum learning rate of the cosine schedule.")
     ] = TrainOptions.eta_min
-    gradient_clip: Annotated[
-        PositiveFloat | None, Trainer("Clip gradients to this norm.", row="when set")
-    ] = None
+    gradient_clip: Annotated[PositiveFloat | None, OtherTrainer("Clip gradients to this norm.")] = (
+        None
+    )
     early_stopping: Annotated[
         PositiveInt | None,
-        Trainer("Stop after this many epochs without a lower validation loss.", row="when set"),
+        OtherTrainer("Stop after this many epochs without a lower validation loss."),
     ] = None
     checkpoint_every: Annotated[
         PositiveInt | None,
-        Trainer(
-            "Number of steps between checkpoints, in addition to one after each epoch.",
-            row="when set",
-        ),
+        OtherTrainer("Number of steps between checkpoints, in addition to one after each epoch."),
     ] = None
     compile: Annotated[
         bool,
-        Trainer(
-            "Compile the training step: slower to start, but may be faster for large networks.",
-            row="when set",
+        OtherTrainer(
+            "Compile the training step: slower to start, but may be faster for large networks."
         ),
     ] = False
 
     to_test: Annotated[
         bool,
-        General(
+        OtherGeneral(
             "Test the model before and after the passes, and show the difference.",
             flags=("--test",),
-            row="when set",
             only=("transform",),
         ),
     ] = False
 
     workers: Annotated[
-        PositiveInt | None,
-        Search("Number of worker processes on this machine.", row="when set", only=("search",)),
+        PositiveInt | None, Search("Number of worker processes on this machine.")
     ] = None
     storage: Annotated[
         str | None,
@@ -287,29 +255,18 @@ class RunConfig:
             "Where to store the study: a journal file, sqlite:///FILE or postgresql://… "
             "(default: a journal in the project).",
             metavar="URL",
-            row="when set",
-            only=("search",),
         ),
     ] = None
-    study: Annotated[
-        str | None,
-        Search("Name of the study in the storage.", row="when set", only=("search",)),
-    ] = None
+    study: Annotated[str | None, Search("Name of the study in the storage.")] = None
     engine: Annotated[
         Literal["local", "ray"],
-        Search(
-            "Where to run trials: in processes on this machine, or as tasks on a Ray cluster.",
-            row="when set",
-            only=("search",),
-        ),
+        Search("Where to run trials: in processes on this machine, or as tasks on a Ray cluster."),
     ] = "local"
     ray_address: Annotated[
         str | None,
         Search(
             "Address of the Ray cluster, as HOST:PORT (default: RAY_ADDRESS, or a local Ray).",
             metavar="ADDRESS",
-            row="when set",
-            only=("search",),
         ),
     ] = None
     apply: Annotated[
@@ -317,16 +274,12 @@ class RunConfig:
         Search(
             "Build and save the design of this trial (a number, or best) instead of searching.",
             metavar="TRIAL",
-            row="when set",
-            only=("search",),
         ),
     ] = None
 
-    profile: Annotated[
-        bool, Information("Print a profile of the run when it ends.", row="when set")
-    ] = False
-    no_warnings: Annotated[bool, Information("Hide Python warnings.", row="when set")] = False
-    no_progress: Annotated[bool, Information("Hide progress bars.", row="when set")] = False
+    profile: Annotated[bool, Information("Print a profile of the run when it ends.")] = False
+    no_warnings: Annotated[bool, Information("Hide Python warnings.")] = False
+    no_progress: Annotated[bool, Information("Hide progress bars.")] = False
 
     model_args: Annotated[
         Table, InFile("Keyword arguments for the function that builds the model.", row="when set")
@@ -338,8 +291,7 @@ class RunConfig:
         field(default_factory=dict)
     )
     passes: Annotated[
-        Table,
-        InFile("Passes for `ch transform` and their options, in order.", repeats=True),
+        Table, InFile("Passes for `ch transform` and their options, in order.", repeats=True)
     ] = field(default_factory=dict)
     transform: Annotated[Table, InFile("Settings for `ch transform` as a whole.")] = field(
         default_factory=dict

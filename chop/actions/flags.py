@@ -10,7 +10,7 @@ import re
 from chop.actions.config import OPTIONS
 
 PARAMETER = re.compile(r"`(\w+)(?:=([^`]*))?`")
-# parameters of functions whose option has another name
+# parameters of functions with another name than their option
 OPTION_OF = {
     "checkpoint": "load_name",
     "devices": "num_devices",

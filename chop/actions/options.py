@@ -1,4 +1,4 @@
-"""What an option is: one field is a flag, a TOML key, a default, a help text and a table row."""
+"""An option of a run: a flag, a TOML key, a default, a help text and a table row in one field."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from chop.redaction import redacted
 
 SIGNS = {"ge": "≥", "gt": ">"}
 Row = Literal["always", "when set", "never"]
-# how a type is called in the help and in the documentation
+# the names of a type in the help and in the documentation
 KINDS: dict[Any, tuple[str, str]] = {
     int: ("NUM", "integer"),
     float: ("NUM", "number"),
     str: ("NAME", "text"),
     Path: ("PATH", "path"),
     tuple: ("FILE", "paths"),
+    bool: ("", "switch"),
+    dict: ("TABLE", "table"),
 }
 
 
 class ConfigError(ValueError):
-    """Options that cannot be run with: wrong usage, exit code 2."""
+    """Wrong options of a run: exit code 2."""
 
     def __init__(self, *problems: str) -> None:
         head = f"{len(problems)} problems:\n  " if len(problems) > 1 else ""
@@ -34,22 +36,22 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Opt:
-    """What a field says about itself, besides its name, type and default."""
+    """The properties of an option besides its name, type and default."""
 
     help: str
     group: str  # the panel of `--help`
-    metavar: str | None = None  # None: after the type
-    flags: tuple[str, ...] | None = None  # None: after the name; (): no flag, only a TOML key
+    metavar: str | None = None  # None: from the type
+    flags: tuple[str, ...] | None = None  # None: from the name; (): no flag, only a TOML key
     row: Row = "always"
     only: tuple[str, ...] = ()  # the actions that have the flag; (): all of them
-    exists: bool = False  # a path that has to be there before anything starts
-    default: str | None = None  # the default in words, where it depends on the machine
+    exists: bool = False  # a path that must exist before the run starts
+    default: str | None = None  # the default in words, if it depends on the machine
     repeats: bool = False  # a table that may also be an array of tables
 
 
 @dataclass(frozen=True)
 class ConfigOption:
-    """A field with everything that the command line, the file reader and the docs want to know."""
+    """A field of `RunConfig` as the command line, the file reader and the docs need it."""
 
     option: Option
     field: Field[Any]
@@ -64,13 +66,13 @@ class ConfigOption:
 
     @property
     def default(self) -> Any:
-        """The default of this machine."""
+        """The default on this machine."""
         factory = self.field.default_factory
         return self.field.default if factory is MISSING else factory()
 
     @property
     def shown_default(self) -> str:
-        """The default as the help and the documentation show it; empty where there is none."""
+        """The default as the help and the documentation show it; empty without a default."""
         if self.opt.default is not None:
             return self.opt.default
         nothing = self.default is False or self.default in (None, (), {})
@@ -78,13 +80,13 @@ class ConfigOption:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """`("--batch-size",)`; empty for what only a file can say."""
+        """`("--batch-size",)`; empty for options that only a file can set."""
         derived = ("--" + self.name.replace("_", "-"),)
         return derived if self.opt.flags is None else self.opt.flags
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in the help."""
+        """The placeholder of the value in the help."""
         return self.opt.metavar or ("TYPE" if self.choices else KINDS[self._plain][0])
 
     @property
@@ -98,32 +100,27 @@ class ConfigOption:
         return self._plain is tuple
 
     @property
-    def is_table(self) -> bool:
-        """Whether it is a table of the TOML file."""
-        return self._plain is dict
-
-    @property
     def is_path(self) -> bool:
-        """Whether it names files or folders."""
+        """Whether it names files or directories."""
         return self._plain in (Path, tuple) or self.opt.exists
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values there are, where they can be listed."""
+        """The values, if they can be listed."""
         return self.option.choices
 
-    def has_row(self, given: bool) -> bool:
+    def has_row(self, is_set: bool) -> bool:
         """Whether the printed table shows it."""
-        return self.opt.row == "always" or (self.opt.row == "when set" and given)
+        return self.opt.row == "always" or (self.opt.row == "when set" and is_set)
 
     def from_flag(self, value: Any) -> Any:
-        """The typed value of what was written on the command line."""
+        """Return the typed value of text on the command line."""
         return value if self.is_switch else self._read(value, "file" if self.is_list else "text")
 
     def from_file(self, value: Any) -> Any:
-        """The typed value of what stands in a TOML file, whose types are taken at their word."""
+        """Return the typed value of a value in a TOML file, which must have the right type."""
         kinds = (dict, list) if self.opt.repeats else (dict,)
-        if self.is_table and isinstance(value, kinds):
+        if self._plain is dict and isinstance(value, kinds):
             return value  # checked by the action that reads it
         if self.choices and type(value) in (int, float):
             value = str(value)  # trainer_precision = 32
@@ -137,13 +134,9 @@ class ConfigOption:
 
     @property
     def values(self) -> str:
-        """What can be given, in words."""
+        """The possible values, in words."""
         if self.choices:
             return ", ".join(self.choices)
-        if self.is_switch:
-            return "switch"
-        if self.is_table:
-            return "table"
         kind = Path if self.opt.exists and not self.is_list else self._plain
         return KINDS[kind][1] + bounds(self.option.marks, SIGNS)
 

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 Keeps = Literal["training", "search"]
 LONGEST_NAME = 200  # bytes, leaving room for suffixes such as .populations
-DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,8 @@ class Project:
     @classmethod
     def _named(cls, config: RunConfig) -> Project:
         """Return the project with the name in the options, or the name derived from them."""
-        project = cls(config.project_dir / (config.project or _derived_name(config)))
+        derived = _stem(config) + datetime.date.today().isoformat()
+        project = cls(config.project_dir / (config.project or derived))
         if config.project_dir.resolve() not in project.folder.resolve().parents:
             raise ConfigError(
                 f"--project: {config.project!r} is outside --project-dir; give a plain name"
@@ -76,9 +76,8 @@ class Project:
     @classmethod
     def _of_search(cls, config: RunConfig) -> Project:
         needs_search = config.resume or config.apply is not None
-        earlier = None
-        if needs_search and config.project is None:
-            earlier = find_project_to_resume(config, lambda project: project.has_search)
+        is_found = needs_search and config.project is None
+        earlier = find_project_to_resume(config, lambda p: p.has_search) if is_found else None
         project = earlier or cls._named(config)
         if needs_search and not project.has_search and config.storage is None:
             flag = "--resume" if config.resume else "--apply"
@@ -154,27 +153,20 @@ def _owner(checkpoint: str | None) -> Path | None:
 
 
 def find_project_to_resume(
-    config: RunConfig,
-    fits: Callable[[Project], bool] = lambda project: project.can_be_resumed,
+    config: RunConfig, fits: Callable[[Project], bool] = lambda project: project.can_be_resumed
 ) -> Project | None:
     """Return the newest project of the same model, task and data set that `fits`."""
     if not config.project_dir.is_dir():
         return None
-    stem = _stem(config)
-    folders = [path for path in config.project_dir.iterdir() if path.name.startswith(stem)]
-    dated = [path for path in folders if DATE.fullmatch(path.name.removeprefix(stem))]
-    newest_first = sorted(dated, key=lambda path: path.name, reverse=True)
-    return next((p for p in map(Project, newest_first) if fits(p)), None)
+    dated = re.compile(re.escape(_stem(config)) + r"\d{4}-\d{2}-\d{2}")
+    projects = [Project(p) for p in config.project_dir.iterdir() if dated.fullmatch(p.name)]
+    return max(filter(fits, projects), key=lambda project: project.name, default=None)
 
 
 def _stem(config: RunConfig) -> str:
     """Return the derived name without its date, such as `jsc-tiny_classification_jsc_`."""
     model, dataset = (str(name).replace("/", "-") for name in (config.model, config.dataset))
     return f"{model}_{config.task_in_full}_{dataset}_"
-
-
-def _derived_name(config: RunConfig) -> str:
-    return _stem(config) + datetime.date.today().isoformat()
 
 
 def _check_writable(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which of default, file and command line wins, and what is wrong with any of them."""
+"""Merge defaults, file and command line, and report all problems."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Resolved:
-    """The effective options, and what stood in the file and on the command line."""
+    """The effective options, and those in the file and on the command line."""
 
     config: RunConfig
     file: Values | None
@@ -36,23 +36,23 @@ class Resolved:
 
     @property
     def from_file(self) -> set[str]:
-        """The options that stand in the file, and not on the command line."""
-        return {name for name in self.file or {} if name not in self.flags}
+        """The options that are in the file, and not on the command line."""
+        return set(self.file or ()) - set(self.flags)
 
     def table(self) -> str:
-        """The labs' table: their rows always, the others where they were given."""
+        """Return the labs' table: their rows always, the others if they are set."""
         from chop.tools.config_load import option_table
 
-        given = self.flags.keys() | (self.file or {}).keys()
-        shown = [name for name, option in OPTIONS.items() if option.has_row(name in given)]
+        written = self.flags.keys() | (self.file or {}).keys()
+        shown = [name for name, option in OPTIONS.items() if option.has_row(name in written)]
         file, flags = redacted(self.file), redacted(self.flags)
         return option_table(shown, _defaults(), file, flags, redacted(vars(self.config)))
 
 
 def resolve(flags: Mapping[str, Any]) -> Resolved:
-    """Check and merge: default < file < command line; all that is wrong is said at once.
+    """Return default < file < command line, merged and checked; report all problems at once.
 
-    `flags` holds, by option name, only what was given: text, True for switches, lists of text.
+    `flags` holds the options on the command line by name: text, True for switches, lists of text.
     """
     problems: list[str] = []
     typed = _typed(flags, ConfigOption.from_flag, _flag, problems)
@@ -61,8 +61,7 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
         raise ConfigError(*problems)
     chosen = _defaults() | (file or {}) | typed
     chosen |= dict(_located(chosen, typed, problems))
-    if chosen["model"] is None or chosen["dataset"] is None:
-        missing = [name for name in ("model", "dataset") if chosen[name] is None]
+    if missing := [name for name in ("model", "dataset") if chosen[name] is None]:
         problems.append(
             f"No model and/or dataset provided! These are required. (no {' and no '.join(missing)})"
         )
@@ -76,13 +75,13 @@ def _defaults() -> Values:
 
 
 def _typed(
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     parse: Callable[[ConfigOption, Any], Any],
     where: Callable[[str], str],
     problems: list[str],
 ) -> Values:
     typed = {}
-    for name, value in given.items():
+    for name, value in values.items():
         try:
             typed[name] = parse(OPTIONS[name], value)
         except ValueError as error:
@@ -91,12 +90,12 @@ def _typed(
 
 
 def _flag(name: str) -> str:
-    """How the user wrote the option, for a message."""
+    """Return the option as it is written on the command line."""
     return OPTIONS[name].flags[0] if OPTIONS[name].flags else name.upper()
 
 
 def _read_file(path: Path | None, problems: list[str]) -> Values | None:
-    """The typed options of a TOML file; None when there is none."""
+    """Return the typed options of a TOML file; None without a file that can be read."""
     if path is None:
         return None
     if path.suffix != ".toml":
@@ -125,13 +124,12 @@ def _unknown(key: str, keys: list[str]) -> str:
     if key == "config":
         return "a configuration file cannot name another in 'config'"
     flags = {flag.lstrip("-"): name for name in keys for flag in OPTIONS[name].flags or ()}
-    near, names = flags.get(key.replace("_", "-"), key), [*keys, *OTHER_NAMES]
-    otherwise = "; docs/command_line.md lists the keys"
-    return f"unknown key {key!r}{did_you_mean(near, names, otherwise)}"
+    near, otherwise = flags.get(key.replace("_", "-"), key), "; docs/command_line.md lists the keys"
+    return f"unknown key {key!r}{did_you_mean(near, [*keys, *OTHER_NAMES], otherwise)}"
 
 
 def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tuple[str, Any]]:
-    """The paths among the options, absolute; those that must exist are looked for."""
+    """Yield the options that are paths, absolute; add those that are missing to `problems`."""
     for name, option in OPTIONS.items():
         value, from_file = chosen[name], name not in flags
         if not option.is_path or not value:
@@ -139,19 +137,17 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
         if name == "load_name" and chosen["load_type"] == "hf" and not Path(value).exists():
             continue  # a name on the Hugging Face hub
         config = chosen["config"] if from_file else None
-        paths = [_found(path, config) for path in (value if option.is_list else [value])]
+        paths = [_absolute(path, config) for path in (value if option.is_list else [value])]
         where = f"{config}: {name}" if from_file else _flag(name)
-        for path in paths if name == "load_name" else ():
-            restore_folder(path)
+        if name == "load_name":
+            restore_folder(paths[0])
         missing = [path for path in paths if option.opt.exists and not path.exists()]
         problems += [f"{where}: there is no file or folder {str(path)!r}" for path in missing]
         yield name, tuple(paths) if option.is_list else type(value)(paths[0])
 
 
-def _found(path: str | Path, config: Path | None) -> Path:
-    """The absolute path; what a file names may also lie beside that file."""
+def _absolute(path: str | Path, config: Path | None) -> Path:
+    """Return the absolute path; a path in a configuration file may be relative to that file."""
     here = Path(path).expanduser().absolute()
-    if config is None or here.exists():
-        return here
-    there = config.absolute().parent / Path(path).expanduser()
-    return there if there.exists() else here
+    beside = here if config is None else config.absolute().parent / Path(path).expanduser()
+    return beside if beside.exists() and not here.exists() else here

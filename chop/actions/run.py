@@ -44,7 +44,8 @@ class Run:
         seed_everything(config.seed)
         if config.no_warnings:
             warnings.simplefilter("ignore")
-        with _debugged(config.to_debug), _profiled(config.profile):
+        profiled = _profiled() if config.profile else contextlib.nullcontext()
+        with _debugged(config.to_debug), profiled:
             self.action.run(config, self.project)
 
 
@@ -70,10 +71,9 @@ def import_files(files: Sequence[Path]) -> None:
     try:
         for file in files:
             import_user_file(file)
-    except UserCodeExited as error:
-        raise ImportError(f"--import: {error}") from error
     except UserCodeError as error:
-        raise ConfigError(f"--import: {error}") from error
+        kind = ImportError if isinstance(error, UserCodeExited) else ConfigError
+        raise kind(f"--import: {error}") from error
 
 
 def _check_names(config: RunConfig) -> None:
@@ -111,11 +111,8 @@ def seed_everything(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _profiled(is_enabled: bool) -> Iterator[None]:
+def _profiled() -> Iterator[None]:
     """Context that prints the functions with the longest cumulative time at its end."""
-    if not is_enabled:
-        yield
-        return
     import cProfile
     import pstats
 

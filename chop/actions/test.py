@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 SHORT = {"test": "test", "validation": "val"}
+SETUP = {"test": "test", "validation": "validate"}  # stages of a data module
+PLACE = ("accelerator", "devices", "num_nodes", "strategy", "precision", "fast_dev_run")
 
 
 def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]:
@@ -62,10 +64,8 @@ def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]
             refuse_nonfinite(model, load_name)
         options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
         result = scored(model, data_module, split, options)
-        metrics = {
-            f"{SHORT[split]}_acc_epoch": result.accuracy,
-            f"{SHORT[split]}_loss_epoch": result.loss,
-        }
+        short = SHORT[split]
+        metrics = {f"{short}_acc_epoch": result.accuracy, f"{short}_loss_epoch": result.loss}
         if visualizer is not None:
             visualizer.log_metrics(metrics, 0)
         _report(split, metrics, result, data_module, save_path, load_name)
@@ -75,11 +75,8 @@ def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]
     return score
 
 
-test = _scoring(
-    "test",
-    "test",
-    "Score `model` on the test split as the labs call it; the metrics are logged and returned.",
-)
+DOC = "Score `model` on the test split as the labs call it; the metrics are logged and returned."
+test = _scoring("test", "test", DOC)
 validate = _scoring(
     "validate", "validation", "Score `model` on the validation split; otherwise like `test`."
 )
@@ -95,10 +92,10 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
 
     if split not in data_module.dataset_info.available_splits:
         raise ValueError(f"data set {data_module.name!r} has no {split} split to test on")
-    attribute = {"test": "test_dataset", "validation": "val_dataset"}[split]
+    attribute = f"{SHORT[split]}_dataset"
     if getattr(data_module, attribute) is None:
         data_module.prepare_data()
-        data_module.setup({"test": "test", "validation": "validate"}[split])
+        data_module.setup(SETUP[split])
     place = take_place(options)
     model.to(place.device)
     if options.precision == "64":
@@ -138,14 +135,11 @@ def _report(
     if not is_first_process():
         return
     info = data_module.dataset_info
-    names = info.class_names or tuple(map(str, range(len(score.class_accuracy))))
-    classes = {
-        f"accuracy of {name}": value
-        for name, value in zip(names, score.class_accuracy, strict=False)
-        if value is not None
-    }
+    names = info.class_names or map(str, range(len(score.class_accuracy)))
+    classes = dict(zip(names, score.class_accuracy, strict=False))
+    shown = {f"accuracy of {name}": v for name, v in classes.items() if v is not None}
     title = f"{split.capitalize()} on {score.samples:,} samples of {info.title}"
-    logger.info("%s\n%s", title, metric_table(split.capitalize(), metrics | classes))
+    logger.info("%s\n%s", title, metric_table(split.capitalize(), metrics | shown))
     if save_path is None:
         return
     content = {
@@ -155,7 +149,7 @@ def _report(
         "split": split,
         "samples": score.samples,
         "metrics": metrics,
-        "class_accuracy": dict(zip(names, score.class_accuracy, strict=False)),
+        "class_accuracy": classes,
     }
     write_whole(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
 
@@ -180,17 +174,7 @@ def run_test(config: RunConfig, project: Project) -> None:
         data_module,
         data_module.dataset_info,
         config.task,
-        plt_trainer_args={
-            name: getattr(options, name)
-            for name in (
-                "accelerator",
-                "devices",
-                "num_nodes",
-                "strategy",
-                "precision",
-                "fast_dev_run",
-            )
-        },
+        plt_trainer_args={name: getattr(options, name) for name in PLACE},
         save_path=project.software / "checkpoints",
         load_name=config.load_name,
         load_type=config.load_type,

@@ -79,7 +79,8 @@ def train(
 
 def graph_to_train(load_name: str | Path | None, load_type: str) -> MaseGraph | None:
     """Return the graph to train if `load_name` is a saved graph, else None."""
-    from chop.checkpoints import is_saved_graph, load_graph
+    from chop.checkpoints import load_graph
+    from chop.ir.graph.saving import is_saved_graph
 
     if load_name is None or load_type != "mz" or not is_saved_graph(load_name):
         return None
@@ -197,10 +198,12 @@ def run_train(config: RunConfig, project: Project) -> None:
     graph = graph_to_train(config.load_name, config.load_type)
     model = model if graph is None else graph.model
     resume = config.resume or (config.is_to_auto_requeue and is_requeued())
-    names, saved = continued(folder) if resume else (None, None)
+    names, saved = latest_run(folder) if resume else (None, None)
     if names is None:
         names = Names.claim(folder) if is_first_process() else Names(folder)
-    if names.version and saved is None:
+    if saved is not None:
+        say_resumed(names, saved)
+    elif names.version:
         logger.info("This directory already holds a run; saving this one as %s", names.best.name)
     logger.info("Training model '%s'...", config.model)
     logger.info("%s", model_summary(model, str(config.model)))
@@ -253,14 +256,6 @@ def sizes(data_module: Any) -> str:
     """Return a sentence with the numbers of training and validation samples."""
     num_validation = len(data_module.val_dataset or ())
     return f"{len(data_module.train_dataset):,} training and {num_validation:,} validation samples"
-
-
-def continued(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:
-    """Return the same as `latest_run`, and log that it is resumed."""
-    names, saved = latest_run(folder)
-    if names is not None and saved is not None:
-        say_resumed(names, saved)
-    return names, saved
 
 
 def latest_run(folder: Path) -> tuple[Names | None, dict[str, Any] | None]:

@@ -80,12 +80,9 @@ def test_a_config_cannot_be_changed():
 
 
 def test_tasks_have_short_forms():
-    assert [RunConfig(task=t).task_in_full for t in ("cls", "lm", "tran", "classification")] == [
-        "classification",
-        "language_modeling",
-        "translation",
-        "classification",
-    ]
+    short = {"cls": "classification", "lm": "language_modeling", "tran": "translation"}
+    for task, in_full in (short | {"classification": "classification"}).items():
+        assert RunConfig(task=task).task_in_full == in_full
 
 
 # ------------------------------------------------------------------ precedence
@@ -105,27 +102,22 @@ def test_default_is_less_than_file_is_less_than_command_line(toml, in_file, flag
 
 
 def test_model_and_dataset_may_come_from_the_file(toml):
-    config = resolve(
-        {"config": toml('model = "jsc-s"\ndataset = "jsc"'), "dataset": "mnist"}
-    ).config
+    path = toml('model = "jsc-s"\ndataset = "jsc"')
+    config = resolve({"config": path, "dataset": "mnist"}).config
     assert (config.model, config.dataset) == ("jsc-s", "mnist")
 
 
-def test_a_file_may_say_na_for_none(toml):
-    config = resolve({**NAMES, "config": toml('max_steps = "NA"\nproject = "NA"')}).config
-    assert config.max_steps is None
-    assert config.project is None
-
-
-def test_numbers_may_be_written_where_a_choice_looks_like_one(toml):
-    assert (
-        resolve({**NAMES, "config": toml("trainer_precision = 32")}).config.trainer_precision
-        == "32"
-    )
-
-
-def test_an_integer_is_a_number(toml):
-    assert resolve({**NAMES, "config": toml("learning_rate = 1")}).config.learning_rate == 1.0
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ('max_steps = "NA"', "max_steps", None),
+        ('project = "NA"', "project", None),
+        ("trainer_precision = 32", "trainer_precision", "32"),
+        ("learning_rate = 1", "learning_rate", 1.0),
+    ],
+)
+def test_a_value_of_the_file_may_be_na_or_a_number_for_a_choice(toml, text, name, value):
+    assert getattr(resolve({**NAMES, "config": toml(text)}).config, name) == value
 
 
 def test_no_limit_on_steps_is_minus_one():
@@ -154,22 +146,23 @@ def test_tables_are_handed_on_as_they_are(toml):
     config = resolve({**NAMES, "config": toml(text)}).config
     assert config.passes == {"quantize": {"by": "type", "default": {"config": {"name": None}}}}
     assert config.search == {"strategy": {"name": "optuna"}}
-    assert config.transform == {"style": "graph"}
-    assert config.model_args == {"widths": [16, 8]}
     since = datetime.date(2024, 1, 1)
     assert config.dataset_args == {"fold": 3, "since": since, "limit": float("inf")}
-    assert config.cf_args == {"causal": True}
+    tables = (config.transform, config.model_args, config.cf_args)
+    assert tables == ({"style": "graph"}, {"widths": [16, 8]}, {"causal": True})
 
 
 # ------------------------------------------------------------------ paths
 
 
-def test_paths_become_absolute(tmp_path, monkeypatch):
+def test_paths_become_absolute_but_not_names_on_hugging_face(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best.ckpt").touch()
     config = resolve({**NAMES, "load_name": "best.ckpt", "project_dir": "out"}).config
     assert config.load_name == str(tmp_path / "best.ckpt")
     assert config.project_dir == tmp_path / "out"
+    config = resolve({**NAMES, "load_name": "facebook/opt-125m", "load_type": "hf"}).config
+    assert config.load_name == "facebook/opt-125m"
 
 
 def test_what_a_file_names_may_lie_beside_it(toml, tmp_path):
@@ -191,11 +184,6 @@ def test_a_stale_path_in_the_file_does_no_harm_once_it_is_overridden(toml, tmp_p
     (tmp_path / "new.ckpt").touch()
     flags = {"config": toml('load_name = "gone.ckpt"'), "load_name": str(tmp_path / "new.ckpt")}
     assert resolve({**NAMES, **flags}).config.load_name == str(tmp_path / "new.ckpt")
-
-
-def test_a_hugging_face_name_is_no_path():
-    config = resolve({**NAMES, "load_name": "facebook/opt-125m", "load_type": "hf"}).config
-    assert config.load_name == "facebook/opt-125m"
 
 
 def test_runs_go_to_the_clone_or_to_the_present_folder(tmp_path, monkeypatch):
@@ -290,22 +278,16 @@ def test_all_that_is_wrong_is_said_at_once(toml):
     path = toml("seed = -1\nbatch_size = 0\nzzz = 1")
     lines = refusal({**NAMES, "config": path, "max_epochs": "0"}).splitlines()
     assert lines[0] == "4 problems:"
-    assert [line.split(":")[-2].strip() for line in lines[1:]] == [
-        "--max-epochs",
-        path,
-        "seed",
-        "batch_size",
-    ]
+    places = [line.split(":")[-2].strip() for line in lines[1:]]
+    assert places == ["--max-epochs", path, "seed", "batch_size"]
 
 
 def test_a_model_and_a_dataset_are_required():
-    for given, missing in (
-        ({}, "no model and no dataset"),
-        ({"model": "jsc-tiny"}, "no dataset"),
-        ({"dataset": "jsc"}, "no model"),
-    ):
-        said = f"No model and/or dataset provided! These are required. ({missing})"
-        assert refusal(given) == said
+    both, model, dataset = {}, {"model": "jsc-tiny"}, {"dataset": "jsc"}
+    missing = {"no model and no dataset": both, "no dataset": model, "no model": dataset}
+    for reason, flags in missing.items():
+        said = f"No model and/or dataset provided! These are required. ({reason})"
+        assert refusal(flags) == said
 
 
 # ------------------------------------------------------------------ the table
@@ -326,11 +308,8 @@ def test_other_options_have_a_row_once_they_are_given(toml):
     assert more == ["resume", "schedule", "warmup_steps", "model_args"]
 
 
-def test_the_table_without_a_file(golden):
+def test_the_table_with_and_without_a_file(golden, toml):
     golden("table_without_file.txt", resolve({**NAMES, "max_epochs": "10"}).table() + "\n")
-
-
-def test_the_table_with_a_file(golden, toml):
     path = toml("batch_size = 256\nlearning_rate = 0.01\nmax_epochs = 5\nseed = 42")
     golden("table.txt", resolve({**NAMES, "config": path, "batch_size": "512"}).table() + "\n")
 

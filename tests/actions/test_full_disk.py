@@ -11,14 +11,11 @@ TRAIN = ("train", "jsc-tiny", "jsc-sim", "--batch-size", "8192", "--max-epochs",
 TRANSFORM = """
 model = "jsc-tiny"
 dataset = "jsc-sim"
-[passes.report_graph]
-file_name = "graph.txt"
-[passes.report_node_meta_param]
-save_path = "meta.txt"
-[passes.cost]
-file_name = "cost.json"
-[passes.save_node_meta_param]
-save_path = "node_meta.toml"
+[passes]
+report_graph.file_name = "graph.txt"
+report_node_meta_param.save_path = "meta.txt"
+cost.file_name = "cost.json"
+save_node_meta_param.save_path = "node_meta.toml"
 """
 SEARCH = """
 model = "jsc-tiny"
@@ -30,14 +27,8 @@ train_parent = true
 [search.search_space]
 name = "graph/quantize/mixed_precision_ptq"
 setup.by = "type"
-[search.search_space.seed.linear.config]
-name = ["integer"]
-data_in_width = [4, 8]
-data_in_frac_width = ["NA"]
-weight_width = [2, 4, 8]
-weight_frac_width = ["NA"]
-bias_width = [8]
-bias_frac_width = [4]
+seed.linear.config = { name = ["integer"], data_in_width = [4, 8], data_in_frac_width = ["NA"], \
+weight_width = [2, 4, 8], weight_frac_width = ["NA"], bias_width = [8], bias_frac_width = [4] }
 [search.strategy]
 sw_runner.basic_evaluation.num_samples = 256
 hw_runner.average_bitwidth = {}
@@ -45,7 +36,6 @@ setup = {sampler = "random", n_trials = 6}
 metrics = {accuracy.direction = "maximize", average_bitwidth.direction = "minimize"}
 """
 READ = {".json": json.loads, ".toml": tomllib.loads}
-SIZES = [4, 12, 24, 28, *(pytest.param(kib, marks=pytest.mark.slow) for kib in range(32, 48, 4))]
 
 
 def check_disk(disk):
@@ -77,26 +67,23 @@ def test_training_stops_with_a_sentence_that_names_the_file(here, small_disk, ki
     check_disk(disk)
 
 
-@pytest.mark.parametrize("kib", SIZES)
-def test_a_transform_stops_with_a_sentence_that_names_the_file(here, small_disk, tmp_path, kib):
-    disk, config = small_disk(kib), tmp_path / "t.toml"
-    config.write_text(TRANSFORM)
-    options = ("--config", config, "--project-dir", disk, "--project", "p")
-    code, _, err = here("transform", *options)
-    last = last_sentence(disk, code, err)
-    assert f"cannot write {disk}/p/" in last, err
-    assert last.startswith("ch: ")
-    check_disk(disk)
+CASES = [("transform", TRANSFORM, "cannot write ", kib) for kib in (4, 12, 24, 28)]
+SLOW = [("transform", TRANSFORM, "cannot write ", kib) for kib in range(32, 48, 4)]
+SLOW += [("search", SEARCH, "", kib) for kib in (24, 36, 44, 52, 60, 68, 80)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kib", [24, 36, 44, 52, 60, 68, 80])
-def test_a_search_stops_with_a_sentence_that_names_the_file(here, small_disk, tmp_path, kib):
-    disk, config = small_disk(kib), tmp_path / "s.toml"
-    config.write_text(SEARCH)
+@pytest.mark.parametrize(
+    ("action", "text", "sentence", "kib"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
+)
+def test_others_stop_with_a_sentence_that_names_the_file(
+    here, small_disk, tmp_path, action, text, sentence, kib
+):
+    disk, config = small_disk(kib), tmp_path / "a.toml"
+    config.write_text(text)
     options = ("--config", config, "--project-dir", disk, "--project", "p", "--no-progress")
-    code, _, err = here("search", *options)
+    code, _, err = here(action, *options)
     last = last_sentence(disk, code, err)
+    assert f"{sentence}{disk}/p/" in last, err
     assert last.startswith("ch: ")
-    assert f"{disk}/p/" in last
     check_disk(disk)

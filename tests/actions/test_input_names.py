@@ -57,14 +57,9 @@ activation = { sparsity = 0.5, scope = "local", granularity = "elementwise", met
 [passes.quantize]
 by = "type"
 default.config.name = "NA"
-[passes.quantize.linear.config]
-name = "integer"
-data_in_width = 8
-data_in_frac_width = 4
-weight_width = 8
-weight_frac_width = 4
-bias_width = 8
-bias_frac_width = 4
+[passes.quantize.linear]
+config = { name = "integer", data_in_width = 8, data_in_frac_width = 4, \
+weight_width = 8, weight_frac_width = 4, bias_width = 8, bias_frac_width = 4 }
 """
 SEARCH = """
 [search.search_space]
@@ -72,29 +67,16 @@ name = "graph/joint"
 [search.search_space.passes.redefine]
 setup.by = "name"
 weights = "inherit"
-[search.search_space.passes.redefine.seed.NODE.config]
-name = ["both"]
-channel_multiplier = [1, 2]
+seed.NODE.config = { name = ["both"], channel_multiplier = [1, 2] }
 [search.search_space.passes.quantize]
 setup.by = "type"
-[search.search_space.passes.quantize.seed.linear.config]
-name = ["integer"]
-data_in_width = [4, 8]
-data_in_frac_width = [3]
-weight_width = [4]
-weight_frac_width = [3]
-bias_width = [4]
-bias_frac_width = [3]
-[search.strategy.sw_runner.basic_evaluation]
-num_samples = 64
-allow_untrained = true
-[search.strategy.hw_runner.bitops]
-[search.strategy.setup]
-sampler = "brute"
-n_trials = 2
-[search.strategy.metrics]
-accuracy.scale = 1.0
-bitops.scale = 1.0
+seed.linear.config = { name = ["integer"], data_in_width = [4, 8], data_in_frac_width = [3], \
+weight_width = [4], weight_frac_width = [3], bias_width = [4], bias_frac_width = [3] }
+[search.strategy]
+sw_runner.basic_evaluation = { num_samples = 64, allow_untrained = true }
+hw_runner.bitops = {}
+setup = { sampler = "brute", n_trials = 2 }
+metrics = { accuracy.scale = 1.0, bitops.scale = 1.0 }
 """
 NODES = {"two-layers": "_0", "features": "fc1", "scaled": "fc1", "keyword": "fc1"}
 

@@ -12,19 +12,12 @@ dataset = "jsc-sim"
 [search.search_space]
 name = "graph/quantize/mixed_precision_ptq"
 setup.by = "type"
-[search.search_space.seed.linear.config]
-name = ["integer"]
-data_in_width = [4, 8]
-data_in_frac_width = ["NA"]
-weight_width = [4]
-weight_frac_width = ["NA"]
-bias_width = [4]
-bias_frac_width = ["NA"]
-[search.strategy.hw_runner.average_bitwidth]
-[search.strategy.metrics]
-average_bitwidth.scale = 1.0
-[search.strategy.setup]
-n_trials = 1
+seed.linear.config = { name = ["integer"], data_in_width = [4, 8], data_in_frac_width = ["NA"], \
+weight_width = [4], weight_frac_width = ["NA"], bias_width = [4], bias_frac_width = ["NA"] }
+[search.strategy]
+hw_runner.average_bitwidth = {}
+metrics.average_bitwidth.scale = 1.0
+setup.n_trials = 1
 """
 
 

@@ -14,9 +14,8 @@ TODAY = datetime.date.today().isoformat()
 
 @pytest.fixture
 def config(tmp_path):
-    return lambda **options: RunConfig(
-        **{"model": "jsc-tiny", "dataset": "jsc", "project_dir": tmp_path} | options
-    )
+    usual = {"model": "jsc-tiny", "dataset": "jsc", "project_dir": tmp_path}
+    return lambda **options: RunConfig(**usual | options)
 
 
 @pytest.fixture
@@ -112,9 +111,8 @@ def test_a_project_dir_that_is_a_file_is_refused(config, tmp_path):
 
 def test_a_project_dir_that_cannot_be_written_to_is_refused(config, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(
-        ConfigError, match="cannot be written to; use a directory that you can write to"
-    ):
+    sentence = "cannot be written to; use a directory that you can write to"
+    with pytest.raises(ConfigError, match=sentence):
         Project.of(config())
 
 

@@ -1,7 +1,7 @@
 """What stands between the options and the action: set-up, checks, seeds, profiles."""
 
-import importlib
 import logging
+import pkgutil
 import random
 import warnings
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import chop.actions
-from chop.actions.base import ACTIONS, Action, needs_config
+from chop.actions.base import ACTIONS, Action
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.run import is_first_process, prepare, seed_everything, set_up_logging
 from chop.registry import UnknownName
@@ -52,8 +52,9 @@ def test_what_an_action_needs_is_checked_before_anything_starts(flags):
     with pytest.raises(ConfigError, match="expected checkpoint via --load, got None"):
         prepare(ACTIONS["test"], flags)
     assert prepare(ACTIONS["test"], {**flags, "is_pretrained": True}).config.is_pretrained
-    with pytest.raises(ConfigError, match="expected configuration via --config, got None"):
-        needs_config(RunConfig())
+    for action in ("transform", "search"):
+        with pytest.raises(ConfigError, match="expected configuration via --config, got None"):
+            prepare(ACTIONS[action], flags)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +72,8 @@ def test_unknown_names_are_refused_with_the_nearest(flags, wrong, sentence):
 
 def test_a_file_of_the_user_registers_a_model(flags, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from torch import nn\n"
-        "from chop.models import model\n"
-        "@model('of-a-test-of-run')\n"
-        "def build(info):\n"
-        "    '''A model.'''\n"
-        "    return nn.Identity()\n",
+        "from torch import nn\nfrom chop.models import model\n@model('of-a-test-of-run')\n"
+        "def build(info):\n    '''A model.'''\n    return nn.Identity()\n",
         encoding="utf-8",
     )
     mine = {"model": "of-a-test-of-run", "imports": [str(tmp_path / "mine.py")]}
@@ -164,15 +161,14 @@ def test_the_debugger_opens_only_for_somebody_who_is_there(
     assert len(sessions) == opened
 
 
-def test_every_action_names_a_function_that_is_there():
+def test_every_action_names_functions_that_are_there():
     for action in ACTIONS.values():
-        module, _, name = action.function.partition(":")
-        assert callable(getattr(importlib.import_module(module), name))
+        assert callable(pkgutil.resolve_name(action.function))
+        assert callable(pkgutil.resolve_name(action.checked_by))
 
 
 @pytest.mark.parametrize(
     ("name", "file"), [("train", "train"), ("test", "test"), ("validate", "test")]
 )
 def test_the_labs_import_an_action_as_a_function(name, file):
-    module = importlib.import_module(f"chop.actions.{file}")
-    assert getattr(chop.actions, name) is getattr(module, name)
+    assert getattr(chop.actions, name) is pkgutil.resolve_name(f"chop.actions.{file}:{name}")

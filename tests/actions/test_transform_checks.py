@@ -95,10 +95,7 @@ BAD = {
         ({"by": "type", "modules": {"rellu": "GELU"}}, "modules.rellu"),
         ({"by": "regex_name", "modules": {"(": "GELU"}}, "modules.("),
     ],
-    "raise_granularity": [
-        ({"inherit": True}, "inherit"),
-        ({"modules": ["a", "a.b"]}, "modules"),
-    ],
+    "raise_granularity": [({"inherit": True}, "inherit"), ({"modules": ["a", "a.b"]}, "modules")],
     "patch_metadata": [
         ({}, "q_config"),
         ({"q_config": {"data_in_width": 8, "data_in_frac_width": 4}}, "q_config"),
@@ -168,9 +165,8 @@ def test_several_wrong_options_of_several_passes_are_said_at_once(tmp_path):
         plan_of({"passes": passes}, tmp_path)
     text = str(caught.value)
     assert "8 problems" in text
-    for key in ("quantize.linear", "quantize.conv2d", "quantize.rellu", "prune.weight.sparsity"):
-        assert f"passes.{key}: " in text
-    for key in ("prune.weight.granularity", "insert_lora_adapter.rank", "prune.sed"):
+    keys = ["quantize.linear", "quantize.conv2d", "quantize.rellu", "prune.weight.sparsity"]
+    for key in [*keys, "prune.weight.granularity", "insert_lora_adapter.rank", "prune.sed"]:
         assert f"passes.{key}: " in text
 
 
@@ -205,22 +201,11 @@ NOT_THERE = [
     ("replace", {"by": "name", "modules": {"act": "GELU"}}, "replace.modules.act: unknown node"),
     ("raise_granularity", {"modules": ["blck"]}, "raise_granularity.modules: unknown module"),
     ("logicnets_fusion", {"hed": {}}, "logicnets_fusion.hed: unknown node"),
-    (
-        "logicnets_fusion",
-        {"head": {"config": {"additional_layers_outputs": ["act"]}}},
-        "logicnets_fusion.head.config.additional_layers_outputs: unknown node 'act'",
-    ),
-    (
-        "sensitivity",
-        {"formats": {"a": INT}, "by": "name", "nodes": ["hed"]},
-        "sensitivity.nodes: unknown node",
-    ),
-    (
-        "profile_statistics",
-        {"by": "name", "target_weight_nodes": ["hed"]},
-        "profile_statistics.target_weight_nodes: unknown node",
-    ),
-]
+    ("logicnets_fusion", {"head": {"config": {"additional_layers_outputs": ["act"]}}},
+     "logicnets_fusion.head.config.additional_layers_outputs: unknown node 'act'"),
+    ("sensitivity", {"formats": {"a": INT}, "by": "name", "nodes": ["hed"]}, "sensitivity.nodes: unknown node"),  # noqa: E501
+    ("profile_statistics", {"by": "name", "target_weight_nodes": ["hed"]}, "profile_statistics.target_weight_nodes: unknown node"),  # noqa: E501
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "options", "sentence"), NOT_THERE)
@@ -319,10 +304,8 @@ def test_only_files_in_the_folder_are_removed(tmp_path, transformed):
     folder, mine = tmp_path / "transform", tmp_path / "mine.txt"
     folder.mkdir()
     mine.write_text("mine")
-    for left in ({"files": ["../mine.txt", str(mine), 3]}, [], {"files": 3}):
-        (folder / "transform.json").write_text(json.dumps(left))
-        transformed({"passes": {"report_graph": {}}})
-    for left in ("no JSON", "[" * 100_000):
+    earlier = [json.dumps(left) for left in ({"files": ["../mine.txt", str(mine), 3]}, [])]
+    for left in (*earlier, '{"files": 3}', "no JSON", "[" * 100_000):
         (folder / "transform.json").write_text(left)
         transformed({"passes": {"report_graph": {}}})
     assert mine.read_text() == "mine"
@@ -377,16 +360,28 @@ def act(action, tmp_path, project, **flags):
     prepare(ACTIONS[action], given | {key: str(value) for key, value in flags.items()})()
 
 
-def test_a_saved_graph_notes_what_it_was_made_from_and_others_are_warned_of(tmp_path, capsys):
-    file = tmp_path / "report.toml"
-    file.write_text(FILES + "[passes.report_graph]\n")
-    act("transform", tmp_path, "a", config=file)
-    saved = tmp_path / "out" / "a" / "software" / "transform" / "transformed_ckpt"
+@pytest.fixture
+def report(tmp_path):
+    """A file that only reports the graph."""
+    (tmp_path / "report.toml").write_text(FILES + "[passes.report_graph]\n")
+    return tmp_path / "report.toml"
+
+
+@pytest.fixture
+def saved(report, tmp_path):
+    """The graph that a transform with that file has saved."""
+    act("transform", tmp_path, "a", config=report)
+    return tmp_path / "out" / "a" / "software" / "transform" / "transformed_ckpt"
+
+
+def test_a_saved_graph_notes_what_it_was_made_from_and_others_are_warned_of(
+    report, saved, tmp_path, capsys
+):
     assert made_from(saved) == {"model": "jsc-tiny", "dataset": "jsc-sim"}
     load = {"load_name": saved, "load_type": "mz"}
-    act("transform", tmp_path, "b", config=file, **load)
+    act("transform", tmp_path, "b", config=report, **load)
     assert "was made from" not in capsys.readouterr().err
-    act("transform", tmp_path, "c", config=file, model="jsc-toy", **load)
+    act("transform", tmp_path, "c", config=report, model="jsc-toy", **load)
     warned = "was made from model 'jsc-tiny', but this run uses model 'jsc-toy'"
     assert capsys.readouterr().err.count(warned) == 1
     again = tmp_path / "out" / "c" / "software" / "transform" / "transformed_ckpt"
@@ -411,12 +406,8 @@ with replaced_folder(sys.argv[1], os.listdir(sys.argv[1])) as part:
 """
 
 
-def test_a_folder_that_a_killed_save_hid_can_be_named(tmp_path):
-    file = tmp_path / "report.toml"
-    file.write_text(FILES + "[passes.report_graph]\n")
-    act("transform", tmp_path, "a", config=file)
-    saved = tmp_path / "out" / "a" / "software" / "transform" / "transformed_ckpt"
+def test_a_folder_that_a_killed_save_hid_can_be_named(report, saved, tmp_path):
     subprocess.run([sys.executable, "-c", KILLED, str(saved)], check=False)
     assert not saved.exists()
-    act("transform", tmp_path, "b", config=file, load_name=saved, load_type="mz")
+    act("transform", tmp_path, "b", config=report, load_name=saved, load_type="mz")
     assert (saved / "graph.json").is_file()

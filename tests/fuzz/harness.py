@@ -106,19 +106,19 @@ class Ending:
     @property
     def problems(self) -> list[str]:
         """Return the promises that were broken."""
-        found = [f"it touched {name}" for name in self.changed]
-        found += [f"it tried {line}" for line in self.violations.splitlines()]
+        problems = [f"it touched {name}" for name in self.changed]
+        problems += [f"it tried {line}" for line in self.violations.splitlines()]
         if self.status not in (0, 1, 2):
-            found.append(f"it ended with {self.status}")
+            problems.append(f"it ended with {self.status}")
         if CONTROL.search(self.stdout + self.stderr):
-            found.append("it printed control characters")
+            problems.append("it printed control characters")
         if "Traceback (most recent call last)" in self.stdout + self.stderr:
-            found.append("it printed a traceback")
+            problems.append("it printed a traceback")
         elif self.status in (1, 2) and not says_why(self.stderr):
-            found.append("it did not say why in a sentence")
+            problems.append("it did not say why in a sentence")
         elif self.status in (1, 2) and RAW.search(self.stderr):
-            found.append("it said why in the words of Python or torch")
-        return found
+            problems.append("it said why in the words of Python or torch")
+        return problems
 
     @property
     def cause(self) -> str:
@@ -212,14 +212,12 @@ class Sandbox:
         """Return what was run, what went wrong, and how to run it again."""
         assert self.ending is not None
         test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-        return "\n".join(
-            [
-                "; ".join(self.ending.problems),
-                f"command: ch {' '.join(self.argv)}"[:1000],
-                f"files: {self.folder}",
-                f"again: python -m pytest -m '' --fuzz-seed {self.seed} '{test}'",
-                f"cause: {self.ending.cause}",
-            ]
+        command = " ".join(["ch", *self.argv])[:1000]
+        return (
+            f"{'; '.join(self.ending.problems)}\ncommand: {command}\n"
+            f"files: {self.folder}\n"
+            f"again: python -m pytest -m '' --fuzz-seed {self.seed} '{test}'\n"
+            f"cause: {self.ending.cause}"
         )
 
     def _may_change(self, file: Path, before: dict[Path, str], own: Sequence[Path]) -> bool:
@@ -229,12 +227,9 @@ class Sandbox:
         return any(file.is_relative_to(place) for place in places)
 
     def _hashes(self) -> dict[Path, str]:
-        found = {}
-        for path in self.folder.rglob("*"):
-            if path.is_symlink() or not path.is_file() or path.parent == self.folder:
-                continue
-            found[path] = hashlib.sha256(path.read_bytes()).hexdigest()
-        return found
+        files = [path for path in self.folder.rglob("*") if path.parent != self.folder]
+        plain = [path for path in files if path.is_file() and not path.is_symlink()]
+        return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in plain}
 
 
 OUTPUTS = ("stdout", "stderr", "violations")

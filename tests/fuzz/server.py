@@ -25,19 +25,11 @@ from typing import Any, NoReturn
 # what commands import when they need it, besides MASE; pyarrow starts a thread, so it is left out
 MODULES = (
     *("alembic.config", "h5py", "numpy.ctypeslib", "safetensors.torch", "torch._dynamo"),
-    *(
-        "torch.utils.serialization",
-        "torch.utils.tensorboard",
-        "typer._adapters",
-        "typer.rich_utils",
-    ),
+    *("torch.utils.serialization", "torch.utils.tensorboard"),
+    *("typer._adapters", "typer.rich_utils"),
 )
 GIB = 1 << 30
-LIMITS = {
-    resource.RLIMIT_AS: 8 * GIB,
-    resource.RLIMIT_FSIZE: GIB // 4,
-    resource.RLIMIT_CORE: 0,
-}
+LIMITS = {resource.RLIMIT_AS: 8 * GIB, resource.RLIMIT_FSIZE: GIB // 4, resource.RLIMIT_CORE: 0}
 PATIENCE = 600  # seconds for a child that waits without using the CPU
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ONE_PATH = (

@@ -24,9 +24,8 @@ def write_odd_fields(random: Random, sandbox: Sandbox, last: Path) -> None:
     """Change fields of the checkpoint, most of them ours."""
     saved = torch.load(last, weights_only=True)
     odd = (*ODD, torch.zeros(3), torch.zeros(0, dtype=torch.uint8))
-    part = random.choice(
-        ("mase", "mase", "optimizer_states", "hyper_parameters", "state_dict", None)
-    )
+    parts = ("mase", "mase", "optimizer_states", "hyper_parameters", "state_dict", None)
+    part = random.choice(parts)
     if part is None:
         saved = changed(random, saved, odd)
     elif part == "state_dict":

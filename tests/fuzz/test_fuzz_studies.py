@@ -71,10 +71,8 @@ def odd_database(random: Random, file: Path) -> None:
         file.write_bytes(foreign(random))
         return
     with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as database, database:
-        tables = [
-            row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        ]
-        table = random.choice(sorted(tables))
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        table = random.choice(sorted(name for (name,) in tables))
         columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
         column = random.choice(columns)
         if way == 2:
@@ -82,9 +80,8 @@ def odd_database(random: Random, file: Path) -> None:
         elif way == 3:
             database.execute(f"DROP TABLE {table}")
         else:
-            value = random.choice(
-                (None, -1, 10**6, 0.5, "x", "{", "[]", '{"a": 1}', b"\xff", "9" * 50)
-            )
+            odd = (None, -1, 10**6, 0.5, "x", "{", "[]", '{"a": 1}', b"\xff", "9" * 50)
+            value = random.choice(odd)
             database.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", [value])
 
 

@@ -139,23 +139,13 @@ MEANS = [
     FORMATS["ternary"](2, True, None, None, None),
     FORMATS["ternary"](2, True, 1.0, None, None),
 ]
-ROWS = [
-    (64, 512),
-    (3, 1001),
-    (2, 5, 7, 9),
-    (3000,),
-    (40, 3),
-    (7, 1),
-    (130, 16),
-    (5, 5000),
-    (5, 16384),
-]
-LONG_ROWS = [(3, 20000), (2, 8, 4096), (50000,), (1, 2**20)]
+ROWS = [(64, 512), (3, 1001), (2, 5, 7, 9), (3000,), (40, 3), (7, 1), (130, 16), (5, 5000)]
+ROWS += [(5, 16384), (3, 20000), (2, 8, 4096), (50000,), (1, 2**20)]
 
 
 @pytest.mark.parametrize("fmt", MEANS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", ROWS + LONG_ROWS)
+@pytest.mark.parametrize("shape", ROWS)
 def test_formats_with_means_give_the_bits_of_the_cpu(fmt, dtype, shape):
     for x in (numbers(shape, dtype), torch.randn(shape).to(dtype), torch.zeros(shape, dtype=dtype)):
         assert is_fused(fmt, x)
@@ -173,11 +163,9 @@ def test_scales_give_the_bits_of_the_cpu_for_millions_of_numbers():
     for length in (1, 7, 64, 1024, 5000, 16384, 30000):
         for width, symmetric in ((2, True), (8, False), (8, True), (16, True), (24, True)):
             fmt = FORMATS["scale_integer"](width, symmetric=symmetric)
-            check(fmt, numbers((2**19 // length, length)))
-            check(
-                fmt,
-                torch.rand(2**19 // length, length) * 2.0 ** float(torch.randint(-140, 120, ())),
-            )
+            shape, scale = (2**19 // length, length), 2.0 ** float(torch.randint(-140, 120, ()))
+            check(fmt, numbers(shape))
+            check(fmt, torch.rand(shape) * scale)
 
 
 def test_residual_signs_may_leave_the_operand_as_it_is():
@@ -235,9 +223,8 @@ def test_compiled_models_and_vmap_use_plain_operations():
     fmt = FORMATS["integer"](8, 4)
     x = torch.randn(64, 512, device="cuda")
     expected = fmt.rounded(x)
-    assert torch.equal(
-        torch.compile(fmt.quantize, backend="aot_eager", fullgraph=True)(x), expected
-    )
+    compiled = torch.compile(fmt.quantize, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x), expected)
     assert torch.equal(torch.func.vmap(fmt)(x), expected)
 
 

@@ -81,12 +81,10 @@ def test_statistics_of_the_gpu_equal_those_of_the_cpu(device):
         "num_samples": 32,
     }
     profile_statistics_analysis_pass(graph, args)
-    found = graph.meta["mase"].graph.nodes
-    fc = next(node for node in found if node.name == "fc")
+    fc = next(node for node in graph.nodes if node.name == "fc")
     weight = graph.modules["fc"].weight.detach().double().cpu()
-    stat = fc.meta["mase"]["software"]["args"]["weight"]["stat"]
+    args = fc.meta["mase"]["software"]["args"]
+    stat = args["weight"]["stat"]
     assert stat["variance_online"]["variance"] == pytest.approx(weight.var(correction=0).item())
     assert stat["range_quantile"]["max"] == pytest.approx(weight.quantile(0.975).item())
-    assert (
-        fc.meta["mase"]["software"]["args"]["data_in_0"]["stat"]["range_quantile"]["count"] == 512
-    )
+    assert args["data_in_0"]["stat"]["range_quantile"]["count"] == 512

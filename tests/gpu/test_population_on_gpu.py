@@ -18,11 +18,8 @@ from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
 from chop.training.steps import WARM_UP
 
 pytestmark = pytest.mark.gpu
-CONFIG = {"name": "integer"} | {
-    f"{operand}_{key}": value
-    for operand in ("data_in", "weight", "bias")
-    for key, value in (("width", 8), ("frac_width", 5))
-}
+CONFIG = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5}
+CONFIG |= {"weight_width": 8, "weight_frac_width": 5, "bias_width": 8, "bias_frac_width": 5}
 
 
 def rows(size, seed, shape=(16,)):
@@ -41,13 +38,8 @@ def network(width, config=None):
 
 def picture(width):
     torch.manual_seed(width)
-    return nn.Sequential(
-        nn.Conv2d(2, width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(9 * width, 5),
-    )
+    conv, linear = nn.Conv2d(2, width, 3, padding=1), nn.Linear(9 * width, 5)
+    return nn.Sequential(conv, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), linear)
 
 
 def options(**changes):

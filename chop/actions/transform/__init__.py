@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.transform.plan import PassStep, Plan, plan_of
-from chop.actions.transform.report import Result
+from chop.actions.transform.plan import Plan, plan_of
 from chop.actions.transform.source import Source
-from chop.actions.transform.work import PassFailed, Scorer, carry_out
+from chop.actions.transform.work import Scorer, carry_out
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
 if TYPE_CHECKING:  # `ch transform --help` does not import torch
@@ -25,17 +24,7 @@ if TYPE_CHECKING:  # `ch transform --help` does not import torch
 
     from chop.ir.graph.mase_graph import MaseGraph
 
-__all__ = [
-    "PassFailed",
-    "PassStep",
-    "Plan",
-    "Result",
-    "Source",
-    "carry_out",
-    "plan_of",
-    "run_transform",
-    "transform",
-]
+__all__ = ["plan_of", "run_transform", "transform"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +75,7 @@ def run_transform(config: RunConfig, project: Project) -> None:
     project.create()
     logger.info("Transforming model '%s'...", config.model)
     source = Source(
-        model,
-        info,
-        str(config.model),
-        data_module,
-        config.task,
-        config.load_name,
-        config.load_type,
+        model, info, str(config.model), data_module, config.task, config.load_name, config.load_type
     )
     score = _scorer(config, data_module) if config.to_test else None
     carry_out(plan, source, folder, config.accelerator, score)

@@ -38,14 +38,10 @@ def effect(before: Traits, after: Traits, info: Mapping[str, Any], files: list[P
 
 
 def _changes(before: Traits, after: Traits, info: Mapping[str, Any]) -> Iterator[str]:
-    listed = [(key, value) for key, value in info.items() if isinstance(value, list)]
+    listed = [f"{len(value)} {key}" for key, value in info.items() if isinstance(value, list)]
     kept = before.layers.keys() & after.layers.keys()
     changed = sum(before.layers[name] != after.layers[name] for name in kept)
-    if listed:
-        key, value = listed[0]
-        yield f"{len(value)} {key}"
-    elif changed:
-        yield f"{changed} layers changed"
+    yield from listed[:1] or ([f"{changed} layers changed"] if changed else [])
     for name, old, new in (
         ("layers", len(before.layers), len(after.layers)),
         ("nodes", len(before.nodes), len(after.nodes)),
@@ -56,12 +52,8 @@ def _changes(before: Traits, after: Traits, info: Mapping[str, Any]) -> Iterator
 
 
 def _findings(info: Mapping[str, Any]) -> Iterator[str]:
-    numbers = [
-        (key, value)
-        for key, value in info.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
-    yield from (f"{key} = {value:.6g}" for key, value in numbers[:MOST_NUMBERS])
+    numbers = [k for k, v in info.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+    yield from (f"{key} = {info[key]:.6g}" for key in numbers[:MOST_NUMBERS])
     weights = info.get("weight")
     if isinstance(weights, Mapping) and "total" in weights:
         total = weights["total"]

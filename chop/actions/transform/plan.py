@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from chop.actions.config import ConfigError
 from chop.files import restore_folder
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # reading a plan does not import torch
 STYLES = ("graph", "module")
 # former names of passes
 ALIASES = {"remove_prune_wrappers": "prune_detach_hook"}
+FUNCTION_SUFFIX = re.compile(r"_(analysis|transform|interface)_pass\Z")
 # default paths that passes write to, in the directory of the transform
 PLACES = {
     ("report_graph", "file_name"): "report_graph.txt",
@@ -40,16 +42,9 @@ class PassStep:
     def name(self) -> str:
         return self.run.name
 
-    def read(self) -> dict[str, Path]:
-        """Return the files and directories in the options that the pass reads, by option."""
-        return self._named(is_written=False)
-
-    def written(self) -> dict[str, Path]:
-        """Return the files and directories in the options that the pass writes, by option."""
-        return self._named(is_written=True)
-
-    def _named(self, is_written: bool) -> dict[str, Path]:
-        values = {key: self.options.get(key) for key in paths_of(self.run, is_written)}
+    def paths(self, use: Literal["read", "written"]) -> dict[str, Path]:
+        """Return the files and directories that the pass reads or writes, by option."""
+        values = {k: self.options.get(k) for k, its in self.run.paths.items() if its.value == use}
         paths = {key: path for key, path in values.items() if isinstance(path, str | Path)}
         return {key: Path(path).expanduser() for key, path in paths.items() if str(path)}
 
@@ -73,14 +68,6 @@ class Plan:
                 break  # the names of later nodes are not known yet
         if problems:
             raise ConfigError(*(self.where + problem for problem in problems))
-
-
-def paths_of(run: GraphPass, is_written: bool) -> list[str]:
-    """Return the options of a pass that are paths it writes, or paths it reads."""
-    from chop.passes.options import PathUse
-
-    use = PathUse.WRITTEN if is_written else PathUse.READ
-    return [key for key, its_use in run.paths.items() if its_use is use]
 
 
 def plan_of(
@@ -110,7 +97,7 @@ def plan_of(
             problems += [f"passes: {error}"] if are_all_known else []
             continue
         placed = options if folder is None else _placed(run, options, folder, steps)
-        step = PassStep(_label(run, steps), place, run, placed)
+        step = PassStep(_numbered(run.name, run, steps), place, run, placed)
         problems += _problems(step)
         problems += _missing(step, _written(steps)) if are_all_known else ()
         problems += _escaping(step, folder) if confined and folder is not None else ()
@@ -148,21 +135,8 @@ def _pass(name: str, style: str) -> GraphPass:
     from chop.passes.module.base import PASSES as MODULE_PASSES
 
     registry: Mapping[str, GraphPass] = GRAPH_PASSES if style == "graph" else MODULE_PASSES
-    if name not in registry and ALIASES.get(name) in registry:
-        name = ALIASES[name]
-    short = _short(name)
-    return registry[short if short in registry else name]
-
-
-def _short(name: str) -> str:
-    """Return the name of a pass without the suffix of its function: _transform_pass and so on."""
-    for kind in ("analysis", "transform", "interface"):
-        name = name.removesuffix(f"_{kind}_pass")
-    return name
-
-
-def _label(run: GraphPass, earlier: list[PassStep]) -> str:
-    return _numbered(run.name, run, earlier)
+    names = (FUNCTION_SUFFIX.sub("", name), ALIASES.get(name, name))
+    return registry[next((known for known in names if known in registry), name)]
 
 
 def _numbered(name: str, run: GraphPass, earlier: list[PassStep]) -> str:
@@ -180,7 +154,8 @@ def _placed(
         for (name, key), file in PLACES.items()
         if name == run.name
     }
-    written, writes = _written(earlier), paths_of(run, is_written=True)
+    written = _written(earlier)
+    writes = [key for key, use in run.paths.items() if use.value == "written"]
 
     def placed(key: str, value: Any) -> Any:
         if key not in run.options or not isinstance(value, str | Path):
@@ -192,7 +167,7 @@ def _placed(
 
 
 def _written(steps: list[PassStep]) -> set[Path]:
-    return {path for step in steps for path in step.written().values()}
+    return {path for step in steps for path in step.paths("written").values()}
 
 
 def _complete(step: PassStep) -> dict[str, Any]:
@@ -211,7 +186,7 @@ def _problems(step: PassStep) -> Iterable[str]:
 
 def _missing(step: PassStep, written: set[Path]) -> Iterator[str]:
     """Yield paths that the step reads, but that neither exist nor will be `written` before it."""
-    for key, path in step.read().items():
+    for key, path in step.paths("read").items():
         restore_folder(path)
         if not path.exists() and path not in written:
             yield f"{step.place}.{key}: there is no file or directory {str(step.options[key])!r}"
@@ -219,7 +194,7 @@ def _missing(step: PassStep, written: set[Path]) -> Iterator[str]:
 
 def _escaping(step: PassStep, folder: Path) -> Iterator[str]:
     """Yield paths that the step would write outside `folder`, also through a symbolic link."""
-    for key, path in step.written().items():
+    for key, path in step.paths("written").items():
         if not path.resolve().is_relative_to(folder.resolve()):
             yield f"{step.place}.{key}: {str(path)!r} is outside {folder}; use a path inside it"
 

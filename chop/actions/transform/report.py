@@ -34,14 +34,12 @@ class Result:
         """Return the metrics before and after, with their difference; empty without --test."""
         if self.before is None or self.after is None:
             return []
+        metrics = {
+            m: (getattr(self.before, m), getattr(self.after, m)) for m in ("accuracy", "loss")
+        }
         return [
-            {
-                "Metric": metric,
-                "Before": getattr(self.before, metric),
-                "After": getattr(self.after, metric),
-                "Difference": getattr(self.after, metric) - getattr(self.before, metric),
-            }
-            for metric in ("accuracy", "loss")
+            {"Metric": metric, "Before": before, "After": after, "Difference": after - before}
+            for metric, (before, after) in metrics.items()
         ]
 
 
@@ -88,8 +86,7 @@ def remove_stale(folder: Path | None) -> None:
 
 
 def _listed(file: Path) -> list[str]:
-    try:
+    files = None
+    with contextlib.suppress(ValueError):  # a file of another program
         files = read_json(file, advice="it will be overwritten").get("files")
-    except ValueError:  # a file of another program
-        return []
     return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []

@@ -62,23 +62,20 @@ class Source:
         return InputGenerator(self.model_info, self.data_module, self.task, split, model=model)
 
     def _bare_graph(self, device: Any, cf_args: dict[str, Any]) -> MaseGraph:
-        from chop.checkpoints import is_saved_graph, load_graph
+        from chop.checkpoints import load_graph
+        from chop.ir.graph.mase_graph import MaseGraph
+        from chop.ir.graph.saving import is_saved_graph
+        from chop.ir.graph.tracer import TraceError
         from chop.tools.get_input import get_cf_args
 
         if self.load_type == "mz" and self.load_name and is_saved_graph(self.load_name):
             return load_graph(self.load_name, device)
         model = self.model_on(device)
-        return _traced(model, get_cf_args(self.model_info, self.task, model) | cf_args)
-
-
-def _traced(model: nn.Module, frozen: dict[str, Any]) -> MaseGraph:
-    from chop.ir.graph.mase_graph import MaseGraph
-    from chop.ir.graph.tracer import TraceError
-
-    try:
-        return MaseGraph(model, cf_args=frozen)
-    except TraceError as error:
-        raise ValueError(f'{error}; or set style = "module" in [transform]') from error
+        fixed = get_cf_args(self.model_info, self.task, model) | cf_args
+        try:
+            return MaseGraph(model, cf_args=fixed)
+        except TraceError as error:
+            raise ValueError(f'{error}; or set style = "module" in [transform]') from error
 
 
 def model_of(subject: Any) -> Any:

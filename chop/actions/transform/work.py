@@ -35,11 +35,7 @@ class PassFailed(ValueError):
 
 
 def carry_out(
-    plan: Plan,
-    source: Source,
-    folder: Path | None,
-    accelerator: str,
-    score: Scorer | None = None,
+    plan: Plan, source: Source, folder: Path | None, accelerator: str, score: Scorer | None = None
 ) -> Result:
     """Load, prepare, run every pass, and save to `folder`; `score` runs before and after."""
     from chop.devices import parse_accelerator
@@ -110,12 +106,12 @@ def _run(step: PassStep, result: Result, source: Source, folder: Path | None) ->
     else:
         subject, info = run_pass(step.run, result.graph, options)
     seconds = time.perf_counter() - start
-    summary = effect(before, Traits.of(subject), info, list(step.written().values()))
+    summary = effect(before, Traits.of(subject), info, list(step.paths("written").values()))
     logger.debug("pass %s took %.3f s: %s", step.label, seconds, summary)
     result.rows.append(
         {"Pass": step.label, "Kind": step.run.kind, "Seconds": seconds, "Effect": summary}
     )
-    result.files += step.written().values()
+    result.files += step.paths("written").values()
     return subject
 
 
@@ -137,17 +133,15 @@ def _quantize(
 
 def _injected(step: PassStep, source: Source, subject: Any) -> dict[str, Any]:
     """Return the missing options that a file cannot hold."""
-    missing = step.run.options.keys() - step.options.keys()
-    injected: dict[str, Any] = {}
     model = model_of(subject)
-    if "input_generator" in missing:
-        injected["input_generator"] = source.batches(GENERATORS.get(step.name, "train"), model)
-    if "dummy_in" in missing:
-        device = next((p.device for p in model.parameters()), "cpu")
-        injected["dummy_in"] = source.batch_on(device, model)
-    if "model_name" in missing:
-        injected["model_name"] = source.model_name
-    return injected
+    device = next((p.device for p in model.parameters()), "cpu")
+    makers: dict[str, Callable[[], Any]] = {
+        "input_generator": lambda: source.batches(GENERATORS.get(step.name, "train"), model),
+        "dummy_in": lambda: source.batch_on(device, model),
+        "model_name": lambda: source.model_name,
+    }
+    missing = step.run.options.keys() - step.options.keys()
+    return {name: make() for name, make in makers.items() if name in missing}
 
 
 def _save(subject: Any, folder: Path) -> None:
