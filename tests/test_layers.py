@@ -176,7 +176,6 @@ HOMONYMS = {
     "Space": "a search space in memory, and a search space in search.json",
     "Problem": "what is wrong with an option; and the labs' name of a search, which they import",
     "Proxy": "fx's own name, which its messages show; and a score without training",
-    "_Member": "private to their files: a trained candidate, and an actor of Ray",
 }
 
 
