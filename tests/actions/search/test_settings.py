@@ -352,7 +352,7 @@ WITH_PSYCOPG = pytest.mark.skipif(
 
 
 STORAGES = {
-    "mysql://me:secret@127.0.0.1:1/db": "use .*sqlite:///study.db, or postgresql",
+    "mysql://me:secret@h:1/db": "not a supported storage; use .*sqlite:///study.db, or postgresql",
     "sqlite:////nowhere/at/all/study.db": "unable to open database file",
     "delphi://me:secret@there/db": "delphi.* is not a supported storage",
     "://": "is not a supported storage",

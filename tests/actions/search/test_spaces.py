@@ -217,7 +217,7 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
         ({"fc9": INTEGER}, "regex_name", "search space is empty"),
         ({"fc1": INTEGER | {"weight_width": [4, 100]}}, "name", "weight_width = 100: pass"),
         ({"linear": INTEGER | {"weight_width": [4, "four"]}}, "type", "'four'"),
-        ({"linear": INTEGER | {"weight_width": {"min": 2, "max": 99}}}, "type", "= 66: pass"),
+        ({"linear": INTEGER | {"weight_width": {"min": 2, "max": 99}}}, "type", "width = 66: pass"),
         ({"fc1": INTEGER | {"weight_width": {"min": 2, "max": 9, "stp": 2}}}, "name", "'step'"),
         ({"fc1": INTEGER | {"integer": 3}}, "name", "integer is a table of keys"),
     ],

@@ -67,7 +67,7 @@ def test_a_wide_range_has_a_size_and_places():
 
 def test_brute_force_refuses_more_designs_than_it_could_ever_try():
     with pytest.raises(ValueError, match=r"about 10\^18 designs.*; use tpe, random or nsgaii"):
-        strategy_named("brute")(SamplerContext(wide(), ("maximize",), 10, 0))
+        strategy_named("grid")(SamplerContext(wide(), ("maximize",), 10, 0))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results
 from chop.actions.search.run_study import choose_study, run_study
 from chop.actions.search.samplers.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
-from chop.actions.search.samplers.optuna import GivenSampler, quiet
+from chop.actions.search.samplers.optuna import UserSampler, quiet
 from chop.actions.search.space.base import Parent
 from chop.actions.search.space.choices import Parameter, flatten_dict, unflatten_dict
 from chop.actions.search.space.hooks import HookSpace, SearchSpaceBase
@@ -148,7 +148,7 @@ class SearchStrategyOptuna(SearchStrategyBase):
         with quiet():
             sampler = self.sampler_map(name)
         if isinstance(sampler, BaseSampler):
-            return functools.partial(GivenSampler, given=sampler)
+            return functools.partial(UserSampler, instance=sampler)
         if isinstance(sampler, type) and issubclass(sampler, Strategy):
             return sampler
         raise ConfigError(

@@ -72,6 +72,6 @@ class OldPaths(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let the old paths be imported; what exists under a path is found first."""
+    """Make the old paths importable; modules that exist have precedence."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(OldPaths())

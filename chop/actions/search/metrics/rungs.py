@@ -17,7 +17,7 @@ BLOCK = 256  # points that are compared with all others at once
 
 @dataclass(frozen=True)
 class KnownTrials:
-    """What a trial may compare itself with: the trials told before it was asked for."""
+    """The results that a trial is compared with: those that its sampler knew."""
 
     front: tuple[Costs, ...] = ()
     rung_scores: Mapping[int, tuple[RungScore, ...]] = field(default_factory=dict)  # by rung

@@ -21,15 +21,15 @@ DATASETS = {loader: f"{loader.removesuffix('_dataloader')}_dataset" for loader i
 
 def split_of(context: RunnerContext, loader: str, runner: str) -> Any:
     """Return the data set behind a loader of the data module."""
-    splits = _splits(context)
-    if loader not in splits:
+    split = getattr(context.data_module, DATASETS[loader], None)
+    if split is None:
         reserved = "which a search keeps for the end"
         why = reserved if loader == "test_dataloader" else "which this data set lacks"
         raise ValueError(
             f"{runner} reads {loader}, {why}; set data_loader to one of "
-            f"{', '.join(splits) or 'those of a data module that is set up'}"
+            f"{', '.join(_splits(context)) or 'those of a data module that is set up'}"
         )
-    return splits[loader]
+    return split
 
 
 def any_split(context: RunnerContext, runner: str) -> Any:

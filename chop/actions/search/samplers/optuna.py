@@ -197,14 +197,14 @@ def _distribution(choice: Choice) -> Any:
     return FloatDistribution(choice.low, choice.high, log=choice.log, step=choice.step)
 
 
-class GivenSampler(OptunaStrategy):
+class UserSampler(OptunaStrategy):
     """An Optuna sampler that the user has made; it can be resumed if it has a seed."""
 
     constrains = False
     replays = True
 
-    def __init__(self, context: SamplerContext, *, given: BaseSampler, **options: Any) -> None:
-        self._given, self.sampler = given, type(given).__name__
+    def __init__(self, context: SamplerContext, *, instance: BaseSampler, **options: Any) -> None:
+        self._instance, self.sampler = instance, type(instance).__name__
         if options:
             raise ValueError(
                 f"search.strategy.setup.sampler_options is only for samplers given by name; "
@@ -219,7 +219,7 @@ class GivenSampler(OptunaStrategy):
         self._exhausted = True
 
     def _sampler(self, number: int) -> BaseSampler:
-        return self._given
+        return self._instance
 
     def ask(self, number: int) -> Chosen | None:
         return None if self._exhausted else super().ask(number)

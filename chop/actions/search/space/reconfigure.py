@@ -187,7 +187,7 @@ class ReconfigurableGraph:
             checked = node_config(slot.node.name, {"config": dict(config)})
             form = quantized_form(self.graph, slot.node, checked)
             if isinstance(form, Quantized):
-                # weights are rounded once for each format, whatever else a design chooses
+                # weights are rounded once for each format, for all designs
                 vars(form)["_kept"] = _LayerWeights(self._cache, slot.node.name, form)
             slot.forms[key] = form
             if len(slot.forms) > MAX_FORMS:
