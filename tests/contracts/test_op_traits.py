@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from chop.ir.ops import OPS, TABLE, ops_with
-from chop.passes.graph.analysis.cost.elementwise import FREE, PER_RESULT
+from chop.passes.graph.analysis.cost.elementwise import PER_RESULT
 from chop.passes.graph.transforms.logicnets import ACTIVATIONS, OUTSIDE
 from chop.passes.graph.transforms.pruning import channels
 from chop.training.population.architecture import POINTWISE, POOLS
@@ -42,12 +42,15 @@ def with_trait(trait):
     return [name for name, op in ROWS.items() if trait in op.traits]
 
 
+BY_ELEMENT = {op for ops in PER_RESULT.values() for op in ops.split()}
+
+
 def test_every_pointwise_op_costs_a_number_for_each_element_or_nothing():
-    assert set(with_trait("pointwise")) <= PER_RESULT.keys() | set(FREE)
+    assert set(with_trait("pointwise")) <= BY_ELEMENT | set(ops_with("no_arithmetic"))
 
 
 def test_what_costs_by_element_is_pointwise_or_has_a_reason():
-    assert {op for op in PER_RESULT if "pointwise" not in OPS[op].traits} == NOT_POINTWISE.keys()
+    assert {op for op in BY_ELEMENT if "pointwise" not in OPS[op].traits} == NOT_POINTWISE.keys()
 
 
 def test_channels_pass_every_pointwise_op_pool_and_reshape():

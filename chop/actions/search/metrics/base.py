@@ -106,6 +106,10 @@ class Runner:
         """The former name of `context`."""
         return self.context
 
+    def available(self) -> tuple[str, ...]:
+        """The names of `metrics`, for runners of users that ask for them."""
+        return tuple(self.metrics)
+
     def __call__(self, trial: Trial) -> Metrics:
         raise NotImplementedError
 
