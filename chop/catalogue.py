@@ -48,7 +48,7 @@ KINDS: dict[str, Kind] = {
         lambda cls: {"precision": cls.precision_keys(), "about": _first_line(cls)},
     ),
     "models": Kind(
-        "networks to start from",
+        "built-in models",
         "chop.models.base:MODELS",
         lambda spec: {
             "tasks": spec.info.tasks,
@@ -79,7 +79,7 @@ KINDS: dict[str, Kind] = {
         },
     ),
     "runners": Kind(
-        "metrics of a search",
+        "metrics that a search can measure",
         "chop.actions.search.metrics.base:RUNNERS",
         lambda cls: {
             "side": cls.side,
@@ -87,6 +87,11 @@ KINDS: dict[str, Kind] = {
             "options": [str(option) for option in cls.options().values()],
             "about": _first_line(cls),
         },
+    ),
+    "samplers": Kind(
+        "strategies that choose the designs of a search",
+        "chop.actions.search.samplers.base:STRATEGIES",
+        lambda cls: {"options": list(cls.options() or ()), "about": _first_line(cls)},
     ),
     "statistics": Kind(
         "statistics for profile_statistics",

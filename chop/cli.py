@@ -114,12 +114,13 @@ def list_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the registered formats, passes, ops, statistics, models, data sets and metrics.
+    """List the registered formats, passes, ops, statistics, models, data sets, metrics, samplers.
 
     `ch list` counts each kind, `ch list passes` lists one; `--json` is for other programs.
     """
     if hasattr(signal, "SIGPIPE"):  # `ch list ops | head` ends quietly
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    kind = "runners" if kind == "metrics" else kind
     if kind is None:
         rows = [{"kind": k, "count": len(v.rows()), "about": v.about} for k, v in KINDS.items()]
     elif kind in KINDS:
@@ -154,7 +155,7 @@ def report_command(
         bool, typer.Option("--open", help="Open the report in a browser.")
     ] = False,
 ) -> None:
-    """Write an HTML report of a search; it needs no network to view.
+    """Write a self-contained HTML report of a search.
 
     `ch report my-search --open` shows the Pareto front, its designs, and how to repeat the search.
     """

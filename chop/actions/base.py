@@ -79,7 +79,7 @@ ACTIONS: dict[str, Action] = {
         ),
         Action(
             "search",
-            "Search thousands of designs of a model for the Pareto front.",
+            "Search for the Pareto-optimal designs of a model.",
             "chop.actions.search.search:run_search",
             requirements=(needs_config,),
             keeps="search",

@@ -65,7 +65,7 @@ class RunConfig:
     config: Annotated[
         Path | None,
         General(
-            "TOML configuration file; its keys are the names in the printed table.",
+            "TOML configuration file; its keys are the option names in the table it prints.",
             row="never",
             exists=True,
         ),
@@ -105,7 +105,7 @@ class RunConfig:
     quant_config: Annotated[
         Path | None,
         General(
-            "TOML file with number formats, for models that are quantised when built.",
+            "TOML file with number formats, for models that are built already quantised.",
             metavar="TOML",
             exists=True,
         ),
@@ -203,11 +203,11 @@ class RunConfig:
     legacy_val: Annotated[
         bool,
         OtherGeneral(
-            "Validate as the labs did, on training or test data (no held-out validation split)."
+            "Validate on training or test data, as the labs did, instead of a held-out split."
         ),
     ] = False
 
-    resume: Annotated[bool, OtherTrainer("Resume the last run of the same project.")] = False
+    resume: Annotated[bool, OtherTrainer("Resume the project's last run.")] = False
     schedule: Annotated[Schedule, OtherTrainer("Learning rate schedule.")] = "cosine"
     warmup_steps: Annotated[
         NonNegativeInt, OtherTrainer("Number of learning rate warm-up steps.")

@@ -29,7 +29,12 @@ from chop.actions.search.spec.settings import Settings
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.errors import StudyInUse
 from chop.actions.search.store.journal import is_being_written
-from chop.actions.search.store.location import StudyLocation, latest, next_free
+from chop.actions.search.store.location import (
+    StudyLocation,
+    latest,
+    move_previous_results,
+    next_free,
+)
 from chop.actions.search.store.running import Note, Running
 from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.store.urls import absolute_url, parse_url
@@ -55,6 +60,7 @@ def run_study(
     workers = location.workers or settings.n_jobs
     store = _open_study(location, spec, description)
     with contextlib.closing(store), Running(location.folder) as running:
+        move_previous_results(location)
         baseline, seconds = _baseline(worker)
         logger.info("\n%s", plan(spec.space, settings, workers, seconds))
         warn_of_idle_workers(workers, strategy, settings, spec.group_size)

@@ -297,7 +297,7 @@ def _report(
         logger.info("… and %d more, in %s", more, location.folder / "best.json")
     page = write_page(record_of(results, facts), location.folder / "search.json")
     logger.info("Saved the search to %s", location.folder)
-    logger.info("Look at it: %s", page)
+    logger.info("Report: %s", page)
     if results.chosen is not None:
         words = [word for word in sys.argv[1:] if word != "--resume"]
         if not any(word.split("=")[0] == "--project" for word in words):

@@ -165,7 +165,7 @@ def test_a_signal_ends_the_search_and_it_can_be_resumed(searches, number, code, 
     said = searches.ended(process, code)
     assert "--resume" in said.strip().splitlines()[-1]
     assert "Traceback" not in said
-    assert "Look at it: " in said
+    assert "Report: " in said
     assert 1 <= len(searches.table()) < 16  # those that ran in other processes are not finished
     assert (searches.results() / "best.json").exists()
     searches.run(config, "--resume")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 # files of users import the types of options from here
 from chop.options import NonNegativeFloat as NonNegativeFloat
@@ -157,6 +157,13 @@ def register_runner(
     def wrap(cls: type[Runner]) -> type[Runner]:
         cls.name, cls.side = name, side
         cls.metrics = metrics or cls.metrics
+        for key, value, kind in (
+            ("side", side, Side),
+            *((metric, better, Direction) for metric, better in cls.metrics.items()),
+        ):
+            if value not in get_args(kind):
+                choices = " or ".join(get_args(kind))
+                raise ValueError(f"runner {name!r}: {key} must be {choices}, not {value!r}")
         return RUNNERS.register(name)(cls)
 
     return wrap

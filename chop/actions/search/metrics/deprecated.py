@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 @register_runner("hw_dummy", "hardware")
 class HwDummy(Runner):
-    """Nothing: older files may name it."""
+    """Do nothing; kept so that older files still load."""
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
@@ -27,4 +27,4 @@ class HwDummy(Runner):
 
 @register_runner("resource_usage", "hardware")
 class ResourceUsage(HwDummy):
-    """Nothing: older files may name it."""
+    """Do nothing; kept so that older files still load."""

@@ -20,7 +20,7 @@ from chop.options import NonNegativeInt, PositiveInt
 
 @register_runner("latency", "hardware", latency="minimize", latency_spread="minimize")
 class Latency(Runner):
-    """Milliseconds of a forward pass: the median, and the range between the quartiles.
+    """Milliseconds of a forward pass: the median, and the interquartile range.
 
     `warmup` calls precede the `repeats` that are measured. This machine simulates the formats, so
     hardware that has them will differ.

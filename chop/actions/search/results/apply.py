@@ -26,7 +26,7 @@ def apply(spec: StudySpec, location: StudyLocation, config: RunConfig) -> None:
         location.url, location.study, objectives.directions, spec.space.choices, write=False
     )
     with contextlib.closing(store):
-        advice = "apply its designs with the file and the weights that it had"
+        advice = "use the configuration file and the weights that it was run with"
         check_same(store, description_of(spec), advice)
         results = Results(store, objectives, spec.space.config_of)
     number = _number(str(config.apply), results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,6 +175,11 @@ class SearchLoop:
                 self.progress.total = number
                 logger.info("All %d designs of the space have been tried", number)
                 return
+            if not isinstance(chosen, Mapping):
+                kind = type(self.strategy).__name__
+                raise ValueError(
+                    f"{kind}.ask must return a design as a dictionary, or None, not {chosen!r:.80}"
+                )
             notes = self.strategy.notes(number)
             self._trials.add(TrialEntry(number, chosen, notes, self._known_trials()))
         self._to_ask += 1

@@ -30,6 +30,7 @@ class StudyLocation:
     command: str = ""
     ray_address: str | None = None
     begins: bool = False  # whether the run that is resumed was cut before it had a study
+    previous: str | None = None  # the study whose results are moved once this one has begun
 
     @property
     def url(self) -> str:
@@ -54,13 +55,13 @@ def latest(location: StudyLocation) -> StudyLocation:
 
 
 def next_free(location: StudyLocation) -> StudyLocation:
-    """Return the location for a new study; move the files of the latest one to a subfolder."""
+    """Return the location for a new study, after the latest one of the folder."""
     journals = _journals(location)
     if not journals:
         return location
     newest = max(journals)
-    _move_results(location.folder, journals[newest].stem)
-    return dataclasses.replace(location, study=f"{STUDY}-{newest + 1}")
+    study, previous = f"{STUDY}-{newest + 1}", journals[newest].stem
+    return dataclasses.replace(location, study=study, previous=previous)
 
 
 def _journals(location: StudyLocation) -> dict[int, Path]:
@@ -78,8 +79,11 @@ def numbered_journals(folder: Path) -> dict[int, Path]:
     return {int(match[1] or 0): file for file, match in names.items() if match}
 
 
-def _move_results(folder: Path, study: str) -> None:
-    """Move the results of an earlier search to a subfolder; its journal stays."""
+def move_previous_results(location: StudyLocation) -> None:
+    """Move the results of the previous study to a subfolder; its journal stays."""
+    folder, study = location.folder, location.previous
+    if study is None:
+        return
     named = (folder / name for name in FILES)
     files = [*(file for file in named if file.exists()), *folder.glob("trial_*")]
     if not files:
