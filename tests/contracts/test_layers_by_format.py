@@ -659,6 +659,7 @@ def test_activations_that_work_in_place_learn_in_every_format(name):
         assert linear.weight.grad is not None
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_layer_and_function_comes_back_from_a_file(name, tmp_path):
     config = config_of(name, EXAMPLES[name][0])

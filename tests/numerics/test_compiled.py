@@ -121,6 +121,7 @@ class TestBits:
         assert same_bits(found, fmt.rounded(x))
         assert same_bits(fmt(x), found)
 
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize("name", ELEMENTWISE)
     @given(data=st.data())
     def test_of_every_width(self, name, data):
@@ -129,6 +130,7 @@ class TestBits:
         dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
         self.check(fmt, numbers(shape, data.draw(widths(0, 2**31)), dtype))
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("name", BLOCKS)
     @given(data=st.data())
     def test_of_every_width_and_block(self, name, data):
@@ -159,6 +161,7 @@ class TestBits:
         fmt = FORMATS["integer"](8, 4) if name == "integer" else FORMATS[name](8, 8, 127, (1, 16))
         self.check(fmt, arrange(numbers((64, 512), 0)))
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(
         "fmt",
         [

@@ -64,6 +64,7 @@ def alone(tmp_path_factory, case):
     return table
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_workers_gives_the_same_table(tmp_path, case, alone, workers):
     sampler, ways, choices, count, setup = case

@@ -230,7 +230,7 @@ def test_applying_designs_of_another_file_is_refused(context, tmp_path):
     table = tables()
     table["search_space"]["seed"]["seq_blocks_2"]["config"] = seed([3, 5, 7])
     config = SimpleNamespace(apply="0", model=type(context.graph.model).__name__)
-    with pytest.raises(ConfigError, match=r"its space.* is .*; apply its designs with the file"):
+    with pytest.raises(ConfigError, match=r"its space.* is .*; use the configuration file"):
         apply(spec_of(context, table, 0), StudyLocation(tmp_path), config)
 
 

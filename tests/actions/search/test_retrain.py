@@ -203,7 +203,7 @@ def all_three(own_runners):
         metric(name, side="hardware", better="minimize")(lambda trial: trial.number)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("all_three")
 @pytest.mark.parametrize("patience", [1, 5])
 def test_designs_of_one_family_become_what_each_becomes_alone(
@@ -264,6 +264,7 @@ def test_a_population_that_was_killed_goes_on_from_its_last_epoch(run, tmp_path)
     assert not snapshot.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("all_three")
 def test_nothing_is_tested_before_all_of_a_population_are_trained(run, data, tmp_path):
     tested, epochs = [], []

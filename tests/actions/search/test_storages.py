@@ -166,6 +166,7 @@ def test_two_studies_of_a_database_are_written_at_the_same_time(tmp_path, postgr
             assert [trial.number for trial in trials] == [0, 1, 2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", [InOrder, Shuffled])
 def test_a_killed_search_continues_as_if_nothing_had_happened(storage, study, tmp_path, engine):
     slots = 1 if engine is InOrder else 3

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from chop.actions.search.spec.settings import settings_of
 
 from .test_parent import FILE
@@ -26,6 +28,7 @@ def test_the_tables_are_checked_once_even_if_the_parent_is_trained_first(here, t
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_the_page_of_a_search_is_that_of_its_file(here, searches):
     """Which `ch report` reads; one trial fails."""
     setup = "n_trials = 5\nsampler = 'random'"

@@ -21,7 +21,7 @@ def assert_as_alone(family, models, chosen, splits=None):
     return family.assert_as_alone(models, chosen, splits or family.splits)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_pairs_learn_as_alone(family, seed):
     draw = random.Random(seed)
@@ -86,7 +86,7 @@ def test_the_best_epoch_is_kept_as_its_checkpoint_would_be(family, tmp_path):
 FORMATS = ["minifloat_ieee", "log", "block_fp", "binary", "ternary", "scale_integer", "fp8"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_format_learns_as_alone_beside_others(family, name):
     configs = [family.of_format(name), family.integer(6, 3), None, family.of_format(name)]

@@ -100,6 +100,7 @@ def by_the_passes(graph):
     }
 
 
+@pytest.mark.sampled(1)
 @given(st.data())
 def test_costs_of_a_fresh_graph_are_those_of_the_passes(branches, runners, data):
     graph = branches.clone()
@@ -153,6 +154,7 @@ def test_a_prepared_model_that_is_only_configured_anew_costs_as_much_as_a_fresh_
     assert counted(runners, prepared) == by_the_passes(fresh)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_model_whose_layers_are_swapped_for_other_forms_costs_as_much_as_a_fresh_one(
     branches, swapped, runners, data
@@ -245,7 +247,7 @@ def test_only_a_few_networks_are_kept_alive():
     assert len(_LEDGERS) == MAX_LEDGERS
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["vit_tiny_patch4_32", "mobilenetv3_small", "resnet18", "vgg7"])
 def test_a_network_of_ours_costs_what_the_passes_say_also_after_its_layers_were_swapped(
     runners, name

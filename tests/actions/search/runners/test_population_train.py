@@ -96,6 +96,7 @@ def test_the_weights_are_those_of_alone_and_modes_and_random_numbers_stay(jets):
             assert torch.allclose(value.double(), theirs[key].double(), atol=1e-7), key
 
 
+@pytest.mark.slow
 def test_one_that_diverges_fails_alone(jets):
     trials = [plain(number) for number in range(3)]
     with torch.no_grad():
@@ -243,7 +244,7 @@ def scene_in(folder, seed=0):
     return dataclasses.replace(make_scene(seed=seed), folder=folder)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", [1, 2, 3])
 def test_a_population_that_was_killed_goes_on_from_its_last_epoch(tmp_path, monkeypatch, epoch):
     options = BUDGET | {"rungs": [2], "population": 4}
@@ -283,6 +284,7 @@ def test_other_options_do_not_go_on_from_a_snapshot(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_another_parent_does_not_go_on_from_a_snapshot(tmp_path):
     Train(scene_in(tmp_path), **BUDGET).together([plain(0), plain(1)])
     Train(scene_in(tmp_path, seed=1), **BUDGET).together([plain(0), plain(1)])

@@ -150,7 +150,7 @@ def data(draw: st.DrawFn) -> Tensor:
     return torch.from_numpy(draw(arrays(np.float32, shape, elements=finite)))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 @pytest.mark.parametrize(
     ("name", "options"),

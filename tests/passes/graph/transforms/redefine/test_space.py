@@ -39,6 +39,7 @@ def test_blocks(parents):
     assert blocks == ["layer1", "layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["jsc", "vgg", "resnet", "concat", "plain"])
 @DRAWN
 @given(data=st.data())
@@ -57,6 +58,7 @@ def test_any_choice_of_widths_and_depths_is_a_network(parents, name, data):
     assert all(info["widths"][node]["width"] == width for node, width in widths.items())
 
 
+@pytest.mark.slow
 @DRAWN
 @given(data=st.data())
 def test_a_deeper_and_wider_heir_equals_its_parent(parents, data):
