@@ -1,6 +1,7 @@
 """Who may import whom: downwards only."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -55,9 +56,14 @@ ROOT = Path(chop.__file__).parent
 def files(room: str = "") -> list[tuple[str, list[ast.AST]]]:
     """The files of a room by their path in `chop`, with the nodes of their code."""
     return [
-        (str(file.relative_to(ROOT)), [*ast.walk(ast.parse(file.read_text(encoding="utf-8")))])
+        (str(file.relative_to(ROOT)), [*ast.walk(parsed(file))])
         for file in sorted((ROOT / room).rglob("*.py"))
     ]
+
+
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def imported(nodes: list[ast.AST]) -> Iterator[str]:
