@@ -13,7 +13,7 @@ from torch import nn
 from chop.ir.ops import OPS, module_op
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.quantize import quantize
-from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
+from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, layer_for
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
 from chop.passes.select import By
@@ -67,17 +67,17 @@ quantize_module_transform_pass.chooses(
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
-    """The layers that can be quantized; those of attention are not, as it bypasses them."""
+    """The layers that can be quantized; attention reads the weights of its own parts itself."""
     read = {
         id(part)
         for attention in module.modules()
         if isinstance(attention, nn.MultiheadAttention)
-        for part in attention.modules()
+        for part in attention.children()
     }
     return {
         name: layer
         for name, layer in module.named_modules(remove_duplicate=False)
-        if id(layer) not in read and any(base in LAYERS for base in type(layer).__mro__)
+        if id(layer) not in read and layer_for(type(layer)) is not None
     }
 
 

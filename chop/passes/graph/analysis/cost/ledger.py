@@ -38,7 +38,7 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
 )
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.describe.formats import OPERANDS, dtype_of, operands_of
+from chop.passes.graph.describe.formats import dtype_of, layer_operand, operands_of
 from chop.passes.graph.describe.in_place import named_in_place
 from chop.passes.graph.transforms.quantize.quantize import float_target
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
@@ -306,15 +306,18 @@ def _width(node: fx.Node, name: str | None) -> _CostSlot:
     """The slot with an operand's element width; values inside the op are as wide as the result."""
     if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
         return _operand(node, name, element_width)
+    key = layer_operand(mase(node).common.mase_op, name or "") if node.op == "call_module" else None
     for result, tensor in real_tensors(mase(node).common.results):
-        return _result_slot(node, result, tensor, element_width)
+        slot = _result_slot(node, result, tensor, element_width)
+        return slot if key is None else _CostSlot(key, element_width, format_of(tensor))
     return _CostSlot("", lambda fmt: 32.0, from_dtype(torch.float32))
 
 
 def _operand(node: fx.Node, name: str, measure: Measure) -> _CostSlot:
     """The slot of an operand; a function's metadata stores only the precision of a format."""
     if node.op == "call_module":
-        return _CostSlot(OPERANDS.get(name, ""), measure, _float_format(node, name))
+        key = layer_operand(mase(node).common.mase_op, name)
+        return _CostSlot(key or "", measure, _float_format(node, name))
     fmt, function = _float_format(node, name), _rounded(node)
     if function is None or not isinstance(fmt, Float):
         return _CostSlot("", measure, fmt)

@@ -30,7 +30,12 @@ from chop.passes.graph.transforms.quantize.config import (
     without_na,
 )
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
-from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, variant
+from chop.passes.graph.transforms.quantize.quantized_modules import (
+    LAYERS,
+    Quantized,
+    layer_for,
+    variant,
+)
 from chop.passes.graph.transforms.quantize.variants import is_variant
 from chop.passes.options import InputPath, NodeChoice, Problem
 from chop.passes.select import By, select
@@ -188,6 +193,8 @@ def why_not_quantized(node: fx.Node) -> str | None:
     if common.mase_op not in QUANTIZEABLE_OP:
         these = ", ".join(QUANTIZEABLE_OP)
         return f"is {common.mase_op}, which cannot be quantized; these ops can: {these}"
+    if node.op != "call_module" and not funcs.has_function(OPS[common.mase_op]):
+        return f"calls {common.mase_op} as a function, and only the layer can be quantized"
     if not any(dtype_of(node, name).is_floating_point for name, _ in common.args.tensors()):
         return "takes no floating-point tensor that could be rounded"  # but sizes, or indices
     return None
@@ -270,7 +277,7 @@ def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
         op = module_op(cls)
         special = variants.variant_of(op.name if op else cls.__name__, config["name"])
         return special.from_float(layer, config)  # type: ignore[no-any-return]
-    generic = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
+    generic = layer_for(type(layer))
     if generic is None:
         raise TypeError(f"{type(layer).__name__} has no quantized form")
     return variant(generic, FORMATS[config["name"]]).from_float(layer, config)
