@@ -142,6 +142,9 @@ def renewed(module: nn.Module) -> nn.Module:
     for key, value in vars(module).items():
         vars(new)[key] = value.copy() if isinstance(value, dict) else value
     vars(new)["_non_persistent_buffers_set"] = set(module._non_persistent_buffers_set)
+    if isinstance(module, nn.MultiheadAttention):  # its parts hold weights of it
+        parts = {name: part and renewed(part) for name, part in module._modules.items()}
+        vars(new)["_modules"] = parts
     _renew_flat_weights(new)
     return new
 

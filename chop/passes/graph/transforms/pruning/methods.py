@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.pruning.movement import MOVEMENT, follows_movement
+from chop.passes.graph.transforms.pruning.movement import follows_movement, movement_name
 from chop.registry import Registry
 
 # Returns the score of each row of a matrix; a row is pruned as one: an element, a channel
@@ -46,13 +46,14 @@ def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
     return rows.mean(1)
 
 
-def scored_tensor(layer: nn.Module, method: str, target: str) -> Tensor:
+def scored_tensor(layer: nn.Module, method: str, target: str, name: str = "weight") -> Tensor:
     """Return the tensor by which a method scores a layer: its masked weight, or its movement."""
-    weight: Tensor = layer.weight  # type: ignore[assignment]
+    holder, last = layer.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+    weight: Tensor = getattr(holder, last)
     _check_finite(weight.detach(), "weights", target)
     if method != "movement":
         return weight.detach()
-    movement = layer._buffers.get(MOVEMENT)
+    movement = holder._buffers.get(movement_name(last))
     if movement is None:
         raise PassArgsError(
             f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "

@@ -16,12 +16,13 @@ from chop.ir.ops import ops_with
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
+from chop.passes.graph.transforms.pruning.weights import weight_names
 from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import unknown
 
 Scope = Literal["local", "global"]
-PRUNABLE_OP = ops_with("weighted_sum")
+PRUNABLE_OP = (*ops_with("weighted_sum"), *ops_with("inner_products"))
 
 
 @dataclass(frozen=True)
@@ -131,24 +132,30 @@ class PruneRequest:
         chosen = select(graph, self.by, by_key)
         asked: dict[fx.Node, float] = {}
         for node in graph.nodes:
-            if is_prunable(node):
+            if is_prunable(node) and (self.table != "activation" or _has_one_weight(node)):
                 value = by_key[chosen[node]] if node in chosen else wanted.get("default")
                 if value is not None:
                     asked[node] = value
             elif node in chosen and self.by == "name":
-                raise PassArgsError(f"node {node.name!r} {_why_not(node)}")
+                raise PassArgsError(f"node {node.name!r} {_why_not(node, self.table)}")
         return asked
 
 
 def is_prunable(node: fx.Node) -> bool:
     """Whether a node calls a layer with a maskable weight."""
     module = mase(node).module
-    has_weight = module is not None and module._parameters.get("weight") is not None
-    return has_weight and mase(node).common.mase_op in PRUNABLE_OP
+    return module is not None and bool(weight_names(module))
 
 
-def _why_not(node: fx.Node) -> str:
+def _has_one_weight(node: fx.Node) -> bool:
+    module = mase(node).module
+    return module is not None and weight_names(module) == ["weight"]
+
+
+def _why_not(node: fx.Node, table: str) -> str:
     op = mase(node).common.mase_op
+    if table == "activation" and is_prunable(node):
+        return f"is {op}, of which only weights are pruned; name it in the table weight"
     if op in PRUNABLE_OP:
         return (
             f"is {op} without a weight parameter, as when the weight is computed; prune the "
