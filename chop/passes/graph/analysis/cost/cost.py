@@ -31,6 +31,7 @@ from chop.passes.graph.analysis.cost.tensors import (
     weights_of,
 )
 from chop.passes.graph.describe.formats import layer_operand, node_formats
+from chop.passes.graph.describe.left_out import counts_operations
 from chop.passes.options import OutputPath, check_picture
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,13 @@ def counts_of(nodes: Iterable[fx.Node]) -> tuple[list[Count], dict[str, list[str
             "; ".join(f"{op}: {', '.join(names)}" for op, names in unknown.items()),
         )
     return counts, dict(unknown)
+
+
+@counts_operations
+def operations_of(node: fx.Node) -> int | None:
+    """Return the operations of a node; None for an op without a rule."""
+    arithmetic = count(call_of(node))
+    return None if arithmetic is None else arithmetic.flops
 
 
 def call_of(node: fx.Node) -> Call:

@@ -12,8 +12,13 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import ops_with
+from chop.ir.ops import has_trait, ops_with
 from chop.passes.base import PassArgsError
+from chop.passes.graph.describe.left_out import (
+    readers_that_compute,
+    warn_of_left_out,
+    weights_of_nodes,
+)
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.passes.graph.transforms.pruning.weights import weight_names
@@ -145,6 +150,24 @@ def is_prunable(node: fx.Node) -> bool:
     """Whether a node calls a layer with a maskable weight."""
     module = mase(node).module
     return module is not None and bool(weight_names(module))
+
+
+def warn_of_unpruned(graph: MaseGraph) -> None:
+    """Warn once for a graph of matrices of weights that cannot be pruned."""
+    left_out = {
+        node: [p for p in parameters if p.dim() > 1]
+        for node, parameters in weights_of_nodes(graph).items()
+        if not (is_prunable(node) or has_adapter(node)) and _multiplies(node)
+    }
+    left_out = {node: matrices for node, matrices in left_out.items() if matrices}
+    stays = "stays as it is" if len(left_out) == 1 else "stay as they are"
+    warn_of_left_out(graph, "pruned", left_out, stays)
+
+
+def _multiplies(node: fx.Node) -> bool:
+    """Whether a node brings weights of products: a layer, or a parameter that a product reads."""
+    readers = [mase(reader).common.mase_op for reader in readers_that_compute(node)]
+    return node.op == "call_module" or not all(has_trait(op, "pointwise") for op in readers)
 
 
 def _has_one_weight(node: fx.Node) -> bool:

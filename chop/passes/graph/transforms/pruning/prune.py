@@ -19,7 +19,7 @@ from chop.passes.graph.transforms.pruning import methods
 from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
 from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of, renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, scored_tensor, share, smallest
-from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest
+from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest, warn_of_unpruned
 from chop.passes.graph.transforms.pruning.weights import (
     LayerWeight,
     layer_masks,
@@ -52,6 +52,8 @@ def prune_transform_pass(
     plans = {name: (request, request.per_node(graph)) for name, request in read.items()}
     if "activation" in plans:
         _check_activation(*plans["activation"])
+    if "weight" in plans:
+        warn_of_unpruned(graph)
     info: dict[str, Any] = {}
     if "weight" in plans:
         info["weight"] = _prune_weights(graph, *plans["weight"], seed)
