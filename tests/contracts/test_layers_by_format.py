@@ -94,9 +94,7 @@ CASES = {
     nn.Linear: Case(
         {"in_features": 4, "out_features": 3}, SEQUENCE, lambda m, x, w, b: F.linear(x, w, b)
     ),
-    TransposedLinear: Case(
-        {"nf": 3, "nx": 4}, SEQUENCE, lambda m, x, w, b: F.linear(x, w.T, b)
-    ),
+    TransposedLinear: Case({"nf": 3, "nx": 4}, SEQUENCE, lambda m, x, w, b: F.linear(x, w.T, b)),
     nn.Conv1d: Case(
         {**CHANNELS, "kernel_size": 3, "stride": 2, "padding": 1, "groups": 2},
         SIGNAL,

@@ -48,7 +48,7 @@ def _encoder(
     masks = {"src_mask": mask, "src_key_padding_mask": src_key_padding_mask}
     for layer in self.layers:
         src = layer(src, **masks)
-    return src if self.norm is None else self.norm(src)  # type: ignore[no-any-return]
+    return src if self.norm is None else self.norm(src)
 
 
 def _decoder_layer(
@@ -97,7 +97,7 @@ def _decoder(
     }
     for layer in self.layers:
         tgt = layer(tgt, memory, **masks)
-    return tgt if self.norm is None else self.norm(tgt)  # type: ignore[no-any-return]
+    return tgt if self.norm is None else self.norm(tgt)
 
 
 def _transformer(

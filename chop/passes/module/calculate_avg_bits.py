@@ -54,7 +54,9 @@ def _rounded_parameters(module: nn.Module) -> dict[int, float]:
     """Return the bits per element of parameters that have a format, by identity."""
     rounded = {}
     for layer in module.modules():
-        for name, p in layer.named_parameters() if isinstance(layer, Quantized) else ():
+        if not isinstance(layer, Quantized):
+            continue
+        for name, p in layer.named_parameters():
             fmt = layer.formats.get(layer.operand_of(name))
             if fmt is not None:
                 rounded[id(p)] = fmt.average_bits(list(p.shape))

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from torch import Tensor, fx, nn
 
-from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_graph import WARNED, MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
 from chop.passes.graph.describe.nodes import fetch_attr
 
 logger = logging.getLogger(__name__)
 
-WARNED = "warned_of_left_out"  # key in a graph's meta, which its copies share
 MOST_NAMES = 5
 Count = Callable[[fx.Node], int | None]
 _counts: list[Count] = []  # the cost pass, which builds on this package, adds its own

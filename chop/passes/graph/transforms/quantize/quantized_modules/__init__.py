@@ -30,7 +30,7 @@ _ALL: list[type[Quantized]] = [layer for home in _HOMES for layer in home.LAYERS
 LAYERS: dict[type[nn.Module], type[Quantized]] = {layer.float_class: layer for layer in _ALL}
 
 
-def layer_for(cls: type[nn.Module]) -> type[Quantized] | None:
+def layer_for(cls: Any) -> type[Quantized] | None:
     """Return the quantized layer, of no format yet, that stands in for layers of a class."""
     known = next((LAYERS[base] for base in cls.__mro__ if base in LAYERS), None)
     if known is None and is_named_in_table(cls):

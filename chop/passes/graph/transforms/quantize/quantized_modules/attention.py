@@ -52,7 +52,7 @@ class QuantMultiheadAttention(SeveralWeights, nn.MultiheadAttention):
         scores = scores / math.sqrt(q.shape[-1])
         scores = scores if mask is None else scores + mask
         # without weights torch gives rows of which everything is masked 0 instead of NaN
-        softmax: Any = torch.softmax if need_weights else torch._safe_softmax  # type: ignore[attr-defined]
+        softmax: Any = torch.softmax if need_weights else torch._safe_softmax
         shares: Tensor = F.dropout(softmax(scores, -1), self.dropout, self.training)
         joined = (self.q("data_in", shares) @ self.q("data_in", v)).transpose(1, 2).flatten(2)
         bias = self._rounded("out_proj.bias")
@@ -94,7 +94,8 @@ class QuantMultiheadAttention(SeveralWeights, nn.MultiheadAttention):
                 torch.cat([x, self._rounded(name).expand(len(x), 1, -1)], 1)
                 for x, name in ((k, "bias_k"), (v, "bias_v"))
             )
-        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+        by_head = (self.num_heads, self.head_dim)
+        q, k, v = (torch.unflatten(x, -1, by_head).transpose(1, 2) for x in (q, k, v))
         if self.add_zero_attn:
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         return q, k, v

@@ -157,7 +157,7 @@ class _QuantRecurrentLayer(_Recurrence):
         weights = _StepWeights(
             *(self.rounded(f"{name}{suffix}") for name in ("weight_hh", "bias_hh", "weight_hr"))
         )
-        steps = list(x.unbind(0) if sizes is None else x.split(sizes))
+        steps = list(x.unbind(0) if sizes is None else torch.split(x, list(sizes)))
         if not steps:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         outputs, finished = [], []
