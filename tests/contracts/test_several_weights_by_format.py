@@ -150,11 +150,13 @@ class TestLayerInFormat:
             with torch.no_grad():
                 assert_close(new(*inputs), expected(layer, config, inputs))
 
+    @pytest.mark.sampled(4)
     def test_bypassed_it_is_the_float_layer_bit_for_bit(self, cls, name):
         layer, inputs = made(cls), input_of(cls)
         new = quantized_layer(layer, {**config_of(name, EXAMPLES[name][0]), "bypass": True})
         assert equal(new(*inputs), layer(*inputs))
 
+    @pytest.mark.sampled(4)
     def test_gradients_reach_every_parameter_and_the_input(self, cls, name):
         layer, inputs = made(cls).train(), tree_map(lambda x: x.requires_grad_(), input_of(cls))
         new = quantized_layer(layer, config_of(name, EXAMPLES[name][0]))
@@ -162,6 +164,7 @@ class TestLayerInFormat:
         for tensor in (inputs[0], *layer.parameters()):
             assert tensor.grad.isfinite().all()
 
+    @pytest.mark.sampled(4)
     def test_it_is_reconfigured_copied_and_pickled(self, cls, name):
         layer, inputs = made(cls), input_of(cls)
         first, second = (config_of(name, precision) for precision in EXAMPLES[name])
@@ -176,6 +179,7 @@ class TestLayerInFormat:
                 assert not {*map(id, twin.parameters())} & {*map(id, new.parameters())}
         assert new.state_dict().keys() == layer.state_dict().keys()
 
+    @pytest.mark.sampled(4)
     def test_masks_apply_before_rounding_and_it_all_comes_back_from_a_file(
         self, cls, name, tmp_path
     ):
