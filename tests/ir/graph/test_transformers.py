@@ -154,8 +154,8 @@ def test_a_causal_hint_without_a_mask_is_refused_as_torch_does():
 @pytest.mark.slow
 def test_conv1d_of_transformers_is_one_layer_quantized_pruned_counted_and_saved(package, tmp_path):
     from chop.passes import run_pass
-    from chop.passes.module import quantize_module_transform_pass as run_module_pass
     from chop.passes.graph.analysis.cost import cost_of
+    from chop.passes.module import quantize_module_transform_pass as run_module_pass
 
     conv1d = package("transformers.pytorch_utils").Conv1D
     model = nn.Sequential(conv1d(6, 4), nn.ReLU(), conv1d(3, 6)).eval()
