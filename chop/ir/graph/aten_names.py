@@ -85,9 +85,8 @@ def name_of(target: Any) -> str:
 def arguments_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
     """Return all arguments of a call of an operator by name."""
     schema = target._schema.arguments
-    names = [argument.name for argument in schema]
-    defaults = {arg.name: arg.default_value for arg in schema if arg.has_default_value()}
-    return defaults | dict(zip(names, args, strict=False)) | dict(kwargs)
+    given = dict(zip((argument.name for argument in schema), args, strict=False)) | dict(kwargs)
+    return {arg.name: given.get(arg.name, arg.default_value) for arg in schema}
 
 
 def translated(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TorchCall:
