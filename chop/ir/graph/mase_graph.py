@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
+from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.trace_errors import TraceError
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
@@ -152,11 +153,18 @@ class MaseGraph:
                 "torch.export needs example inputs; give MaseGraph(model, dummy_in={name: tensor})"
             )
         if front_end != "export":
+            alone = front_end == "fx" or dummy_in is None
             try:
-                return self.tracer.trace(model, self.cf_args or None)
+                with noticed_contexts() as found:
+                    graph = self.tracer.trace(model, self.cf_args or None)
             except TraceError:
-                if front_end == "fx" or dummy_in is None:
+                if alone:
                     raise
+            else:
+                # torch.export keeps no_grad, and neither keeps autocast
+                if alone or all(context.name == "autocast" for context in found):
+                    warn_of_contexts(found, "; use front_end='export' with dummy_in to keep it")
+                    return graph
         self.front_end = "export"
         return exported(model, self.tracer, dummy_in, self.cf_args)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from chop.ir.graph.trace_errors import TraceError, explained
+from chop.ir.graph.trace_errors import TraceError, explained, is_library
 from chop.ir.ops import TrainingMode, is_tensor_constant
 from chop.registry import UnknownName
 
@@ -45,13 +45,22 @@ VIEWS = frozenset(_VIEWS.split())
 
 
 class Mode(int):
-    """`self.training` during tracing, which tells use as an argument from use in a branch."""
+    """`self.training` during tracing, which tells use as an argument from use in a branch.
+
+    One object stands for the mode of all modules, so that it warns once.
+    """
+
+    warned = False
 
     def __bool__(self) -> bool:
-        logger.warning(
-            "forward() branches on self.training: the graph keeps the branch of %s mode",
-            "train" if int(self) else "eval",
-        )
+        frame = sys._getframe(1)
+        if not self.warned and not is_library(frame.f_code.co_filename):
+            self.warned = True
+            logger.warning(
+                "forward() branches on self.training: the graph keeps the branch of %s mode (%s)",
+                "train" if int(self) else "eval",
+                f"{frame.f_code.co_filename} line {frame.f_lineno}",
+            )
         return bool(int(self))
 
     def __repr__(self) -> str:
@@ -203,9 +212,10 @@ def attributes_restored(model: object) -> Iterator[None]:
 def _make_mode_traceable(root: object) -> None:
     """Replace `self.training` by a traceable value in modules that share the root's mode."""
     if isinstance(root, nn.Module):
+        mode = Mode(root.training)
         for module in root.modules():
-            if module.training == root.training and not isinstance(module, torch.jit.ScriptModule):
-                vars(module)["training"] = Mode(root.training)
+            if int(module.training) == mode and not isinstance(module, torch.jit.ScriptModule):
+                vars(module)["training"] = mode
 
 
 def insert_mode_nodes(graph: fx.Graph, root: nn.Module) -> None:
