@@ -6,7 +6,8 @@ import inspect
 import logging
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from inspect import Parameter
 from typing import Any
 
@@ -26,6 +27,13 @@ from chop.ir.nested import TRACED, Nest, filled, separated
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
+
+NOISY = (
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.export",
+    "torch._export",
+)
 
 
 def exported(
@@ -48,7 +56,8 @@ class _Export:
         self.forward = model.forward
         self.signature = inspect.signature(model.forward)
         self.output: Any = None
-        template, self.tensors = separated(given)
+        template, tensors = separated(given)
+        self.tensors = _distinct(tensors, model)
         assert isinstance(template, Nest)
         self.template = template
 
@@ -115,8 +124,7 @@ class _Export:
                 self.output, results = separated(self._run(*values), TRACED)
             return results
 
-        with attributes_restored(self.model), self.leaves.replaced(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of attributes that fake tensors are assigned to
+        with attributes_restored(self.model), self.leaves.replaced(), _quiet():
             _make_mode_visible(self.model, self.tracer)
             self.model.forward = forward
             return torch.export.export(
@@ -242,12 +250,26 @@ def _operations(capture: Capture) -> list[Any]:
 
 def _of_two(tensors: list[Tensor]) -> list[Tensor]:
     """Double a batch of one, as torch.export takes a size of one for a constant."""
-    if not any(tensor.dim() and tensor.shape[0] == 1 for tensor in tensors):
+    if not tensors or not tensors[0].dim() or tensors[0].shape[0] != 1:
         return tensors
     return [
         torch.cat((tensor, tensor)) if tensor.dim() and tensor.shape[0] == 1 else tensor
         for tensor in tensors
     ]
+
+
+def _distinct(tensors: list[Tensor], model: nn.Module) -> list[Tensor]:
+    """Copies of tensors that are given twice, which torch.export would take for one input.
+
+    For a model on the meta device all tensors are on it.
+    """
+    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    distinct: dict[int, Tensor] = {}
+    for place, tensor in enumerate(tensors):
+        own = tensor.detach().to("meta") if on_meta else tensor
+        again = any(own is other for other in distinct.values())
+        distinct[place] = own.clone() if again else own
+    return list(distinct.values())
 
 
 def _free_batch(tensor: Tensor) -> dict[int, Any] | None:
@@ -260,6 +282,22 @@ def _free_sizes(tensor: Tensor) -> dict[int, Any] | None:
         return {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
     sequence = tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
     return {0: Dim.AUTO, 1: Dim.AUTO} if sequence else _free_batch(tensor)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what torch says of attempts: the errors that matter are raised."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)
 
 
 # --- the mode
@@ -291,6 +329,8 @@ def _plain_mode(value: Any) -> Any:
 def _make_mode_visible(model: nn.Module, tracer: MaseTracer) -> None:
     """Replace `self.training` by a value that tells its use, in modules that are entered."""
     mode = Mode(model.training)
+    if tracer.is_leaf_module(model, ""):  # a layer of torch, which gives it to C++
+        return
     for name, module in model.named_modules():
         entered = module is model or not tracer.is_leaf_module(module, name)
         script = isinstance(module, torch.jit.ScriptModule)

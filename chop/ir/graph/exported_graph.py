@@ -103,7 +103,7 @@ class _Builder:
                 self.values[placeholder] = _Attribute(self._attribute_name(spec))
         names = self.capture.tensor_names
         for check in size_checks(self.program):
-            if not check.equates:
+            if check.matters:
                 check.add_to(self.graph, values, names)
         if self.capture.device is not None and values and self._names_devices():
             self.device = self.graph.call_function(getattr, (values[0], "device"))

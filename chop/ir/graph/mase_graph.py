@@ -291,6 +291,11 @@ def _check_model(model: object) -> None:
     wanted = "MaseGraph takes an nn.Module or an fx.GraphModule"
     if isinstance(model, MaseGraph):
         raise TypeError(f"{wanted}; this is already a MaseGraph: use it, or copy it with clone()")
+    if isinstance(model, torch.export.ExportedProgram) or hasattr(model, "_guards_fn"):
+        raise TypeError(
+            f"{wanted}, not an exported program, which has lost its layers; give the model itself: "
+            f"MaseGraph(model, front_end='export', dummy_in=…)"
+        )
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise TypeError(f"{wanted} itself, not its {type(model).__name__}; give model.module")
     if isinstance(model, type):
@@ -306,6 +311,13 @@ def _check_model(model: object) -> None:
     if type(model).forward is nn.Module.forward:
         raise TypeError(
             f"{wanted} with a forward(); the class {type(model).__name__} has none; write one"
+        )
+    own = (*model._modules, *model._parameters, *model._buffers)
+    taken = [name for name in own if name == "meta" or name in vars(fx.GraphModule)]
+    if taken and not isinstance(model, fx.GraphModule):
+        raise ValueError(
+            f"torch.fx uses the name {taken[0]!r} itself; rename {taken[0]!r} of "
+            f"{type(model).__name__}, for example to '{taken[0]}_layer'"
         )
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):

@@ -150,6 +150,7 @@ class MaseTracer(fx.Tracer):
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
+        _drop_early_defaults(graph)
         insert_mode_nodes(graph, self.root)
         _restore_in_place_writes(graph)
         renew_constants(graph)
@@ -216,6 +217,14 @@ def _make_mode_traceable(root: object) -> None:
         for module in root.modules():
             if int(module.training) == mode and not isinstance(module, torch.jit.ScriptModule):
                 vars(module)["training"] = mode
+
+
+def _drop_early_defaults(graph: fx.Graph) -> None:
+    """Drop defaults before an input without one, which keyword-only inputs of Python may have."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and "*" not in str(n.target)]
+    required = [place for place, node in enumerate(inputs) if not node.args]
+    for node in inputs[: max(required, default=0)]:
+        node.args = ()
 
 
 def insert_mode_nodes(graph: fx.Graph, root: nn.Module) -> None:
