@@ -77,7 +77,7 @@ def test_it_is_transformed_searched_and_applied(run, tmp_path):
     assert code == 0, said
     log = json.loads((software / "search_ckpts" / "log.json").read_text())
     assert [row["state"] for row in log.values()] == ["COMPLETE", "COMPLETE"], said
-    code, out, said = run("search", "--apply", "best")  # with the front end of the study
+    code, _, said = run("search", "--apply", "best")  # with the front end of the study
     assert code == 0, said
     code, _, said = run("search", "--apply", "best", "--front-end", "fx")
     assert code == 1
