@@ -181,8 +181,10 @@ class MaseGraph:
         model: nn.Module,
         cf_args: Mapping[str, Any] | None = None,
         custom_ops: Mapping[str, Mapping[Any, Any]] | None = None,
+        **options: Any,
     ) -> MaseGraph:
-        return cls(model, cf_args=cf_args, custom_ops=custom_ops)
+        """Return the graph of a model; `options` are those of the constructor."""
+        return cls(model, cf_args=cf_args, custom_ops=custom_ops, **options)
 
     @property
     def fx_graph(self) -> fx.Graph:

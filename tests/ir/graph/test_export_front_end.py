@@ -510,6 +510,42 @@ class TestInputs:
         assert_equal(graph.model(x), model(x))
 
 
+class Cache:
+    """Not a value of a graph."""
+
+
+class Caches(nn.Module):
+    def forward(self, x, cache=None):
+        return {"y": x + 1 if x.shape[0] else x, "cache": Cache()}
+
+
+class Returns(nn.Module):
+    def forward(self, x):
+        return Cache()
+
+
+@pytest.mark.slow
+class TestResults:
+    def test_what_is_not_a_value_is_left_out_with_a_warning(self, caplog):
+        graph = MaseGraph(Caches(), dummy_in=X)
+        assert "the graph leaves out the result 'cache', which is a Cache" in caplog.text
+        assert_equal(graph.model(X["x"]), {"y": X["x"] + 1, "cache": None})
+
+    def test_a_result_that_is_not_a_value_is_refused(self):
+        with pytest.raises(
+            TraceError, match=r"forward\(\) returns a Cache; return tensors"
+        ):
+            MaseGraph(Returns(), front_end="export", dummy_in=X)
+
+    @pytest.mark.parametrize(
+        ("cache", "words"),
+        [(Cache(), "'cache' holds a Cache; give tensors"), (X["x"].numpy(), "torch.from_numpy")],
+    )
+    def test_inputs_are_tensors_and_plain_values(self, cache, words):
+        with pytest.raises(TypeError, match=words):
+            MaseGraph(Caches(), front_end="export", dummy_in={**X, "cache": [cache]})
+
+
 @pytest.mark.slow
 class TestModels:
     def test_shared_layers_constants_and_writes_in_place(self):
@@ -653,5 +689,7 @@ def test_networks_of_transformers(package, name, tmp_path):
             results = each.model(**given)
             torch.testing.assert_close(results.logits, expected.logits)
             assert results["logits"] is results[0]
-    quantize_transform_pass(graph, {"by": "regex_name", r".*(query|q_proj|lm_head)": {"config": INTEGER}})
+    quantize_transform_pass(
+        graph, {"by": "regex_name", r".*(query|q_proj|lm_head)": {"config": INTEGER}}
+    )
     assert torch.isfinite(graph.model(**given).logits).all()
