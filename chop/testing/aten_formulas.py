@@ -107,6 +107,8 @@ TERMS: Mapping[str, Formula] = {
     **dict.fromkeys(("var", "std"), lambda x: (x + 1 - 1) * x + 1),  # the sum, the squares' sum
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), times(1)),
     "mse_loss": lambda x: (x - 1) * x + 1,
+    # the norm of each row, and each weight by it
+    **dict.fromkeys(("_weight_norm", "_weight_norm_interface"), lambda x: (x * x + 1) * 1),
 }
 
 # kernels that only move or create numbers; torch itself knows which ones return views

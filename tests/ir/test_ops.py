@@ -217,6 +217,8 @@ ATEN = torch.ops.aten
         (ATEN._to_copy.default, "to"),
         (ATEN.upsample_nearest2d.vec, "interpolate"),
         (ATEN.sym_size.int, "size"),
+        (ATEN._weight_norm.default, "weight_norm"),
+        (ATEN.baddbmm.default, "baddbmm"),
         (ATEN.add, "add"),
     ],
     ids=str,
