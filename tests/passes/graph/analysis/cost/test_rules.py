@@ -282,6 +282,23 @@ def test_functions_agree_with_what_runs(function, make):
     assert found["flops"] == ran.flops
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _, x: x.cumsum(1),
+        lambda _, x: x.long() & 3 | (x > 0).long() ^ 1,
+        lambda _, x: ~(x > 0) & torch.logical_not(x),
+        lambda _, x: torch.logical_and(x, x).logical_or(x),
+        lambda _, x: torch.floor_divide(x, 2),
+        lambda _, x: x.clone().as_strided_((3, 4), (1, 3)),
+    ],
+    ids=["cumsum", "bits", "not", "logical", "floor_divide", "as_strided"],
+)
+def test_masks_and_positions_cost_what_runs(function, make):
+    model, x = make.doing(function), torch.randn(4, 3)
+    assert total(make, model, x)["flops"] == counted(model, x).flops
+
+
 QUANTIZED = {
     "addmm": lambda self, x: torch.addmm(self.a, x, self.b),
     "einsum": lambda self, x: torch.einsum("ij,jk->ik", [x, self.b]),
