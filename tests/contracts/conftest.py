@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from chop.actions import search
 from chop.actions.search import metric
@@ -97,13 +97,14 @@ class Contract:
 
     def costs_what_runs(self) -> None:
         info = cost_of(self.graph)
-        with torch.no_grad(), MacCounter() as counter:
+        with torch.no_grad(), MacCounter() as eager:
             self.model(**self.inputs)
+        with MacCounter() as counter:
+            self.run(self.graph)
         assert not counter.uncounted
         assert info["unknown"] == {}
-        assert info["total"]["macs"] == counter.macs > 0
-        scaled = sum(scaling(call_of(node)) for node in self.graph.nodes)
-        assert info["total"]["flops"] - counter.flops == scaled
+        assert info["total"]["macs"] == counter.macs == eager.macs > 0
+        assert info["total"]["flops"] - counter.flops == sum(map(scaling, self.graph.nodes))
         used = {id(p): p for p in self.model.parameters()}
         assert info["total"]["parameters"] <= sum(p.numel() for p in used.values())
 
@@ -188,13 +189,15 @@ class Contract:
         assert results.best
 
 
-def scaling(call: Any) -> int:
-    """Return how much less scaling costs by our rule: torch scales queries and keys by a root."""
-    if call.op != "scaled_dot_product_attention":
-        return 0
-    query, key, value = (math.prod(shape) for shape in call.data[:3])
-    scores = query // call.data[0][-1] * call.data[1][-2]
-    return scores - query - key
+def scaling(node: fx.Node) -> int:
+    """Return what our rules count more: they scale scores, torch scales queries and keys."""
+    call, module = call_of(node), mase(node).module
+    if call.op == "scaled_dot_product_attention":
+        query, key = call.data[:2]
+        return math.prod(query) // query[-1] * key[-2] - math.prod(query) - math.prod(key)
+    inside = module.modules() if module is not None else ()
+    heads = [m.num_heads for m in inside if isinstance(m, nn.MultiheadAttention)]
+    return sum(math.prod(call.out[:-1]) * call.out[-2] * n - 2 * math.prod(call.out) for n in heads)
 
 
 @pytest.fixture

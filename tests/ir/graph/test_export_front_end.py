@@ -250,7 +250,11 @@ class TestOwnModels:
         for copy in (again, graph.clone()):
             assert_equal(called(copy.model, given), called(model, given))
         quantized = graph.clone()
-        by_type = {"by": "type", "linear": {"config": INTEGER}, "default": {"config": {"name": None}}}
+        by_type = {
+            "by": "type",
+            "linear": {"config": INTEGER},
+            "default": {"config": {"name": None}},
+        }
         quantize_transform_pass(quantized, by_type)
         called(quantized.model, given)
         changed = [t for t in layers(quantized) if "Integer" in type(quantized.modules[t]).__name__]
