@@ -125,7 +125,8 @@ _FREE = (
     "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
     "replication_pad3d index_select index_put select_scatter slice_scatter flip roll tril triu "
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _reshape_alias _reshape_copy resize "
-    "unsafe_split unsafe_chunk as_strided transpose pixel_shuffle im2col native_dropout _local_scalar_dense"
+    "unsafe_split unsafe_chunk as_strided transpose pixel_shuffle im2col native_dropout "
+    "_local_scalar_dense"
 )
 FREE = frozenset(_FREE.split())
 

@@ -6,15 +6,19 @@ import inspect
 import logging
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from inspect import Parameter
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
+from torch.export.graph_signature import InputKind
 from torch.overrides import TorchFunctionMode
 
+from chop.ir.graph.aten_names import is_check
+from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.exported_graph import Capture, Input, built_graph
 from chop.ir.graph.leaf_calls import LeafCalls
 from chop.ir.graph.trace_errors import TraceError, explained_export, is_about_values
@@ -23,6 +27,13 @@ from chop.ir.nested import TRACED, Nest, filled, separated
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
+
+NOISY = (
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.export",
+    "torch._export",
+)
 
 
 def exported(
@@ -45,56 +56,67 @@ class _Export:
         self.forward = model.forward
         self.signature = inspect.signature(model.forward)
         self.output: Any = None
-        template, self.tensors = separated(given)
+        template, tensors = separated(given)
+        self.tensors = _distinct(tensors, model)
         assert isinstance(template, Nest)
         self.template = template
 
     def graph(self) -> fx.Graph:
         with room_to_recurse(self.model):
             try:
-                program = self._program()
+                with noticed_contexts() as found:
+                    graph = self._captured()
+                warn_of_contexts([context for context in found if context.name != "no_grad"])
+                return graph
             except TraceError:
                 raise
+            except NotImplementedError as error:
+                cls = type(self.model).__name__
+                raise TraceError(f"cannot trace {cls}.forward: {error}") from error
             except Exception as error:
                 where = self.leaves.path[-1]
                 raise TraceError(explained_export(error, *where)) from error
-        device = self.tensors[0].device if self.tensors else None
-        capture = Capture(program, self.leaves.calls, self._inputs(), self.output, device)
-        try:
-            return built_graph(capture, self.model)
-        except NotImplementedError as error:
-            raise TraceError(
-                f"cannot trace {type(self.model).__name__}.forward: {error}"
-            ) from error
 
-    def _program(self) -> Any:
-        """Export with as many free sizes as the model allows."""
+    def _captured(self) -> fx.Graph:
+        """Capture with as many free sizes as the model allows."""
         first: Exception | None = None
-        batches = _of_two(self.tensors)
-        for tensors, free in ((batches, _free_sizes), (batches, _free_batch), (self.tensors, None)):
-            specs = [free(tensor) if free else None for tensor in tensors]
+        doubled = _of_two(self.tensors)
+        for tensors, free in ((doubled, _free_sizes), (doubled, _free_batch), (self.tensors, None)):
             try:
-                program = self._exported(tensors, specs)
+                capture = self._capture(tensors, free)
             except Exception as error:
                 first = first or error
                 if is_about_values(error):
                     break
                 continue
-            if free is None:
-                self._warn_of_fixed_sizes()
-            return program
+            if tensors is not self.tensors and not self._is_the_same(capture):
+                continue
+            self._warn_of_fixed_sizes(capture)
+            return built_graph(capture, self.model)
         assert first is not None
         raise first
 
-    def _exported(self, tensors: list[Tensor], specs: list[Any]) -> Any:
+    def _capture(self, tensors: list[Tensor], free: Any) -> Capture:
+        program = self._exported(tensors, [free(tensor) if free else None for tensor in tensors])
+        device = tensors[0].device if tensors else None
+        return Capture(program, self.leaves.calls, self._inputs(), self.output, device)
+
+    def _is_the_same(self, doubled: Capture) -> bool:
+        """Whether forward() does the same for one sample as for the two of a capture."""
         try:
-            return self._exported_once(tensors, specs)
-        except Exception:
-            if not self.leaves.failed:
-                raise
-            # a leaf that decides by values, which are known in a real run only
-            self.leaves.record_examples(lambda: self._run(*tensors))
-            return self._exported_once(tensors, specs)
+            return _operations(self._capture(self.tensors, None)) == _operations(doubled)
+        except Exception:  # a batch of one may be too small, as for statistics of BatchNorm
+            return True
+
+    def _exported(self, tensors: list[Tensor], specs: list[Any]) -> Any:
+        while True:
+            try:
+                return self._exported_once(tensors, specs)
+            except Exception:
+                if not self.leaves.failed:
+                    raise
+                # a leaf that decides by values, which are known in a real run only
+                self.leaves.record_examples(lambda: self._run(*tensors))
 
     def _exported_once(self, tensors: list[Tensor], specs: list[Any]) -> Any:
         def forward(*values: Any) -> Any:
@@ -102,8 +124,7 @@ class _Export:
                 self.output, results = separated(self._run(*values), TRACED)
             return results
 
-        with attributes_restored(self.model), self.leaves.replaced(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of attributes that fake tensors are assigned to
+        with attributes_restored(self.model), self.leaves.replaced(), _quiet():
             _make_mode_visible(self.model, self.tracer)
             self.model.forward = forward
             return torch.export.export(
@@ -130,13 +151,17 @@ class _Export:
             inputs.append(Input(written, param.default, template, has_default))
         return _in_order(inputs)
 
-    def _warn_of_fixed_sizes(self) -> None:
-        shapes = ", ".join(
-            f"{name} {list(value.shape)}"
-            for name, value in self.given.items()
-            if isinstance(value, Tensor)
-        )
-        logger.warning("this graph is only for inputs of the example's sizes: %s", shapes)
+    def _warn_of_fixed_sizes(self, capture: Capture) -> None:
+        """Warn of a batch size that the graph is limited to, and note other sizes."""
+        shapes = dict(zip(capture.tensor_names, _shapes(capture.program), strict=True))
+        fixed = {n: s for n, s in shapes.items() if s and isinstance(s[0], int)}
+        if fixed and len(fixed) == len(shapes):
+            written = ", ".join(f"{name} {list(shape)}" for name, shape in fixed.items())
+            logger.warning(
+                "forward() depends on the batch size: this graph is only for inputs of the sizes "
+                "%s, as in dummy_in",
+                written.replace("Sym(", "").replace(")", ""),
+            )
 
 
 def _in_order(inputs: list[Input]) -> list[Input]:
@@ -207,14 +232,44 @@ def _by_name(signature: inspect.Signature, values: dict[str, Any]) -> dict[str, 
 # --- sizes
 
 
+def _shapes(program: torch.export.ExportedProgram) -> list[Any]:
+    """The shapes of the inputs; sizes that are free are symbols."""
+    specs = program.graph_signature.input_specs
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    pairs = zip(specs, nodes, strict=True)
+    return [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
+
+
+def _operations(capture: Capture) -> list[Any]:
+    """What a model does, without arithmetic on sizes."""
+    nodes = [node for node in capture.program.graph.nodes if node.op == "call_function"]
+    operations = [n for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
+    bare = [n.target for n in operations if not is_check(n.target) and "sym_" not in str(n.target)]
+    return [*bare, *(call.target for call in capture.calls)]
+
+
 def _of_two(tensors: list[Tensor]) -> list[Tensor]:
     """Double a batch of one, as torch.export takes a size of one for a constant."""
-    if not any(tensor.dim() and tensor.shape[0] == 1 for tensor in tensors):
+    if not tensors or not tensors[0].dim() or tensors[0].shape[0] != 1:
         return tensors
     return [
         torch.cat((tensor, tensor)) if tensor.dim() and tensor.shape[0] == 1 else tensor
         for tensor in tensors
     ]
+
+
+def _distinct(tensors: list[Tensor], model: nn.Module) -> list[Tensor]:
+    """Copies of tensors that are given twice, which torch.export would take for one input.
+
+    For a model on the meta device all tensors are on it.
+    """
+    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    distinct: dict[int, Tensor] = {}
+    for place, tensor in enumerate(tensors):
+        own = tensor.detach().to("meta") if on_meta else tensor
+        again = any(own is other for other in distinct.values())
+        distinct[place] = own.clone() if again else own
+    return list(distinct.values())
 
 
 def _free_batch(tensor: Tensor) -> dict[int, Any] | None:
@@ -228,6 +283,22 @@ def _free_sizes(tensor: Tensor) -> dict[int, Any] | None:
     """
     sequence = tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
     return {0: Dim.AUTO, 1: Dim.AUTO} if sequence else _free_batch(tensor)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what torch says of attempts: the errors that matter are raised."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)
 
 
 # --- the mode
@@ -258,9 +329,11 @@ def _plain_mode(value: Any) -> Any:
 
 def _make_mode_visible(model: nn.Module, tracer: MaseTracer) -> None:
     """Replace `self.training` by a value that tells its use, in modules that are entered."""
-    training = model.training
+    mode = Mode(model.training)
+    if tracer.is_leaf_module(model, ""):  # a layer of torch, which gives it to C++
+        return
     for name, module in model.named_modules():
         entered = module is model or not tracer.is_leaf_module(module, name)
         script = isinstance(module, torch.jit.ScriptModule)
-        if entered and module.training == training and not script:
-            vars(module)["training"] = Mode(training)
+        if entered and int(module.training) == mode and not script:
+            vars(module)["training"] = mode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ from torch.export.graph_signature import InputKind, InputSpec
 
 from chop.ir.graph.aten_names import TorchCall, is_check, name_of, translated
 from chop.ir.graph.leaf_calls import LeafCall, leaf_operator
+from chop.ir.graph.size_checks import size_checks
 from chop.ir.graph.tracer import insert_mode_nodes, renew_constants
 from chop.ir.nested import mapped, named_output, named_tuple, slot_paths
-
-logger = logging.getLogger(__name__)
 
 PLAIN = (bool, int, float, str, complex, type(None))
 
@@ -41,6 +39,16 @@ class Capture:
     inputs: list[Input]
     output: Any  # template
     device: torch.device | None  # of the first tensor among the inputs
+
+    @property
+    def tensor_names(self) -> list[str]:
+        """The tensors among the inputs, as forward() reads them: `batch['ids']`."""
+        names: dict[int, str] = {}
+        for each in self.inputs:
+            for index, path in slot_paths(each.template).items():
+                keys = (f".{key}" if attribute else f"[{key!r}]" for key, attribute in path)
+                names[index] = each.name.lstrip("*") + "".join(keys)
+        return [names[index] for index in sorted(names)]
 
 
 def built_graph(capture: Capture, root: nn.Module) -> fx.Graph:
@@ -93,6 +101,10 @@ class _Builder:
                 self.values[placeholder] = values[next(numbers)]
             else:
                 self.values[placeholder] = _Attribute(self._attribute_name(spec))
+        names = self.capture.tensor_names
+        for check in size_checks(self.program):
+            if check.matters:
+                check.add_to(self.graph, values, names)
         if self.capture.device is not None and values and self._names_devices():
             self.device = self.graph.call_function(getattr, (values[0], "device"))
 
@@ -200,13 +212,6 @@ class _Builder:
         if cut:
             pairs = zip(results, outputs, strict=True)
             results = [self._cut(value, source) for value, source in pairs]
-        if kind == "wrap_with_autocast" and settings[2] is True:
-            logger.warning(
-                "forward() uses autocast to %s%s, which the graph does not keep: it computes in "
-                "the dtypes of its inputs and weights",
-                settings[1],
-                _line_of(graph),
-            )
         return tuple(results)
 
     def _cut(self, value: Any, source: Any) -> Any:
@@ -338,16 +343,6 @@ def _leaves(node: fx.Node) -> list[Any]:
     leaves: list[Any] = []
     fx.node.map_aggregate((node.args, node.kwargs), leaves.append)
     return leaves
-
-
-def _line_of(graph: fx.Graph) -> str:
-    """Return ` (file.py, line 12)` of the first call in a region."""
-    for node in graph.nodes:
-        for line in reversed((node.meta.get("stack_trace") or "").splitlines()):
-            text = line.strip()
-            if text.startswith("File ") and "site-packages" not in text:
-                return f" ({text.removeprefix('File ').rpartition(', in ')[0]})"
-    return ""
 
 
 def _remove_unused(graph: fx.Graph) -> None:

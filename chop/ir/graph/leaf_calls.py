@@ -56,8 +56,9 @@ class LeafCalls:
         self.model, self.tracer = model, tracer
         self.calls: list[LeafCall] = []
         self.path: list[tuple[str, nn.Module]] = [("", model)]  # of the module that is running
-        self.examples: list[list[Tensor]] = []  # results of each call in a real run
-        self.failed = False  # a leaf could not run on fake tensors
+        self.examples: list[Any] = []  # results of each call in a real run
+        self.by_value: set[Any] = set()  # leaves that cannot run on fake tensors
+        self.failed = False  # by one more of these
         self._inside = self._recording = False
 
     @contextmanager
@@ -118,26 +119,34 @@ class LeafCalls:
         call = self.calls[number]
         given = {True: iter(tensors), False: iter(sizes)}
         args, kwargs = filled(call.arguments, [next(given[kind]) for kind in call.kinds])
+        if call.target in self.by_value:
+            call.results, examples = separated(self.examples[number])
+            return [_like(example, tensors) for example in examples]
         self._inside = True
         try:
             with torch._C.DisableTorchFunction():  # nothing inside is recorded
-                call.results, found = separated(call.run(*args, **kwargs))
+                results = _of_recurrent(self._module(call), args) or call.run(*args, **kwargs)
+                call.results, found = separated(results)
         except Exception:
-            if number >= len(self.examples):
-                self.failed = True
-                raise
-            call.results, examples = separated(self.examples[number])
-            found = [_like(example, tensors) for example in examples]
+            self.failed = True
+            self.by_value.add(call.target)
+            raise
         finally:
             self._inside = False
         return [tensor.clone() for tensor in found]  # an operator may not return its arguments
+
+    def _module(self, call: LeafCall) -> nn.Module | None:
+        return self.model.get_submodule(call.target) if isinstance(call.target, str) else None
 
     def record_examples(self, run: Callable[[], Any]) -> None:
         """Run the model for real and keep the results of leaves, for those that need values."""
         self.examples, self._recording = [], True
         try:
-            with self.replaced(), torch.no_grad():
+            with self.replaced(), torch.no_grad(), _buffers_restored(self.model):
                 run()
+        except Exception:
+            self.by_value.clear()
+            raise
         finally:
             self._recording = self.failed = False
 
@@ -162,6 +171,35 @@ class LeafCalls:
         finally:
             for table, name, function in replaced:
                 table[name] = function
+
+
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+
+
+def _of_recurrent(module: nn.Module | None, args: tuple[Any, ...]) -> Any:
+    """Return fake results of a recurrent layer; torch would loop over time, and fix its length."""
+    x = args[0] if args else None
+    if type(module) not in RECURRENT or not isinstance(x, Tensor) or x.dim() != 3:
+        return None
+    layer: Any = module
+    ways, width = 1 + layer.bidirectional, layer.proj_size or layer.hidden_size
+    batch = x.shape[0 if layer.batch_first else 1]
+    out = x.new_empty(x.shape[0], x.shape[1], ways * width)
+    state = x.new_empty(ways * layer.num_layers, batch, width)
+    cell = x.new_empty(ways * layer.num_layers, batch, layer.hidden_size)
+    return out, (state, cell) if isinstance(layer, nn.LSTM) else state
+
+
+@contextmanager
+def _buffers_restored(model: nn.Module) -> Iterator[None]:
+    """Restore what a run changes: statistics of BatchNorm, and random numbers."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            for buffer, values in kept:
+                buffer.copy_(values)
 
 
 def _like(example: Tensor, tensors: list[Tensor]) -> Tensor:

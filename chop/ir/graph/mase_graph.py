@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
+from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.trace_errors import TraceError
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
@@ -152,13 +153,36 @@ class MaseGraph:
                 "torch.export needs example inputs; give MaseGraph(model, dummy_in={name: tensor})"
             )
         if front_end != "export":
+            alone = front_end == "fx" or dummy_in is None
             try:
-                return self.tracer.trace(model, self.cf_args or None)
+                with noticed_contexts() as found:
+                    graph = self.tracer.trace(model, self._frozen(model, dummy_in) or None)
             except TraceError:
-                if front_end == "fx" or dummy_in is None:
+                if alone:
                     raise
+            else:
+                # torch.export keeps no_grad, and neither keeps autocast; a class that a graph
+                # calls for its results could not be saved
+                kept = all(context.name == "autocast" for context in found)
+                if alone or (kept and not any(isinstance(n.target, type) for n in graph.nodes)):
+                    warn_of_contexts(found, "; use front_end='export' with dummy_in to keep it")
+                    return graph
         self.front_end = "export"
         return exported(model, self.tracer, dummy_in, self.cf_args)
+
+    def _frozen(self, model: nn.Module, dummy_in: Any) -> dict[str, Any]:
+        """Return the arguments that become part of the graph.
+
+        These are `cf_args`, and inputs that `dummy_in` leaves at None.
+        """
+        from chop.ir.graph.export_front_end import given_arguments
+
+        if dummy_in is None:
+            return self.cf_args
+        given = given_arguments(model, dummy_in, self.cf_args)
+        parameters = inspect.signature(model.forward).parameters
+        absent = [n for n, p in parameters.items() if p.default is None and n not in given]
+        return dict.fromkeys(absent) | self.cf_args
 
     @classmethod
     def from_module(
@@ -283,6 +307,11 @@ def _check_model(model: object) -> None:
     wanted = "MaseGraph takes an nn.Module or an fx.GraphModule"
     if isinstance(model, MaseGraph):
         raise TypeError(f"{wanted}; this is already a MaseGraph: use it, or copy it with clone()")
+    if isinstance(model, torch.export.ExportedProgram) or hasattr(model, "_guards_fn"):
+        raise TypeError(
+            f"{wanted}, not an exported program, which has lost its layers; give the model itself: "
+            f"MaseGraph(model, front_end='export', dummy_in=…)"
+        )
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise TypeError(f"{wanted} itself, not its {type(model).__name__}; give model.module")
     if isinstance(model, type):
@@ -298,6 +327,13 @@ def _check_model(model: object) -> None:
     if type(model).forward is nn.Module.forward:
         raise TypeError(
             f"{wanted} with a forward(); the class {type(model).__name__} has none; write one"
+        )
+    own = (*model._modules, *model._parameters, *model._buffers)
+    taken = [name for name in own if name == "meta" or name in vars(fx.GraphModule)]
+    if taken and not isinstance(model, fx.GraphModule):
+        raise ValueError(
+            f"torch.fx uses the name {taken[0]!r} itself; rename {taken[0]!r} of "
+            f"{type(model).__name__}, for example to '{taken[0]}_layer'"
         )
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):

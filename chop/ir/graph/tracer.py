@@ -8,13 +8,15 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from chop.ir.graph.trace_errors import TraceError, explained
+from chop.ir.graph.trace_errors import TraceError, explained, is_library
+from chop.ir.nested import named_output
 from chop.ir.ops import TrainingMode, is_tensor_constant
 from chop.registry import UnknownName
 
@@ -45,13 +47,22 @@ VIEWS = frozenset(_VIEWS.split())
 
 
 class Mode(int):
-    """`self.training` during tracing, which tells use as an argument from use in a branch."""
+    """`self.training` during tracing, which tells use as an argument from use in a branch.
+
+    One object stands for the mode of all modules, so that it warns once.
+    """
+
+    warned = False
 
     def __bool__(self) -> bool:
-        logger.warning(
-            "forward() branches on self.training: the graph keeps the branch of %s mode",
-            "train" if int(self) else "eval",
-        )
+        frame = sys._getframe(1)
+        if not self.warned and not is_library(frame.f_code.co_filename):
+            self.warned = True
+            logger.warning(
+                "forward() branches on self.training: the graph keeps the branch of %s mode (%s)",
+                "train" if int(self) else "eval",
+                f"{frame.f_code.co_filename} line {frame.f_lineno}",
+            )
         return bool(int(self))
 
     def __repr__(self) -> str:
@@ -141,6 +152,7 @@ class MaseTracer(fx.Tracer):
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
+        _drop_early_defaults(graph)
         insert_mode_nodes(graph, self.root)
         _restore_in_place_writes(graph)
         renew_constants(graph)
@@ -163,6 +175,13 @@ class MaseTracer(fx.Tracer):
             self.graph.erase_node(args[inputs[name]].node)
             args[inputs[name]] = value
         return fn, args
+
+    def create_arg(self, a: Any) -> Any:
+        """Keep results by name as transformers gives them: read by key and as attributes."""
+        if isinstance(a, dict) and is_dataclass(a):
+            values = {key: self.create_arg(value) for key, value in a.items()}
+            return self.create_node("call_function", named_output, (), values)
+        return super().create_arg(a)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._where.append((self.path_of_module(m), m))
@@ -203,9 +222,18 @@ def attributes_restored(model: object) -> Iterator[None]:
 def _make_mode_traceable(root: object) -> None:
     """Replace `self.training` by a traceable value in modules that share the root's mode."""
     if isinstance(root, nn.Module):
+        mode = Mode(root.training)
         for module in root.modules():
-            if module.training == root.training and not isinstance(module, torch.jit.ScriptModule):
-                vars(module)["training"] = Mode(root.training)
+            if int(module.training) == mode and not isinstance(module, torch.jit.ScriptModule):
+                vars(module)["training"] = mode
+
+
+def _drop_early_defaults(graph: fx.Graph) -> None:
+    """Drop defaults before an input without one, which keyword-only inputs of Python may have."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and "*" not in str(n.target)]
+    required = [place for place, node in enumerate(inputs) if not node.args]
+    for node in inputs[: max(required, default=0)]:
+        node.args = ()
 
 
 def insert_mode_nodes(graph: fx.Graph, root: nn.Module) -> None:

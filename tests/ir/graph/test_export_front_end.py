@@ -1,7 +1,6 @@
 """Models that torch.fx cannot trace, as graphs by torch.export."""
 
-import logging
-from collections import UserDict, namedtuple
+from collections import namedtuple
 from dataclasses import dataclass
 
 import pytest
@@ -21,6 +20,7 @@ from chop.passes import (
     report_node_type_analysis_pass,
     verify_common_metadata_analysis_pass,
 )
+from chop.registry import UnknownName
 
 Pair = namedtuple("Pair", "mean spread")
 
@@ -268,3 +268,140 @@ class TestOwnModels:
 INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
 INTEGER |= {"weight_width": 8, "weight_frac_width": 4, "bias_width": 8, "bias_frac_width": 4}
 PRUNE = {"weight": {"sparsity": 0.5, "scope": "local", "method": "l1-norm"}}
+
+
+class ByValue(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x * 2
+        return x
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.gate = nn.Linear(4, 4), ByValue()
+
+    def forward(self, x):
+        return self.gate(self.layer(x))
+
+
+X = {"x": torch.randn(3, 4)}
+
+
+class Wrong(nn.Module):
+    def forward(self, x):
+        return x + self.missing if x.shape[0] > 0 else x
+
+
+class TestRefusals:
+    def test_a_decision_by_value_is_refused_with_file_line_and_code(self):
+        with pytest.raises(TraceError) as refused:
+            MaseGraph(Gated(), dummy_in=X)
+        text = str(refused.value)
+        assert text.startswith(f"cannot trace module 'gate' (ByValue), {__file__} line ")
+        assert "`if x.sum() > 0:`: it decides by the values of a tensor" in text
+        assert "torch.where" in text
+        assert "freeze" not in text
+        assert 'MaseGraph(model, custom_ops={"modules": {ByValue: {}}})' in text
+
+    @pytest.mark.slow
+    def test_the_module_that_decides_is_kept_whole(self):
+        model = Gated()
+        whole = {"modules": {ByValue: {}}}
+        graph = MaseGraph(model, custom_ops=whole, front_end="export", dummy_in=X)
+        assert layers(graph) == ["layer", "gate"]
+        for x in (torch.randn(7, 4), -torch.ones(5, 4)):
+            torch.testing.assert_close(graph.model(x), model(x))
+
+    def test_without_inputs_fx_refuses_and_asks_for_inputs(self):
+        with pytest.raises(
+            TraceError, match=r"give example inputs with MaseGraph\(model, dummy_in="
+        ):
+            MaseGraph(ByShape())
+        with pytest.raises(TraceError):
+            MaseGraph(ByShape(), front_end="fx", dummy_in={"features": torch.randn(2, 4)})
+
+    @pytest.mark.slow
+    def test_a_mistake_in_forward_is_said(self):
+        with pytest.raises(TraceError, match="no attribute 'missing'; fix forward"):
+            MaseGraph(Wrong(), front_end="export", dummy_in=X)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"front_end": "dynamo"}, "unknown front end 'dynamo' (known: auto, fx, export)"),
+            ({"front_end": "export"}, "torch.export needs example inputs"),
+            ({"dummy_in": {"y": X["x"]}}, "unknown input in dummy_in 'y' (known: x)"),
+            ({"dummy_in": {}}, "dummy_in has no value for the model's input 'x'"),
+            ({"dummy_in": 3}, "dummy_in is a dict of inputs by name, a tuple of them, or a tensor"),
+            ({"dummy_in": (X["x"], X["x"])}, "dummy_in has 2 inputs, and forward() takes 1"),
+            ({"dummy_in": X, "cf_args": {"z": 1}}, "forward argument in cf_args 'z' (known: x)"),
+        ],
+    )
+    def test_wrong_options(self, options, words):
+        options = {"front_end": "export", **options}
+        with pytest.raises((TypeError, ValueError, UnknownName)) as refused:
+            MaseGraph(Gated(), **options)
+        assert words in str(refused.value)
+
+
+class NoGrad(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fixed, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.fixed(x).exp()
+        return self.head(y)
+
+
+class Autocast(NoGrad):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.fixed(x)
+        with torch.autocast("cpu", enabled=False):
+            return self.head(y.float())
+
+
+class Inference(NoGrad):
+    @torch.inference_mode()
+    def forward(self, x):
+        return self.head(self.fixed(x))
+
+
+class TestContexts:
+    def test_fx_warns_of_no_grad(self, caplog):
+        graph = MaseGraph(NoGrad())
+        (record,) = caplog.records
+        assert f"forward() uses no_grad ({__file__} line " in record.getMessage()
+        assert "gradients flow" in record.getMessage()
+        assert graph.front_end == "fx"
+
+    @pytest.mark.slow
+    def test_export_keeps_no_grad_and_is_chosen_for_it(self, caplog):
+        graph = MaseGraph(NoGrad(), dummy_in=X)
+        assert graph.front_end == "export"
+        assert "no_grad" not in caplog.text
+        x = torch.randn(2, 4, requires_grad=True)
+        graph.model(x).sum().backward()
+        assert x.grad is None
+        assert graph.model.fixed.weight.grad is None
+        assert graph.model.head.weight.grad is not None
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("options", [{}, {"front_end": "export"}])
+    def test_both_warn_of_autocast_once(self, caplog, options):
+        graph = MaseGraph(Autocast(), dummy_in=X, **options)
+        texts = [record.getMessage() for record in caplog.records if record.name.startswith("chop")]
+        assert len(texts) == 1
+        assert f"forward() uses autocast ({__file__} line " in texts[0]
+        assert graph.model(X["x"]).dtype == torch.float32
+
+    @pytest.mark.slow
+    def test_both_warn_of_inference_mode(self, caplog):
+        for options in ({}, {"dummy_in": X}):
+            MaseGraph(Inference(), **options)
+            assert "forward() uses inference_mode" in caplog.text
+            caplog.clear()

@@ -271,7 +271,10 @@ def test_einsum_agrees_with_what_runs(equation, others, make, monkeypatch):
         lambda self, x: F.conv1d(x[None], self.w, stride=2, padding=1),
         lambda self, x: F.conv_transpose1d(x[None], self.w, stride=2, groups=2),
     ],
-    ids=("addmm tensordot mv inner bmm baddbmm addbmm addmv weight_norm conv1d transposed").split(),
+    ids=[
+        *("addmm", "tensordot", "mv", "inner", "bmm", "baddbmm", "addbmm", "addmv", "weight_norm"),
+        *("conv1d", "transposed"),
+    ],
 )
 def test_functions_agree_with_what_runs(function, make):
     shapes = {"a": (4, 5), "b": (3, 5), "w": (4, 4, 3)}
