@@ -78,7 +78,8 @@ class Source:
                 model, cf_args=fixed, front_end=self.front_end, dummy_in=self._examples(device)
             )
         except TraceError as error:
-            raise ValueError(f'{error}; or set style = "module" in [transform]') from error
+            other = "use `front_end='auto'`, or " if self.front_end == "fx" else ""
+            raise ValueError(f'{error}; or {other}set style = "module" in [transform]') from error
 
     def _examples(self, device: Any) -> dict[str, Any]:
         """Return example inputs: a batch, and what the model says that it needs besides."""

@@ -17,7 +17,7 @@ from torch.export import Dim
 from torch.export.graph_signature import InputKind
 from torch.overrides import TorchFunctionMode
 
-from chop.ir.graph.aten_names import is_check
+from chop.ir.graph.aten_names import is_check, name_of
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.exported_graph import Capture, Input, built_graph
 from chop.ir.graph.leaf_calls import LeafCalls
@@ -132,7 +132,7 @@ class _Export:
             )
 
     def _run(self, *values: Any) -> Any:
-        arguments = filled(self.template, values) | dict(self.fixed)
+        arguments = _by_name(self.signature, filled(self.template, values) | dict(self.fixed))
         bound = inspect.BoundArguments(self.signature, OrderedDict())
         for name in self.signature.parameters:
             if name in arguments:
@@ -196,8 +196,9 @@ def given_arguments(
             f"dummy_in is a dict of inputs by name, a tuple of them, or a tensor, "
             f"not {type(dummy_in).__name__} {dummy_in!r:.40}"
         )
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     for name in fixed or {}:
-        if name not in signature.parameters:
+        if name not in signature.parameters and not takes_any:
             names = list(signature.parameters)
             raise UnknownName("forward argument in cf_args", name, sorted(names))
         named.pop(name, None)
@@ -240,12 +241,15 @@ def _shapes(program: torch.export.ExportedProgram) -> list[Any]:
     return [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
 
 
+# views that torch omits where they have no effect on the sizes at hand
+VIEWS = frozenset({"slice", "alias", "expand", "sym_size", "sym_numel"})
+
+
 def _operations(capture: Capture) -> list[Any]:
-    """What a model does, without arithmetic on sizes."""
-    nodes = [node for node in capture.program.graph.nodes if node.op == "call_function"]
-    operations = [n for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
-    bare = [n.target for n in operations if not is_check(n.target) and "sym_" not in str(n.target)]
-    return [*bare, *(call.target for call in capture.calls)]
+    """What a model does, without views and arithmetic on sizes."""
+    targets = [n.target for n in capture.program.graph.nodes if n.op == "call_function"]
+    operators = [t for t in targets if isinstance(t, torch._ops.OpOverload) and not is_check(t)]
+    return [*(t for t in operators if name_of(t) not in VIEWS), *(c.target for c in capture.calls)]
 
 
 def _of_two(tensors: list[Tensor]) -> list[Tensor]:

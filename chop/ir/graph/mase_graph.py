@@ -18,7 +18,7 @@ from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
-from chop.ir.graph.trace_errors import TraceError
+from chop.ir.graph.trace_errors import TraceError, names_a_line
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
 from chop.registry import UnknownName
 
@@ -152,14 +152,16 @@ class MaseGraph:
             raise ValueError(
                 "torch.export needs example inputs; give MaseGraph(model, dummy_in={name: tensor})"
             )
+        by_fx: TraceError | None = None
         if front_end != "export":
             alone = front_end == "fx" or dummy_in is None
             try:
                 with noticed_contexts() as found:
                     graph = self.tracer.trace(model, self._frozen(model, dummy_in) or None)
-            except TraceError:
+            except TraceError as error:
                 if alone:
                     raise
+                by_fx = error
             else:
                 # torch.export keeps no_grad, and neither keeps autocast; a class that a graph
                 # calls for its results could not be saved
@@ -168,7 +170,12 @@ class MaseGraph:
                     warn_of_contexts(found, "; use front_end='export' with dummy_in to keep it")
                     return graph
         self.front_end = "export"
-        return exported(model, self.tracer, dummy_in, self.cf_args)
+        try:
+            return exported(model, self.tracer, dummy_in, self.cf_args)
+        except TraceError as error:
+            if by_fx is not None and names_a_line(by_fx) and not names_a_line(error):
+                raise by_fx from error
+            raise
 
     def _frozen(self, model: nn.Module, dummy_in: Any) -> dict[str, Any]:
         """Return the arguments that become part of the graph.
