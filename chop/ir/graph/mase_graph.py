@@ -25,6 +25,7 @@ from chop.registry import UnknownName
 # attributes of the GraphModule that passes read; fx drops them in a copy
 MODEL_ATTRIBUTES: dict[str, type] = {"patched_op_names": list, "patched_custom_layers": list}
 MODEL_ATTRIBUTES |= {"additional_inputs": dict, "custom_ops": dict, "original_architecture": dict}
+WARNED = "warned"  # key of a graph's meta: the warnings that it and its copies have given
 # keys that a model may set in its dict `patched_nodes`
 FRONT_ENDS = ("auto", "fx", "export")
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
@@ -103,7 +104,8 @@ class MaseGraph:
         self.front_end = "fx"
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)
-        self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self)}
+        # what passes have warned of is shared with copies, so that each warns once
+        self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self), WARNED: set()}
         if isinstance(model, fx.GraphModule):
             if cf_args or hf_input_names:
                 raise ValueError(

@@ -653,5 +653,7 @@ def test_networks_of_transformers(package, name, tmp_path):
             results = each.model(**given)
             torch.testing.assert_close(results.logits, expected.logits)
             assert results["logits"] is results[0]
-    quantize_transform_pass(graph, {"by": "regex_name", r".*(query|q_proj|lm_head)": {"config": INTEGER}})
+    quantize_transform_pass(
+        graph, {"by": "regex_name", r".*(query|q_proj|lm_head)": {"config": INTEGER}}
+    )
     assert torch.isfinite(graph.model(**given).logits).all()

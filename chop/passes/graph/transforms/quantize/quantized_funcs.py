@@ -138,7 +138,9 @@ def quantized_function(
 
 
 def has_function(spec: OpSpec) -> bool:
-    return bool(spec.quantized and (spec.functions or spec.methods))
+    """Return whether the functions of an op have a quantized form, besides its layers."""
+    layers_only = "inner_products" in spec.traits  # their functions take lists of weights
+    return bool(spec.quantized and (spec.functions or spec.methods)) and not layers_only
 
 
 def _plain(spec: OpSpec) -> Callable[..., Any]:
