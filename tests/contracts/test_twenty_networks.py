@@ -1,9 +1,12 @@
 """Twenty networks of transformers, small and with random weights, are used as our own are."""
 
+import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 
 pytestmark = pytest.mark.slow
 
@@ -128,9 +131,15 @@ CASES = [
 ]
 
 
-def test_there_are_twenty_and_nearly_all_work():
+def test_there_are_twenty_and_the_documentation_lists_them():
     assert len(NETWORKS) == 20
     assert len(FAILING) <= 1
+    page = Path(__file__).parents[2] / "docs" / "networks.md"
+    rows = re.findall(
+        r"^\| ([^|]+) \| `(\w+)` \|.*\| (\w+)", page.read_text(encoding="utf-8"), re.M
+    )
+    results = {name: "fails" if name in FAILING else "passes" for name in NETWORKS}
+    assert rows == [(name, network.model, results[name]) for name, network in NETWORKS.items()]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -141,4 +150,7 @@ def test_a_network_of_transformers_keeps_the_contract(name, package, contract, m
     network = NETWORKS[name]
     cls = getattr(transformers, network.model)
     model = cls(cls.config_class(**network.config))
+    for module in model.modules():
+        if is_parametrized(module):  # which a saved graph cannot hold
+            remove_parametrizations(module, "weight")
     contract(model, network.inputs).keeps_all()

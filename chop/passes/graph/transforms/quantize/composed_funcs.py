@@ -41,9 +41,10 @@ def attention(
         attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is not None:
         scores = _masked(scores, attn_mask)
-    probabilities = inner(_softmax(scores))
-    dropped: Tensor = F.dropout(probabilities, dropout_p) if dropout_p else probabilities
-    return dropped @ value
+    probabilities = _softmax(scores)
+    probabilities = F.dropout(probabilities, dropout_p) if dropout_p else probabilities
+    weighted: Tensor = inner(probabilities) @ value
+    return weighted
 
 
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:
