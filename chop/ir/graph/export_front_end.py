@@ -321,9 +321,10 @@ def _free_batch(tensor: Tensor) -> dict[int, Any] | None:
 
 
 def _free_sizes(tensor: Tensor) -> dict[int, Any] | None:
-    """The sizes that may differ between runs: the batch, the sequence, height and width."""
-    if tensor.dim() == 4 and tensor.is_floating_point():
-        return {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
+    """The sizes that may differ between runs: the batch, and the length of a sequence.
+
+    Height and width are fixed: windows of unknown sizes, as in Swin, take minutes to capture.
+    """
     sequence = tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
     return {0: Dim.AUTO, 1: Dim.AUTO} if sequence else _free_batch(tensor)
 
