@@ -95,8 +95,13 @@ def _models_as_found(monkeypatch):
     monkeypatch.setattr(MODELS, "_items", dict(MODELS._items))
 
 
+TRAINING = "max_epochs = 1\nlearning_rate = 0.01\n"
+
+
 @pytest.mark.parametrize("name", NODES)
-@pytest.mark.parametrize(("action", "tables"), [("transform", PASSES), ("search", SEARCH)])
+@pytest.mark.parametrize(
+    ("action", "tables"), [("train", TRAINING), ("transform", PASSES), ("search", SEARCH)]
+)
 def test_every_command_takes_it(here, tmp_path, name, action, tables):
     (tmp_path / "a.toml").write_text(tables.replace("NODE", NODES[name]))
     words = (action, name, "jsc-sim", "--import", write_models(tmp_path), "--no-progress")
