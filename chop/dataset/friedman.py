@@ -25,5 +25,5 @@ def friedman(split: Split, *, noise: NonNegativeFloat = 1.0) -> TensorSplit:
 def target(x: Tensor) -> Tensor:
     """Return the target without noise for features from 0 to 1."""
     a, b, c, d, e = x.T[:5]
-    waves: Tensor = 10 * torch.sin(torch.pi * a * b)
-    return waves + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e
+    y: Tensor = 10 * torch.sin(torch.pi * a * b) + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e
+    return y
