@@ -22,7 +22,12 @@ Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
 Steps = Annotated[int, Ge(-1)]
 Table = dict[str, Any]
 
-TASKS = {"cls": "classification", "tran": "translation", "lm": "language_modeling"}
+TASKS = {
+    "cls": "classification",
+    "reg": "regression",
+    "tran": "translation",
+    "lm": "language_modeling",
+}
 
 
 def default_project_dir() -> Path:
@@ -71,8 +76,18 @@ class RunConfig:
         ),
     ] = None
     task: Annotated[
-        Literal["classification", "cls", "translation", "tran", "language_modeling", "lm"],
-        General("Task of the model; cls, tran and lm are abbreviations."),
+        Literal[
+            "classification",
+            "cls",
+            "regression",
+            "reg",
+            "dense",
+            "translation",
+            "tran",
+            "language_modeling",
+            "lm",
+        ],
+        General("Task of the model; cls, reg, tran and lm are abbreviations."),
     ] = "classification"
     load_name: Annotated[
         str | None,
@@ -206,6 +221,15 @@ class RunConfig:
             "Validate on training or test data, as the labs did, instead of a held-out split."
         ),
     ] = False
+
+    front_end: Annotated[
+        Literal["auto", "fx", "export"],
+        OtherGeneral(
+            "How the model becomes a graph: with torch.fx, with torch.export, "
+            "or with torch.fx where it works.",
+            only=("transform", "search"),
+        ),
+    ] = "auto"
 
     resume: Annotated[bool, OtherTrainer("Resume the project's last run.")] = False
     schedule: Annotated[Schedule, OtherTrainer("Learning rate schedule.")] = "cosine"

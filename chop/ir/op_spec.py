@@ -179,8 +179,15 @@ def _function_op(target: Any) -> OpSpec | None:
     if isinstance(target, torch._ops.OpOverloadPacket):
         qualified = target._qualified_op_name
         aten = qualified.startswith("aten::")
-        return _BY_NAME.get(qualified.removeprefix("aten::")) if aten else None
+        return _named_op(qualified.removeprefix("aten::")) if aten else None
     return _BY_FUNCTION.get(target)
+
+
+def _named_op(name: str) -> OpSpec | None:
+    """Find an op by the name of a method or an operator; `__and__` is Python's operator."""
+    if name.startswith("__"):
+        return _BY_FUNCTION.get(getattr(operator, name, None))
+    return _BY_NAME.get(name)
 
 
 _TENSOR_CONSTANT = re.compile(r"_tensor_constant\d+")
@@ -215,7 +222,7 @@ def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
     if node.op == "call_function":
         return _function_op(node.target) or OPS["user_defined_function"]
     if node.op == "call_method":
-        return _BY_NAME.get(str(node.target)) or OPS["user_defined_method"]
+        return _named_op(str(node.target)) or OPS["user_defined_method"]
     if node.op == "get_attr" and (
         is_tensor_constant(node.name) or is_seq_blocks_parameter(node.name)
     ):

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.ir.nested import named_output, named_tuple
 from chop.ir.op_spec import _BY_NAME, _BY_PATH
 from chop.ir.op_spec import MASE_TYPES as MASE_TYPES
 from chop.ir.op_spec import NAMESPACES as NAMESPACES
@@ -83,6 +84,13 @@ _define_all("placeholder", "placeholder=", traits=MOVES)
 _define_all("get_attr", "get_attr=", traits=MOVES)
 _define_all("output", "output=", traits=MOVES)
 _define_all("implicit_func", "constant=", traits=MOVES)
+define(
+    "named_output",
+    "implicit_func",
+    names="",
+    functions=(named_output, named_tuple),
+    traits=MOVES,
+)
 define("training_mode", "implicit_func", TrainingMode, names="", traits=MOVES)
 _define_all("module", "user_defined_module=")
 _define_all("module_related_func", "lora_linear=")
@@ -109,7 +117,8 @@ for _rows, _traits in (
 ):
     for _d in DIMS:
         _define_all("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
-_define_all("builtin_func", "convolution/_convolution")
+_define_all("builtin_func", "convolution/_convolution", quantized=WEIGHTED)
+_define_all("builtin_func", "weight_norm=_weight_norm/_weight_norm_interface")
 _define_all("module_related_func", "embedding:Embedding", traits=MOVES, quantized="weight")
 _define_all("module_related_func", "embedding_bag:EmbeddingBag", quantized="weight")
 
@@ -270,9 +279,12 @@ _define_all(
 )
 _define_all("builtin_func", "allclose equal", BINARY)
 _define_all("builtin_func", "addcmul addcdiv lerp rsub", traits=POINTWISE)
-_define_all("builtin_func", "addmm baddbmm addbmm addmv addr")
-define("einsum", "builtin_func", params="equation *operands")
-_define_all("builtin_func", "tensordot outer inner dot vdot mv cross kron cdist multi_dot det")
+# a linear layer with its inputs first: the term that is added, the inputs, the weight
+_define_all("builtin_func", "addmm baddbmm addbmm addmv", quantized="bias data_in weight")
+# of any number of operands, those after the first are weights
+define("einsum", "builtin_func", params="equation *operands", quantized="data_in weight")
+_define_all("builtin_func", "tensordot inner dot vdot mv", quantized="data_in weight")
+_define_all("builtin_func", "addr outer cross kron cdist multi_dot det")
 define("inverse", "builtin_func", functions=(torch.linalg.inv,))
 
 # --- arithmetic on one tensor

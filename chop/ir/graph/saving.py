@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, fx, nn
 from chop.files import replaced_folder, restore_folder, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
+    FRONT_ENDS,
     MODEL_ATTRIBUTES,
     MaseGraph,
     checked_custom_ops,
@@ -37,6 +39,7 @@ from chop.ir.graph.meta_file import (
 from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
+from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
 
 FORMAT, VERSION = "mase-graph", 1
@@ -85,6 +88,7 @@ def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[st
         "version": VERSION,
         "class_name": type(model).__name__,
         "made_from": _made_from(graph.meta.get("made_from", {})),
+        "front_end": graph.front_end,
         "nodes": [_node(node, model, names, encode) for node in graph.nodes],
         "modules": modules,
         "attributes": encode(attributes),
@@ -101,6 +105,13 @@ def _made_from(names: Any) -> dict[str, str]:
     return dict(names)
 
 
+def _front_end(name: Any) -> str:
+    """Check the note of the front end; older files have none, and are of torch.fx."""
+    if name not in FRONT_ENDS:
+        raise ValueError(f"its front end is {name!r:.40}, and not one of {', '.join(FRONT_ENDS)}")
+    return str(name)
+
+
 def made_from(folder: str | Path) -> dict[str, str]:
     """Return what the graph in `folder` was made from; {} for older files."""
     path = Path(folder).expanduser()
@@ -114,7 +125,9 @@ def _node(node: fx.Node, model: nn.Module, names: SavedNames, encode: Encoder) -
     try:
         target: Any = node.target
         if node.op == "call_function":
-            target = names.of_function(target)
+            # torch.fx builds a dataclass in forward() by its class, which a file may not call
+            results_by_name = isinstance(target, type) and is_dataclass(target)
+            target = names.of_function(named_output if results_by_name else target)
         described = {
             "name": node.name,
             "op": node.op,
@@ -218,6 +231,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
         vars(model)[part] = vars(root)[part]
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
+    graph.front_end = _front_end(content.get("front_end", "fx"))
     graph.cf_args = decode(content["cf_args"])
     settings = Decoder(names, tensors, kinds=VALUES | {"function"})
     graph.custom_ops = checked_custom_ops(settings(content["custom_ops"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,8 +45,11 @@ class FormattedLayer(CachesWeights):
 class FormattedFunction(StandIn):
     """A function that rounds its operands; its argument `config` says into what."""
 
-    names: Any  # of its arguments
-    operands: dict[str, str | None]  # by argument
+    @abc.abstractmethod
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[tuple[str, str | None, Any]]:
+        """Yield the name, the operand and the value of each argument, and of each in a list."""
 
     @abc.abstractmethod
     def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
@@ -86,11 +89,10 @@ def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dic
         common = mase(node).common
         return {name: layer_operand(common.mase_op, name) for name, _ in common.args.tensors()}
     number = itertools.count()
-    arguments = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
-    tensors = [name for name, arg in arguments if isinstance(arg, fx.Node) and _is_tensor(arg)]
     return {
-        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
-        for name in tensors
+        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": operand
+        for name, operand, value in function.arguments(node.args, node.kwargs)
+        if isinstance(value, fx.Node) and _is_tensor(value)
     }
 
 
