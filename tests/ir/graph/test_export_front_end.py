@@ -450,6 +450,20 @@ class One(nn.Module):
         return x.squeeze(0) * 2 if x.shape[0] == 1 else x + 1
 
 
+class Records(nn.Module):
+    """Registers a hook at its first call, as networks of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.is_ready = nn.Linear(4, 4), False
+
+    def forward(self, x):
+        if not self.is_ready:
+            self.layer.register_forward_hook(lambda module, args, out: None)
+            self.is_ready = True
+        return self.layer(x)
+
+
 class Patches(nn.Module):
     def forward(self, image):
         batch, channels, height, width = image.shape
@@ -639,6 +653,12 @@ class TestModels:
         assert_equal(model.state_dict(), before)
         assert attributes == {name: set(vars(module)) for name, module in model.named_modules()}
         assert type(model.training) is bool
+
+    def test_hooks_that_forward_registers_are_not_registered_twice(self):
+        model = Records()
+        MaseGraph(model, front_end="export", dummy_in=X)
+        model(X["x"])
+        assert len(model.layer._forward_hooks) == 1
 
     def test_hooks_of_a_layer_run_once(self):
         model = Shared()
