@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from inspect import Parameter
 from typing import Any
 
@@ -149,7 +151,7 @@ class _Export:
             self.output = self._plain_output(output)
             return results
 
-        with attributes_restored(self.model), self.leaves.replaced(), _quiet():
+        with attributes_restored(self.model), self.leaves.replaced(), _quiet(), _no_partial_graph():
             _make_mode_visible(self.model, self.tracer)
             self.model.forward = forward
             return torch.export.export(
@@ -360,6 +362,21 @@ def _free_image(tensor: Tensor) -> dict[int, Any] | None:
     if tensor.dim() == 4 and tensor.is_floating_point():
         return {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
     return _free_sequence(tensor)
+
+
+@contextmanager
+def _no_partial_graph() -> Iterator[None]:
+    """Hide the graph that torch prints when an attempt fails; other text is passed on."""
+    printed, partial = io.StringIO(), ""
+    try:
+        with redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = getattr(error, "partial_fx_graph", None)
+        partial = "" if graph is None else f"{graph}\n"
+        raise
+    finally:
+        sys.stderr.write(printed.getvalue().replace(partial, ""))
 
 
 @contextmanager

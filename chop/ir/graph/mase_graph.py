@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 # attributes of the GraphModule that passes read; fx drops them in a copy
 MODEL_ATTRIBUTES: dict[str, type] = {"patched_op_names": list, "patched_custom_layers": list}
 MODEL_ATTRIBUTES |= {"additional_inputs": dict, "custom_ops": dict, "original_architecture": dict}
+WARNED = "warned"  # key of a graph's meta: the warnings that it and its copies have given
 # keys that a model may set in its dict `patched_nodes`
 FRONT_ENDS = ("auto", "fx", "export")
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
@@ -107,7 +108,8 @@ class MaseGraph:
         self.front_end = "fx"
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)
-        self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self)}
+        # what passes have warned of is shared with copies, so that each warns once
+        self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self), WARNED: set()}
         if isinstance(model, fx.GraphModule):
             if cf_args or hf_input_names:
                 raise ValueError(
@@ -161,14 +163,16 @@ class MaseGraph:
             alone = front_end == "fx" or dummy_in is None
             try:
                 with noticed_contexts() as found:
-                    graph = self.tracer.trace(model, self.cf_args or None)
+                    graph = self.tracer.trace(model, self._frozen(model, dummy_in) or None)
             except TraceError as error:
                 if alone:
                     raise
                 by_fx = error
             else:
-                # torch.export keeps no_grad, and neither keeps autocast
-                if alone or all(context.name == "autocast" for context in found):
+                # torch.export keeps no_grad, and neither keeps autocast; a class that a graph
+                # calls for its results could not be saved
+                kept = all(context.name == "autocast" for context in found)
+                if alone or (kept and not any(isinstance(n.target, type) for n in graph.nodes)):
                     warn_of_contexts(found, "; use front_end='export' with dummy_in to keep it")
                     return graph
         from chop.ir.graph.export_front_end import exported
@@ -180,6 +184,20 @@ class MaseGraph:
             if by_fx is not None and names_a_line(by_fx) and not names_a_line(error):
                 raise by_fx from error
             raise
+
+    def _frozen(self, model: nn.Module, dummy_in: Any) -> dict[str, Any]:
+        """Return the arguments that become part of the graph.
+
+        These are `cf_args`, and inputs that `dummy_in` leaves at None.
+        """
+        from chop.ir.graph.export_front_end import given_arguments
+
+        if dummy_in is None:
+            return self.cf_args
+        given = given_arguments(model, dummy_in, self.cf_args)
+        parameters = inspect.signature(model.forward).parameters
+        absent = [n for n, p in parameters.items() if p.default is None and n not in given]
+        return dict.fromkeys(absent) | self.cf_args
 
     @classmethod
     def from_module(

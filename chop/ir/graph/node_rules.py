@@ -153,7 +153,7 @@ def _check_function(node: fx.Node, root: nn.Module) -> None:
     elif isinstance(target, StandIn):
         _check_config(node.kwargs.get("config"))
         rest = [value for key, value in node.kwargs.items() if key != "config"]
-        _check_arguments([*node.args, *rest], _is_word)
+        _check_arguments([*node.args, *rest], TEXTS.get(identify(node).name, _is_word))
     elif target in PYTHON and node.kwargs:
         keywords = ", ".join(node.kwargs)
         raise ForeignName(
