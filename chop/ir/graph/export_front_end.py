@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from inspect import Parameter
 from typing import Any
 
@@ -23,7 +25,7 @@ from chop.ir.graph.exported_graph import Capture, Input, built_graph
 from chop.ir.graph.leaf_calls import LeafCalls
 from chop.ir.graph.trace_errors import TraceError, explained_export, is_about_values
 from chop.ir.graph.tracer import MaseTracer, Mode, attributes_restored, room_to_recurse
-from chop.ir.nested import TRACED, Nest, filled, separated
+from chop.ir.nested import TRACED, Nest, TensorPlace, filled, is_plain, separated
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
@@ -56,10 +58,12 @@ class _Export:
         self.forward = model.forward
         self.signature = inspect.signature(model.forward)
         self.output: Any = None
+        self.left_out: set[Any] = set()  # results that a graph cannot make
         template, tensors = separated(given)
         self.tensors = _distinct(tensors, model)
         assert isinstance(template, Nest)
         self.template = template
+        _check_inputs(template)
 
     def graph(self) -> fx.Graph:
         with room_to_recurse(self.model):
@@ -121,15 +125,38 @@ class _Export:
     def _exported_once(self, tensors: list[Tensor], specs: list[Any]) -> Any:
         def forward(*values: Any) -> Any:
             with _KeepsMode(self.leaves):
-                self.output, results = separated(self._run(*values), TRACED)
+                output, results = separated(self._run(*values), TRACED)
+            self.output = self._plain_output(output)
             return results
 
-        with attributes_restored(self.model), self.leaves.replaced(), _quiet():
+        with attributes_restored(self.model), self.leaves.replaced(), _quiet(), _no_partial_graph():
             _make_mode_visible(self.model, self.tracer)
             self.model.forward = forward
             return torch.export.export(
                 self.model, tuple(tensors), dynamic_shapes=(tuple(specs),), strict=False
             )
+
+    def _plain_output(self, output: Any) -> Any:
+        """Leave out results that a graph cannot make, such as a cache of keys and values."""
+        if is_plain(output):
+            return output
+        if not isinstance(output, TensorPlace | Nest):
+            raise TypeError(
+                f"forward() returns a {type(output).__name__}; "
+                f"return tensors, or dicts, lists, tuples or dataclasses of them"
+            )
+        if not isinstance(output, Nest):
+            return output
+        kept = {}
+        for key, item in output.items.items():
+            known = is_plain(item) or isinstance(item, TensorPlace | Nest)
+            if not known and key not in self.left_out:
+                self.left_out.add(key)
+                logger.warning(
+                    "the graph leaves out the result %r, which is a %s", key, type(item).__name__
+                )
+            kept[key] = self._plain_output(item) if known else None
+        return Nest(output.sample, kept)
 
     def _run(self, *values: Any) -> Any:
         arguments = _by_name(self.signature, filled(self.template, values) | dict(self.fixed))
@@ -161,6 +188,21 @@ class _Export:
                 "forward() depends on the batch size: this graph is only for inputs of the sizes "
                 "%s, as in dummy_in",
                 written.replace("Sym(", "").replace(")", ""),
+            )
+
+
+def _check_inputs(template: Nest, name: str = "") -> None:
+    """Refuse inputs that are neither tensors nor plain values."""
+    for key, item in template.items.items():
+        path = name or str(key)
+        if isinstance(item, Nest):
+            _check_inputs(item, path)
+        elif not isinstance(item, TensorPlace) and not is_plain(item):
+            array = type(item).__module__ == "numpy"
+            raise TypeError(
+                f"dummy_in: the input {path!r} holds a {type(item).__name__}; give "
+                + ("torch.from_numpy(array)" if array else "tensors, plain values, or dicts, ")
+                + ("" if array else "lists, tuples or dataclasses of them")
             )
 
 
@@ -287,6 +329,21 @@ def _free_sizes(tensor: Tensor) -> dict[int, Any] | None:
     """
     sequence = tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
     return {0: Dim.AUTO, 1: Dim.AUTO} if sequence else _free_batch(tensor)
+
+
+@contextmanager
+def _no_partial_graph() -> Iterator[None]:
+    """Hide the graph that torch prints when an attempt fails; other text is passed on."""
+    printed, partial = io.StringIO(), ""
+    try:
+        with redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = getattr(error, "partial_fx_graph", None)
+        partial = "" if graph is None else f"{graph}\n"
+        raise
+    finally:
+        sys.stderr.write(printed.getvalue().replace(partial, ""))
 
 
 @contextmanager

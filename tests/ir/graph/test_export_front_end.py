@@ -303,7 +303,7 @@ class Wrong(nn.Module):
 
 
 class TestRefusals:
-    def test_a_decision_by_value_is_refused_with_file_line_and_code(self):
+    def test_a_decision_by_value_is_refused_with_file_line_and_code(self, capfd):
         with pytest.raises(TraceError) as refused:
             MaseGraph(Gated(), dummy_in=X)
         text = str(refused.value)
@@ -312,6 +312,7 @@ class TestRefusals:
         assert "torch.where" in text
         assert "freeze" not in text
         assert 'MaseGraph(model, custom_ops={"modules": {ByValue: {}}})' in text
+        assert capfd.readouterr() == ("", "")  # torch prints the graph of the failed attempt
 
     @pytest.mark.slow
     def test_the_module_that_decides_is_kept_whole(self):
@@ -464,6 +465,31 @@ def kind_of(value):
 
 
 @pytest.mark.slow
+class TestNames:
+    def test_tied_and_unused_weights_keep_their_names(self, tmp_path):
+        model = TwoNames()
+        graph = MaseGraph(model, front_end="export", dummy_in={"ids": torch.zeros(2, 3).long()})
+        graph.export(tmp_path / "graph")
+        again = MaseGraph.from_checkpoint(tmp_path / "graph")
+        for each in (graph, graph.clone(), again, again.clone()):
+            assert set(each.model.state_dict()) == set(model.state_dict())
+            assert each.model.shared.weight is each.model.embed.weight
+            each.model.load_state_dict(model.state_dict())
+        assert graph.clone().model.shared.weight is not model.shared.weight
+
+
+class TwoNames(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.shared = nn.Embedding(5, 4), nn.Embedding(5, 4)
+        self.shared.weight, self.unused = self.embed.weight, nn.Sequential(nn.BatchNorm1d(4))
+        self.register_buffer("table", torch.ones(2), persistent=False)
+
+    def forward(self, ids):
+        return self.embed(ids)
+
+
+@pytest.mark.slow
 class TestInputs:
     def test_one_tensor_given_twice_is_two_inputs(self):
         model, x = Options(), X["x"]
@@ -508,6 +534,40 @@ class TestInputs:
         graph = MaseGraph(model, dummy_in=x)
         assert "this graph is only for inputs of the sizes x [1, 4]" in caplog.text
         assert_equal(graph.model(x), model(x))
+
+
+class Cache:
+    """Not a value of a graph."""
+
+
+class Caches(nn.Module):
+    def forward(self, x, cache=None):
+        return {"y": x + 1 if x.shape[0] else x, "cache": Cache()}
+
+
+class Returns(nn.Module):
+    def forward(self, x):
+        return Cache()
+
+
+@pytest.mark.slow
+class TestResults:
+    def test_what_is_not_a_value_is_left_out_with_a_warning(self, caplog):
+        graph = MaseGraph(Caches(), dummy_in=X)
+        assert "the graph leaves out the result 'cache', which is a Cache" in caplog.text
+        assert_equal(graph.model(X["x"]), {"y": X["x"] + 1, "cache": None})
+
+    def test_a_result_that_is_not_a_value_is_refused(self):
+        with pytest.raises(TraceError, match=r"forward\(\) returns a Cache; return tensors"):
+            MaseGraph(Returns(), front_end="export", dummy_in=X)
+
+    @pytest.mark.parametrize(
+        ("cache", "words"),
+        [(Cache(), "'cache' holds a Cache; give tensors"), (X["x"].numpy(), "torch.from_numpy")],
+    )
+    def test_inputs_are_tensors_and_plain_values(self, cache, words):
+        with pytest.raises(TypeError, match=words):
+            MaseGraph(Caches(), front_end="export", dummy_in={**X, "cache": [cache]})
 
 
 @pytest.mark.slow
@@ -580,11 +640,12 @@ class TestModels:
         assert_equal(compiled(**given), model(**given))
         torch._dynamo.reset()
 
-    @pytest.mark.parametrize("give", [lambda program: program, lambda program: program.module()])
-    def test_an_exported_program_is_refused_with_advice(self, give):
+    def test_an_exported_program_is_answered_with_advice(self, caplog):
         program = torch.export.export(ByShape(), (torch.randn(2, 3),))
         with pytest.raises(TypeError, match="give the model itself: MaseGraph"):
-            MaseGraph(give(program))
+            MaseGraph(program)
+        MaseGraph(program.module())
+        assert "whose layers are functions; to keep them, give the model itself" in caplog.text
 
 
 class Meta(nn.Module):
@@ -657,3 +718,29 @@ def test_networks_of_transformers(package, name, tmp_path):
         graph, {"by": "regex_name", r".*(query|q_proj|lm_head)": {"config": INTEGER}}
     )
     assert torch.isfinite(graph.model(**given).logits).all()
+
+
+class Traceable(nn.Module):
+    """What torch.fx traces as well: nested inputs, and results in a dataclass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, batch, *, shift=None):
+        y = self.layer(batch["x"]) + batch["more"][0]
+        return Both(y, [y.sum(), None])
+
+
+def test_fx_has_nested_inputs_and_dataclasses_too(tmp_path):
+    model = Traceable()
+    graph = MaseGraph(model)
+    assert graph.front_end == "fx"
+    given = {"x": torch.randn(2, 4), "more": (torch.randn(2, 4),)}
+    graph.export(tmp_path / "graph")
+    again = MaseGraph.from_checkpoint(tmp_path / "graph")
+    expected = model(given)
+    for results in (graph.model(given), again.model(given)):
+        assert torch.equal(results.features, expected.features)
+        assert torch.equal(results.classes[0], expected.classes[0])
+        assert results.cache is None
