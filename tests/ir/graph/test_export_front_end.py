@@ -451,6 +451,15 @@ class One(nn.Module):
         return x.squeeze(0) * 2 if x.shape[0] == 1 else x + 1
 
 
+class Patches(nn.Module):
+    def forward(self, image):
+        batch, channels, height, width = image.shape
+        if height % 4:
+            raise ValueError("not patches of four")
+        parts = image.reshape(batch, channels, height // 4, 4, width // 4, 4)
+        return parts.transpose(3, 4).flatten(1)
+
+
 def scaled(x):
     return x * 2 if x.sum() > 0 else x
 
@@ -579,6 +588,19 @@ class TestModels:
         for _ in range(2):  # a constant that is written to stays as it was
             x = torch.randn(6, 4)
             assert_equal(graph.model(x), model(x))
+
+    def test_a_graph_moves_to_another_device(self):
+        graph = MaseGraph(Shared(), dummy_in=X)
+        assert graph.model.to("meta")(X["x"].to("meta")).is_meta
+
+    def test_images_of_other_sizes(self):
+        model, graph, _ = captured("u-net")
+        assert_equal(graph.model(odd := torch.randn(2, 1, 13, 11)), model(odd))
+        with pytest.raises(AssertionError, match="this graph is only for inputs with"):
+            graph.model(torch.randn(2, 1, 8, 8))
+        graph = MaseGraph(Patches(), dummy_in=torch.randn(2, 3, 8, 8))
+        with pytest.raises(AssertionError, match=r"only for inputs with image\.shape\[2\] == 8"):
+            graph.model(torch.randn(2, 3, 4, 16))
 
     def test_bfloat16(self):
         model = ByShape().bfloat16()
