@@ -27,7 +27,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute torch's scaled_dot_product_attention, with its probabilities rounded to `inner`.
+    """Return torch's scaled_dot_product_attention, with its probabilities rounded to `inner`.
 
     They are an operand of the second product, as the values are.
     """
