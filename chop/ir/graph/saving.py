@@ -38,8 +38,9 @@ from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.pure import FUNCTIONS
+from chop.numerics import FORMATS
 
-FORMAT, VERSION = "mase-graph", 1
+FORMAT, VERSION = "mase-graph", 2
 GRAPH, STATE, META = "graph.json", "state_dict.safetensors", "node_meta_param.toml"
 FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
@@ -156,6 +157,8 @@ def load_graph(
     tensors = read_tensors(path / STATE, map_location)
     names = SavedNames(user_definitions(custom_ops))
     try:
+        if content["version"] == 1:
+            _complete_configs(content)
         graph = _built(content, tensors, names)
     except ForeignName as error:
         raise GraphFileError(f"{path / GRAPH} was not loaded: {error}") from error
@@ -165,6 +168,17 @@ def load_graph(
         raise GraphFileError(f"{path / META} is missing; copy the whole directory")
     read_node_meta(graph, path / META, names, map_location)
     return graph
+
+
+def _complete_configs(content: dict[str, Any]) -> None:
+    """Add the options that configs of version 1 leave out, with the meaning that they had."""
+    rows = [(row, "attributes") for row in content["modules"]]
+    rows += [(row, "kwargs") for row in content["nodes"]]
+    for row, part in rows:
+        table = row.get(part)
+        config = table.get("config") if isinstance(table, dict) else None
+        if isinstance(config, dict) and isinstance(name := config.get("name"), str):
+            table["config"] = {**(FORMATS[name].earlier if name in FORMATS else {}), **config}
 
 
 def is_saved_graph(folder: str | Path) -> bool:
