@@ -14,6 +14,7 @@ import chop
 # room: the rooms that it may import; a population of `training` reads networks as calls of layers,
 # and rounds as the quantized ones do
 BELOW = """
+aliases:
 registry:
 dotted: registry
 redaction:
@@ -47,7 +48,7 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
-MAY_IMPORT["__init__"] = {"version", "ir", "passes"}
+MAY_IMPORT["__init__"] = {"aliases", "version", "ir", "passes"}
 MAY_IMPORT["__main__"] = {"cli", "processes"}
 
 ROOT = Path(chop.__file__).parent

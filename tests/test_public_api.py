@@ -74,10 +74,23 @@ chop.passes.graph.analysis: add_common_metadata_analysis_pass add_hardware_metad
     report_node_type_analysis_pass sensitivity_analysis_pass verify_common_metadata_analysis_pass
     verify_hardware_metadata_analysis_pass verify_metadata_analysis_pass
     verify_software_metadata_analysis_pass
+chop.models.toys: ToyNet TOY_MODELS
+chop.models.toys.toy: ToyNet ToyConvNet
+chop.models.toys.toy_custom_fn: ToyCustomFnNet
+chop.models.toy.toy: ToyNet
+chop.models.toy.toy_custom_fn: ToyCustomFnNet
+chop.models.utils: MaseModelInfo ModelSource ModelTaskType get_model_info register_mase_model
+chop.passes.graph.analysis.pruning.calculate_sparsity: add_pruning_metadata_analysis_pass
+chop.passes.graph.analysis.pruning.calculate_natural_sparsity:
+    add_natural_sparsity_metadata_analysis_pass
+chop.passes.graph.analysis.pruning.hook_inspector: hook_inspection_analysis_pass
+chop.passes.graph.analysis.verify.verify: verify_metadata_analysis_pass
+chop.passes.module.transforms: quantize_module_transform_pass
+chop.passes.module.transforms.quantize: quantize_module_transform_pass
 """
 PATHS = {
     module: names.split()
-    for module, names in re.findall(r"^(\S+): (.*(?:\n +.*)*)", LISTED, re.MULTILINE)
+    for module, names in re.findall(r"^(\S+):(.*(?:\n +.*)*)", LISTED, re.MULTILINE)
 }
 PATHS["chop.passes.graph.common"] = PATHS["chop.ir.common"]
 PASSES = PATHS["chop.passes.graph.analysis"]
@@ -101,6 +114,34 @@ def test_what_a_module_lists_as_public_exists():
         module = importlib.import_module(info.name)
         missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
         assert not missing, info.name
+
+
+def test_a_former_path_has_the_objects_of_the_present_one_and_no_others():
+    former = importlib.import_module("chop.models.toys.toy")
+    present = importlib.import_module("chop.models.toy")
+    assert former.ToyNet is present.ToyNet
+    assert "ToyNet" in dir(former)
+    with pytest.raises(AttributeError, match=r"'chop.models.toys.toy' has no attribute 'ToyNot'"):
+        _ = former.ToyNot
+    with pytest.raises(ImportError, match="cannot import name 'ToyNot'"):
+        exec("from chop.models.toys.toy import ToyNot")
+    names = {}
+    exec("from chop.models.toys.toy import *", names)
+    assert names["ToyNet"] is present.ToyNet
+
+
+@pytest.mark.parametrize("path", ["chop.models.toyz", "chop.models.toys.tory", "chop.utils"])
+def test_paths_that_never_existed_are_still_missing(path):
+    with pytest.raises(ModuleNotFoundError, match="No module named 'chop"):
+        importlib.import_module(path)
+
+
+def test_modules_can_be_imported_from_former_packages():
+    code = "from chop.passes.graph.analysis.verify import verify; from chop.models.toys import toy"
+    names = {}
+    exec(code, names)
+    assert names["verify"].__name__ == "chop.passes.graph.analysis.verify.verify"
+    assert hasattr(names["toy"], "ToyNet")
 
 
 def test_every_registered_pass_is_exported_at_all_three_levels():
