@@ -22,6 +22,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import (
     quantized_module_map,
     variant,
 )
+from chop.registry import UnknownName
 
 # two precisions of each format; a format without a line here fails the first test
 EXAMPLES = {
@@ -632,12 +633,10 @@ def test_an_embedding_with_a_largest_norm_shrinks_its_own_rows(grad):
 
 
 def test_a_config_that_does_not_fit_is_refused_in_one_sentence():
-    from chop.registry import UnknownName
-
     with pytest.raises(UnknownName, match="did you mean 'weight_width'"):
         quantized(nn.Linear, {**INTEGER, "wieght_width": 8})
-    with pytest.raises(UnknownName, match="unknown key of a integer config 'data_in_block_size'"):
-        quantized(nn.Linear, {**INTEGER, "data_in_block_size": [16]})
+    with pytest.raises(UnknownName, match="unknown key of a integer config 'data_in_blok_size'"):
+        quantized(nn.Linear, {**INTEGER, "data_in_blok_size": [16]})
     with pytest.raises(ValueError, match="missing \\['data_in_frac_width'\\]"):
         quantized(nn.Linear, {"name": "integer", "data_in_width": 8})
     new = quantized(nn.Linear, INTEGER)
@@ -645,6 +644,18 @@ def test_a_config_that_does_not_fit_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match="width must be a whole number"):
         new.configure(config_of("log", [99, 7]))
     assert (new.config, new.formats, type(new)) == before
+
+
+def test_keys_that_another_format_has_are_ignored_with_one_warning(caplog):
+    config = config_of("binary", [1, False, True])
+    surplus = {"data_in_frac_width": 4, "bias_exponent_bias": 3}
+    for _ in range(2):
+        new = quantized(nn.Linear, {**config, **surplus})
+    assert new.formats == quantized(nn.Linear, config).formats
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert said.startswith("a binary config has no 'data_in_frac_width', 'bias_exponent_bias'")
+    with pytest.raises(UnknownName, match="did you mean 'data_in_bipolar'"):
+        quantized(nn.Linear, {**config, **surplus, "data_in_bipolr": True})
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -14,9 +14,8 @@ from chop.numerics.base import straight_through
 from chop.numerics.binary import Binary, BinaryResidual, residual_signs
 from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
 from chop.passes.graph.transforms.pruning.masks import detach_mask, masks_of
-from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.quantize.config import check_known, without_na
 from chop.passes.graph.transforms.quantize.variants import layer_variant
-from chop.registry import UnknownName
 
 MAX_K = 8  # inputs of one table
 MAX_ENTRIES = 2**24  # of all tables of a layer, which are all trained
@@ -41,15 +40,14 @@ class LUTNet(Neurons):
 
     format_name: ClassVar[str | None] = "lutnet"
     variant_name: ClassVar[str]
+    config_keys: ClassVar[tuple[str, ...]] = KEYS
     derived_attributes = (*Neurons.derived_attributes, "levels", "k", "binarized")
 
     input_mask: Tensor  # [out · in · k]: the inputs that a table sees, the original one first
 
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> None:
-        for key in config:
-            if key not in KEYS:
-                raise UnknownName("key of lutnet", key, KEYS)
+        check_known("lutnet", config, KEYS)
         wanted = {"k": range(1, MAX_K + 1), "levels": range(1, 4)}
         wanted |= {"binarization_level": range(2), "input_expanded": range(2)}
         for key, allowed in wanted.items():
