@@ -48,7 +48,11 @@ chop.tools: InputGenerator deepgetattr get_cf_args get_dummy_input get_logger lo
 chop.tools.checkpoint_load: load_model
 chop.tools.config_load: load_config post_parse_load_config save_config
 chop.tools.get_input: InputGenerator get_cf_args get_dummy_input
-chop.tools.utils: deepgetattr deepsetattr parse_accelerator
+chop.tools.utils: deepgetattr deepsetattr generate_truth_table init_Conv2dLUT_weight
+    init_LinearLUT_weight parse_accelerator
+chop.nn.quantized.modules.linear: LinearBinaryScaling LinearInteger
+chop.nn.quantized.modules.conv2d: Conv2dBinaryScaling
+chop.nn.quantized.modules: AdaptiveAvgPool2dInteger AvgPool2dBinary Conv2dBinaryScaling
 chop.tools.logger: get_logger root_logger set_logging_verbosity
 chop.passes.graph.analysis.utils: fetch_attr get_hardware_nodes get_input_nodes get_output_nodes
     is_seq_blocks_parameter is_tensor_constant load_arg match_and_filter

@@ -43,9 +43,10 @@ class HasOptions:
         """Return options that scripts may also give to this pass, and the pass that has each."""
         return {}
 
-    def ignored(self, pass_args: Mapping[str, Any] | None) -> dict[str, str]:
+    def ignored(self, pass_args: Any) -> dict[str, str]:
         """Return the given options that only other passes have, and the pass that has each."""
-        strange = [key for key in pass_args or () if key not in self.options]
+        given = pass_args if isinstance(pass_args, Mapping) else {}  # a path, for some passes
+        strange = [key for key in given if key not in self.options]
         elsewhere = self.options_elsewhere() if strange and not self.open_ended else {}
         return {key: elsewhere[key] for key in strange if key in elsewhere}
 
@@ -99,7 +100,7 @@ class HasOptions:
         return Options(f"pass {self.name!r}", self.options, takes_any=self.open_ended, finite=True)
 
     def _read(self, pass_args: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[Problem]]:
-        if isinstance(pass_args, Mapping) and (ignored := self.ignored(pass_args)):
+        if pass_args and (ignored := self.ignored(pass_args)):
             pass_args = {key: value for key, value in pass_args.items() if key not in ignored}
         checked, problems = self._schema.read({} if pass_args is None else pass_args)
         bad = {problem.key.partition(".")[0] for problem in problems}

@@ -136,6 +136,14 @@ CASES = {
     nn.GLU: simple(F.glu, dim=1),
     nn.Softmax: simple(F.softmax, dim=1),
     nn.Softmax2d: Case({}, IMAGE, activation(F.softmax, dim=-3)),
+    nn.AvgPool2d: Case(
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        IMAGE,
+        activation(F.avg_pool2d, "kernel_size", "stride", "padding"),
+    ),
+    nn.AdaptiveAvgPool2d: Case(
+        {"output_size": 2}, IMAGE, activation(F.adaptive_avg_pool2d, "output_size")
+    ),
     nn.Softmin: simple(F.softmin, dim=1),
     nn.LogSoftmax: simple(F.log_softmax, dim=1),
     nn.BatchNorm1d: Case({"num_features": 4}, SEQUENCE, batch_norm),

@@ -274,7 +274,7 @@ def test_options_are_any_mappings(mg, kind, tmp_path):
 @pytest.mark.parametrize("kind", [dict, UserDict, MappingProxyType])
 def test_tables_inside_options_are_any_mappings_of_the_right_values(mg, paint, kind):
     paint(mg, {"colour": "red", "places": kind({"a": kind({"b": 1})})})
-    with pytest.raises(PassArgsError, match=r"option 'places.a' is 3, but it should be a valid dic"):
+    with pytest.raises(PassArgsError, match=r"option 'places.a' is 3, but it should be a valid"):
         paint(mg, {"colour": "red", "places": kind({"a": 3})})
     with pytest.raises(PassArgsError, match=r"option 'places.a.b' is 'x'"):
         paint(mg, {"colour": "red", "places": kind({"a": kind({"b": "x"})})})
