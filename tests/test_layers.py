@@ -39,6 +39,7 @@ models: registry log options dataset checkpoints
 training: registry options files memory processes charts checkpoints devices version dataset
     numerics ir passes
 nn: numerics ir passes
+pipelines: registry ir passes
 tools: registry log dotted devices files checkpoints dataset models
 catalogue: options numerics ir passes dataset models actions
 """

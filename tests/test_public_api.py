@@ -43,8 +43,11 @@ chop.models.toy: TOY_MODELS
 chop.models.vision: VISION_MODELS
 chop.training.population: Outcome Report Unfit reason_against train_population
 chop.user_code: import_user_file
-chop.tools: InputGenerator deepgetattr get_cf_args get_dummy_input get_logger load_config load_model
-    parse_accelerator post_parse_load_config set_logging_verbosity
+chop.pipelines: AutoPipeline CompressionPipeline
+chop.tools.huggingface: get_tokenized_dataset get_trainer
+chop.tools: InputGenerator deepgetattr get_cf_args get_dummy_input get_logger
+    get_tokenized_dataset get_trainer load_config load_model parse_accelerator
+    post_parse_load_config set_logging_verbosity
 chop.tools.checkpoint_load: load_model
 chop.tools.config_load: load_config post_parse_load_config save_config
 chop.tools.get_input: InputGenerator get_cf_args get_dummy_input

@@ -15,7 +15,6 @@ from chop.devices import parse_accelerator as parse_accelerator
 from chop.dotted import deepgetattr as deepgetattr
 from chop.dotted import deepsetattr as deepsetattr
 
-
 LUTNET = ("generate_truth_table", "init_Conv2dLUT_weight", "init_LinearLUT_weight")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.files import replaced_folder, restore_folder, write_safetensors
+from chop.files import replaced_folder, restore_folder, whole_file, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
     MODEL_ATTRIBUTES,
@@ -57,6 +57,16 @@ def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
         write_safetensors(tensors.by_key, part / STATE, PYTORCH)
         write_node_meta(graph, part / META, names)
     return Path(folder)
+
+
+def write_state_dict(graph: MaseGraph, path: str | Path) -> Path:
+    """Write the weights of a graph to a file with the suffix .pt, and return its path."""
+    file = Path(path) if Path(path).suffix == ".pt" else Path(f"{path}.pt")
+    state = {key: value.detach().cpu().clone() for key, value in graph.model.state_dict().items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as part:
+        torch.save(state, part)
+    return file
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from chop.checkpoints import load_model
 from chop.files import replaced_folder
 from chop.ir import MaseGraph
 from chop.ir.graph.names import ForeignName, SavedNames
@@ -299,6 +300,25 @@ def test_what_a_graph_was_made_from_is_noted(saved, tmp_path):
     graph.meta["made_from"] = {"model": 3}
     with pytest.raises(ValueError, match="made_from has names by kind"):
         graph.export(tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("name", ["net", "net.pt", "net.v1", "deep/net"])
+def test_the_weights_alone_are_saved_as_a_state_dict(tmp_path, name):
+    model = nn.Sequential(nn.Linear(3, 2))
+    file = MaseGraph(model).export(tmp_path / name, save_format="state_dict")
+    assert file == tmp_path / (name if name.endswith(".pt") else f"{name}.pt")
+    state = torch.load(file, weights_only=True)
+    assert torch.equal(state["0.weight"], model[0].weight)
+    other = load_model(file, "pt", nn.Sequential(nn.Linear(3, 2)))
+    assert torch.equal(other[0].bias, model[0].bias)
+
+
+def test_an_unknown_save_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="save_format 'statedict'; did you mean 'state_dict'"):
+        MaseGraph(nn.Sequential(nn.Linear(3, 2))).export(tmp_path, save_format="statedict")
+    graph = MaseGraph(nn.Sequential(nn.Linear(3, 2)))
+    folder = graph.export(tmp_path / "whole", save_format="full_model")
+    assert MaseGraph.from_checkpoint(folder).modules["0"].weight.shape == (2, 3)
 
 
 def test_a_folder_without_that_note_still_loads(saved):
