@@ -192,6 +192,7 @@ class TestWhatItTakes:
         with pytest.raises(TypeError, match=f"MaseGraph takes an nn.Module or .*{message}"):
             MaseGraph(model)
 
+    @pytest.mark.sampled(1)
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     @pytest.mark.parametrize("compiled", [torch.jit.script, torch.compile])
     def test_a_compiled_model_is_refused(self, compiled):

@@ -144,7 +144,7 @@ def build_spec(
     if settings.retrain is not None:
         check_retrain_splits(parent.data_module)
     groups = math.ceil(settings.in_flight / spec.group_size)  # designs are asked for by the group
-    settings = dataclasses.replace(settings, in_flight=groups * spec.group_size)
+    settings = settings.model_copy(update={"in_flight": groups * spec.group_size})
     return dataclasses.replace(spec, settings=settings)
 
 
