@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chop.actions.examples import EXAMPLES, config_path
+from chop.actions.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "examples").glob("*.toml"))
@@ -39,6 +40,13 @@ def test_an_unknown_example_is_one_sentence_with_the_names(here):
     assert "jsc_sim_train" in line
 
 
+def test_options_are_read_from_an_example():
+    config = resolve({"config": "example:jsc_sim_train", "max_epochs": "3"}).config
+    assert config.config == ROOT / "configs" / "examples" / "jsc_sim_train.toml"
+    assert (config.model, config.dataset, config.max_epochs) == ("jsc-tiny", "jsc-sim", 3)
+
+
+@pytest.mark.slow
 def test_an_example_runs_by_its_name(here, tmp_path):
     out = tmp_path / "out"
     code, _, said = here(
