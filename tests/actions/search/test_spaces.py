@@ -193,7 +193,8 @@ def test_seeds_of_the_other_kind_are_ignored_with_a_warning(graph, caplog, by, r
     """As in a file of the labs, which has seeds for ops and for names."""
     with caplog.at_level(logging.WARNING, "chop"):
         both = space(graph, {right: INTEGER, other: INTEGER | {"weight_width": [3]}}, by)
-    assert f"the seed for {by} {other!r} matches no node that can be changed" in caplog.text
+    kind = "a node" if by == "type" else "an op"
+    assert f"seed.{other} is ignored: {other!r} is {kind}, and by is {by!r}" in caplog.text
     assert both.choices.parameters == space(graph, {right: INTEGER}, by).choices.parameters
     with pytest.raises(ValueError, match="search space is empty"):
         space(graph, {other: INTEGER}, by)

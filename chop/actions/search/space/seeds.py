@@ -70,7 +70,12 @@ def seed_of_nodes(
             raise UnknownName(f"op in {where}", key, ["default", *sorted(OPS)])
         if key not in OPS and key not in all_names and by == "name":
             raise UnknownName(f"node in {where}", key, ["default", *names])
-        _warn(key, by, names if by != "type" else sorted(matched))
+        other_kind = {"type": all_names, "name": OPS.keys() - all_names}.get(by, ())
+        if key in other_kind:
+            kind = "a node" if by == "type" else "an op"
+            logger.warning("%s.%s is ignored: %r is %s, and by is %r", where, key, key, kind, by)
+        else:
+            _warn(key, by, names if by != "type" else sorted(matched))
     chosen = {n: next((tables[k] for k in ks if k in tables), default) for n, ks in keys.items()}
     return {node: table for node, table in chosen.items() if table is not None}
 
