@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.ir import MaseGraph
-from chop.ir.graph.tracer import TraceError
+from chop.ir.graph.trace_errors import TraceError
 from chop.ir.ops import OPS
 from chop.passes import Pipeline, verify_metadata_analysis_pass
 from chop.registry import UnknownName
