@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from chop import aliases
 from chop.version import __version__
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ __all__ = ["MaseGraph", "__version__", "passes"]
 # beside their attributes. Told here, as `chop.ir` knows nothing of the packages above it.
 LAYER_PACKAGES = ("chop.passes.", "chop.nn.", "chop.models.", "chop.ir.")
 LAYER_EXTRAS = ("chop.passes.graph.interface.pruning",)
+
+aliases.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -133,6 +133,7 @@ class Option:
             value = int(value)  # of numpy
         if isinstance(value, str) and typing.get_origin(self.kinds[0]) is Sequence:
             value = (value,)  # one name counts as a list of one
+        value = next((_as_dict(value, kind) for kind in self.kinds if _is_mapping(kind)), value)
         try:
             return adapter.validate_python(value, strict=True)
         except ValidationError as error:
@@ -168,6 +169,22 @@ class Option:
             except PydanticUserError:  # a type with a configuration of its own
                 adapters[finite] = TypeAdapter(self.hint)
         return adapters[finite]
+
+
+def _is_mapping(kind: Any) -> bool:
+    origin = typing.get_origin(kind) or kind
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _as_dict(value: Any, kind: Any) -> Any:
+    """Return any mapping as a dict, which pydantic demands; so do the tables inside `kind`."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = next(iter(typing.get_args(kind)[1:]), Any)
+    kinds = [part for part, _ in _parts(inner) if _is_mapping(part)]
+    if not kinds:
+        return value if isinstance(value, dict) else dict(value)
+    return {key: _as_dict(item, kinds[0]) for key, item in value.items()}
 
 
 def _rule(entry: Mapping[str, Any]) -> str:

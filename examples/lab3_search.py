@@ -30,7 +30,10 @@ STRATEGY = {
 }
 
 
-def main(seeds: int = 3, trials: int = 150, epochs: int = 5, out: Path = Path("lab3")) -> None:
+OUT = Path("mase_output/lab3")
+
+
+def main(seeds: int = 3, trials: int = 150, epochs: int = 5, out: Path = OUT) -> None:
     """Search for the highest accuracy minus 0.01 per bit of the average weight."""
     torch.manual_seed(2)
     data = MaseDataModule("jsc-sim", batch_size=512)

@@ -29,7 +29,10 @@ def lab4_transform_pass(graph, *, first: int = 16, second: int = 16, bits: int =
     quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
 
 
-def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = Path("lab4_nas")) -> None:
+OUT = Path("mase_output/lab4_nas")
+
+
+def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = OUT) -> None:
     """Search, then train and test the parent and the designs selected on the validation split."""
     data, rows = MaseDataModule("jsc-sim", batch_size=1024), []
     data.setup()

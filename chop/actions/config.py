@@ -70,7 +70,8 @@ class RunConfig:
     config: Annotated[
         Path | None,
         General(
-            "TOML configuration file; its keys are the option names in the table it prints.",
+            "TOML configuration file, or example:NAME (ch list examples); its keys are the option "
+            "names in the table it prints.",
             row="never",
             exists=True,
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
+from chop.actions.examples import config_path
 from chop.actions.options import ConfigOption
 from chop.files import restore_folder
 from chop.options import did_you_mean
@@ -56,6 +57,8 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
     """
     problems: list[str] = []
     typed = _typed(flags, ConfigOption.from_flag, _flag, problems)
+    if typed.get("config") is not None:
+        typed |= _typed({"config": typed.pop("config")}, _example_path, _flag, problems)
     file = _read_file(typed.get("config"), problems)
     if problems:
         raise ConfigError(*problems)
@@ -87,6 +90,10 @@ def _typed(
         except ValueError as error:
             problems.append(f"{where(name)}: {error}")
     return typed
+
+
+def _example_path(option: ConfigOption, path: Path) -> Path:
+    return config_path(path)
 
 
 def _flag(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.files import replaced_folder, restore_folder, write_safetensors
+from chop.files import replaced_folder, restore_folder, whole_file, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
     FRONT_ENDS,
@@ -41,8 +41,9 @@ from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
+from chop.numerics import FORMATS
 
-FORMAT, VERSION = "mase-graph", 1
+FORMAT, VERSION = "mase-graph", 2
 GRAPH, STATE, META = "graph.json", "state_dict.safetensors", "node_meta_param.toml"
 FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
@@ -59,6 +60,16 @@ def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
         write_safetensors(tensors.by_key, part / STATE, PYTORCH)
         write_node_meta(graph, part / META, names)
     return Path(folder)
+
+
+def write_state_dict(graph: MaseGraph, path: str | Path) -> Path:
+    """Write the weights of a graph to a file with the suffix .pt, and return its path."""
+    file = Path(path) if Path(path).suffix == ".pt" else Path(f"{path}.pt")
+    state = {key: value.detach().cpu().clone() for key, value in graph.model.state_dict().items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as part:
+        torch.save(state, part)
+    return file
 
 
 def _json(content: Mapping[str, Any]) -> str:
@@ -169,6 +180,8 @@ def load_graph(
     tensors = read_tensors(path / STATE, map_location)
     names = SavedNames(user_definitions(custom_ops))
     try:
+        if content["version"] == 1:
+            _complete_configs(content)
         graph = _built(content, tensors, names)
     except ForeignName as error:
         raise GraphFileError(f"{path / GRAPH} was not loaded: {error}") from error
@@ -178,6 +191,17 @@ def load_graph(
         raise GraphFileError(f"{path / META} is missing; copy the whole directory")
     read_node_meta(graph, path / META, names, map_location)
     return graph
+
+
+def _complete_configs(content: dict[str, Any]) -> None:
+    """Add the options that configs of version 1 leave out, with the meaning that they had."""
+    rows = [(row, "attributes") for row in content["modules"]]
+    rows += [(row, "kwargs") for row in content["nodes"]]
+    for row, part in rows:
+        table = row.get(part)
+        config = table.get("config") if isinstance(table, dict) else None
+        if isinstance(config, dict) and isinstance(name := config.get("name"), str):
+            table["config"] = {**(FORMATS[name].earlier if name in FORMATS else {}), **config}
 
 
 def is_saved_graph(folder: str | Path) -> bool:

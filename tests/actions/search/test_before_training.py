@@ -18,7 +18,7 @@ WRONG = {
     "an op": (("seed.linear", "seed.linaer"), "'linaer'; did you mean 'linear'"),
     "the default": (("seed.default", "seed.defualt"), "'defualt'; did you mean 'default'"),
     "a value": (("weight_width = [2, 3", "weight_width = [2, 300"), "weight_width = 300: pass"),
-    "a node": (('by = "type"', 'by = "name"'), "unknown node in search.search_space.seed 'linear'"),
+    "a node": (('by = "type"', 'by = "name"'), "the search space is empty"),
     "constraints": (
         (
             "[search.strategy.metrics]",

@@ -187,6 +187,31 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
 
 
 @pytest.mark.parametrize(
+    ("by", "right", "other"), [("name", "fc1", "linear"), ("type", "linear", "fc1")]
+)
+def test_seeds_of_the_other_kind_are_ignored_with_a_warning(graph, caplog, by, right, other):
+    """As in a file of the labs, which has seeds for ops and for names."""
+    with caplog.at_level(logging.WARNING, "chop"):
+        both = space(graph, {right: INTEGER, other: INTEGER | {"weight_width": [3]}}, by)
+    kind = "a node" if by == "type" else "an op"
+    assert f"seed.{other} is ignored: {other!r} is {kind}, and by is {by!r}" in caplog.text
+    assert both.choices.parameters == space(graph, {right: INTEGER}, by).choices.parameters
+    with pytest.raises(ValueError, match="search space is empty"):
+        space(graph, {other: INTEGER}, by)
+
+
+def test_keys_and_options_for_others_are_ignored_with_a_warning(graph, caplog):
+    with caplog.at_level(logging.WARNING, "chop"):
+        both = space(graph, {"fc1": INTEGER | {"weight_levels": [1, 2]}})
+    assert "for integer has no 'weight_levels', which other formats have" in caplog.text
+    assert both.choices.parameters == space(graph, {"fc1": INTEGER}).choices.parameters
+    seed = {"weight": {"sparsity": [0.1, 0.5]}}
+    both = pass_space(graph, "prune", None, {**seed, "num_samples": [8, 16]}, "here.seed")
+    assert "here.seed.num_samples is an option of" in caplog.text
+    assert both.parameters == pass_space(graph, "prune", None, seed, "here.seed").parameters
+
+
+@pytest.mark.parametrize(
     ("seed", "by", "said"),
     [
         ({"linaer": INTEGER}, "type", "did you mean 'linear'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 from chop.registry import UnknownName
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from torch import fx
@@ -130,6 +133,9 @@ class OptionPassSpace(PassSpace):
         self, run: GraphPass, seed: Mapping[str, Any], where: str, fixed: Mapping[str, Any]
     ) -> None:
         self.run = run
+        for key, other in run.ignored(seed).items():
+            logger.warning("%s.%s is an option of %s, not of %s", where, key, other, run.name)
+            seed = {name: choices for name, choices in seed.items() if name != key}
         self.parameters = list(_leaves(seed, "", where))
         if not self.parameters:
             raise ValueError(f"{where} is empty; give choices for options of {run.name}")
