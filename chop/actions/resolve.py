@@ -39,12 +39,16 @@ class Resolved:
         """The options that are in the file, and not on the command line."""
         return set(self.file or ()) - set(self.flags)
 
+    @property
+    def written(self) -> set[str]:
+        """The options that are in the file or on the command line."""
+        return {*self.flags, *(self.file or ())}
+
     def table(self) -> str:
         """Return the labs' table: their rows always, the others if they are set."""
         from chop.tools.config_load import option_table
 
-        written = self.flags.keys() | (self.file or {}).keys()
-        shown = [name for name, option in OPTIONS.items() if option.has_row(name in written)]
+        shown = [name for name, option in OPTIONS.items() if option.has_row(name in self.written)]
         file, flags = redacted(self.file), redacted(self.flags)
         return option_table(shown, _defaults(), file, flags, redacted(vars(self.config)))
 

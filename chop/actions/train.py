@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.actions.suggestion import command_to_test
 from chop.memory import memory_for
 from chop.processes import is_first_process
 from chop.redaction import redacted
@@ -235,8 +235,7 @@ def run_train(config: RunConfig, project: Project) -> None:
         logger.info("Curves are in %s", files("curves", "svg"))
         # the layers of a graph differ from those of the named model
         weights, kind = (names.best, "pl") if graph is None else (trained_graph(names), "mz")
-        arguments = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
-        logger.info("Test it with: %s", command(*arguments))
+        logger.info("Test it with: %s", command_to_test(config, weights, kind))
     logger.info("Training is completed")
 
 
