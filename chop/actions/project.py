@@ -48,10 +48,9 @@ class Project:
         if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume uses the weights of the run itself; omit --load")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
-            is_set = (
-                config.project_dir != default_project_dir() if dir_is_set is None else dir_is_set
-            )
-            return cls._of_checkpoint(config, owner, is_set)
+            if dir_is_set is None:
+                dir_is_set = config.project_dir != default_project_dir()
+            return cls._of_checkpoint(config, owner, dir_is_set)
         resumes = config.resume or (config.is_to_auto_requeue and is_requeued())
         earlier = find_project_to_resume(config) if resumes and config.project is None else None
         project = earlier or cls._named(config)

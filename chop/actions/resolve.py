@@ -9,7 +9,7 @@ from typing import Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.options import ConfigOption
-from chop.files import restore_folder
+from chop.files import restore_folder, why_missing
 from chop.options import did_you_mean
 from chop.redaction import redacted
 from chop.training.options import spellings
@@ -106,7 +106,7 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
         problems.append(f"expected .toml configuration file, got {path}")
         return None
     if not path.is_file():
-        problems.append(f"--config: there is no file {str(path)!r}")
+        problems.append(f"--config: {why_missing(path, 'file')}")
         return None
     from chop.tools.config_load import load_config
 
@@ -146,8 +146,18 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
         if name == "load_name":
             restore_folder(paths[0])
         missing = [path for path in paths if option.opt.exists and not path.exists()]
-        problems += [f"{where}: there is no file or folder {str(path)!r}" for path in missing]
+        problems += [f"{where}: {why_missing(path)}" for path in missing]
+        if name == "load_name" and paths[0].is_dir():
+            paths[0], load_type = _checkpoint_in(paths[0], chosen["load_type"])
+            yield "load_type", load_type
         yield name, tuple(paths) if option.is_list else type(value)(paths[0])
+
+
+def _checkpoint_in(folder: Path, load_type: str) -> tuple[Path, str]:
+    """Return the checkpoint in a directory of a training run; other directories as they are."""
+    from chop.checkpoints import checkpoint_at
+
+    return checkpoint_at(folder, load_type)
 
 
 def _absolute(path: str | Path, config: Path | None) -> Path:

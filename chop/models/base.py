@@ -91,7 +91,7 @@ def _input(data: MaseDatasetInfo) -> str:
     return f"{data.num_features} features" if data.num_features else "neither"
 
 
-MODELS: Registry[ModelSpec] = Registry("model", package="chop.models")
+MODELS: Registry[ModelSpec] = Registry("model", package="chop.models", for_users=True)
 
 
 def _file(spec: ModelSpec, *aliases: str, again: bool = False) -> None:
@@ -199,7 +199,7 @@ class ModelFamily(MutableMapping[str, dict[str, Any]]):
 
 def _find(name: str | None) -> ModelSpec:
     if name is None or name not in MODELS:
-        raise UnknownModel("model", name, sorted(MODELS))
+        raise UnknownModel("model", name, sorted(MODELS), MODELS.advice)
     return MODELS[name]
 
 

@@ -112,3 +112,29 @@ def test_results_of_a_test_lie_below_the_project_dir_that_was_given(
         (project,) = {*folder.glob("*")} - before
         assert (project / "software" / "checkpoints" / "test_metrics.json").is_file()
     assert not list((tmp_path / "out").glob("*/software/checkpoints"))
+
+
+@pytest.mark.parametrize("wrong", [("mine", "toy_tiny"), ("toy_tiny", "mine")])
+def test_an_unknown_name_tells_how_to_add_one(here, wrong):
+    code, _, err = here("train", *wrong)
+    assert code == 2
+    assert "; if it is yours, import the file that registers it (on the command line: --i" in err
+
+
+def test_a_directory_with_a_checkpoint_can_be_loaded(here, own_files, tmp_path):
+    code, _, err = here("train", "commands-own", "csv", *own_files, *TINY, "--project-dir", "out")
+    assert code == 0, err
+    (project,) = (tmp_path / "out").iterdir()
+    folder = project / "software" / "training_ckpts"
+    code, out, err = here("test", "commands-own", "csv", *own_files, "--load", folder)
+    assert code == 0, err
+    assert (project / "software" / "checkpoints" / "test_metrics.json").is_file()
+    assert re.search(r"load_type .* pl ", out)
+
+
+@pytest.mark.parametrize("option", ["--load", "--data-path", "--import", "--config"])
+def test_a_link_that_leads_nowhere_is_called_one(here, tmp_path, option):
+    (tmp_path / "link.toml").symlink_to("gone.toml")
+    code, _, err = here("train", "toy", "toy_tiny", option, "link.toml")
+    assert code == 2
+    assert f"{option}: '{tmp_path / 'link.toml'}' is a symbolic link to 'gone.toml', which" in err

@@ -143,7 +143,9 @@ class PopulationRunner(Runner):
         raise NotImplementedError
 
 
-RUNNERS: Registry[type[Runner]] = Registry("runner", package="chop.actions.search.metrics")
+RUNNERS: Registry[type[Runner]] = Registry(
+    "runner", package="chop.actions.search.metrics", for_users=True
+)
 
 
 def register_runner(

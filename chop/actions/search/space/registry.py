@@ -14,7 +14,7 @@ from chop.registry import Registry, UnknownName
 from chop.tools.get_input import InputGenerator, get_dummy_input
 
 SpaceMaker = Callable[[str, Mapping[str, Any], Parent], Space]
-SPACES: Registry[Any] = Registry("search space")
+SPACES: Registry[Any] = Registry("search space", for_users=True)
 WHERE = "search.search_space"
 NORM_BATCHES = 16  # for the statistics of batch norms with inherited weights
 SETUP_KEYS = ("by", "transform", "model_parallel")
@@ -52,7 +52,7 @@ def check_name(name: str) -> None:
 
     if name not in SPACES and name.removeprefix("graph/") not in PASSES:
         known = [*SPACES, *(f"graph/{p.name}" for p in PASSES.values() if p.kind == "transform")]
-        raise UnknownName("search space", name, known)
+        raise UnknownName("search space", name, known, SPACES.advice)
 
 
 def of_pass(name: str, run: str, table: Mapping[str, Any], parent: Parent) -> Space:

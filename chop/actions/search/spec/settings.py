@@ -25,7 +25,7 @@ from chop.options import (
     did_you_mean,
     options_of,
 )
-from chop.registry import UnknownName
+from chop.registry import IF_YOURS, UnknownName
 from chop.training.options import RETRAIN, TrainOptions, table_options
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
@@ -185,7 +185,9 @@ def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
 def _check_name(strategy: Mapping[str, Any]) -> None:
     name = strategy.get("name", "optuna")
     if name != "optuna" and str(name).lower() not in STRATEGIES:
-        raise UnknownName("strategy in search.strategy.name", name, ["optuna", *STRATEGIES])
+        raise UnknownName(
+            "strategy in search.strategy.name", name, ["optuna", *STRATEGIES], IF_YOURS
+        )
 
 
 def _runners(strategy: Mapping[str, Any], key: str) -> list[tuple[type[Runner], Mapping[str, Any]]]:
@@ -269,6 +271,7 @@ def _direction(name: str, runners: list[Any], where: str) -> Direction:
     raise ValueError(
         f"{where}: no runner measures {name!r}{fix} "
         f"(measured: {', '.join(measured) or 'nothing; add [search.strategy.sw_runner.…]'})"
+        f"{'' if makers else IF_YOURS}"
     )
 
 
