@@ -207,6 +207,15 @@ class RunConfig:
         ),
     ] = False
 
+    standardize: Annotated[
+        Literal["auto", "own", "off"],
+        OtherGeneral(
+            "How to standardise tables: auto (with the scaler of the loaded checkpoint; without "
+            "one, as the data set does), own (with the statistics of this data set), off (use "
+            "the features as they are)."
+        ),
+    ] = "auto"
+
     resume: Annotated[bool, OtherTrainer("Resume the project's last run.")] = False
     schedule: Annotated[Schedule, OtherTrainer("Learning rate schedule.")] = "cosine"
     warmup_steps: Annotated[

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.actions.trained_on import adapt_data, adapt_to_resumed
 from chop.memory import memory_for
 from chop.tools.config_load import load_config
 
@@ -18,17 +20,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
-    """Return the model and the data module of a run; the data are not loaded yet."""
+def model_and_data(
+    config: RunConfig, *, strict: bool = True, resumed: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
+    """Return the model and the data module of a run; the data are not loaded yet.
+
+    With `strict`, data of other classes than those of the loaded network are refused. `resumed` is
+    the checkpoint of a run that continues.
+    """
     _warn_of_other_names(config)
     logger.info("Initialising model '%s'...", config.model)
     logger.info("Initialising dataset '%s'...", config.dataset)
     try:
         data_module = data_module_for(config)
+        if resumed is not None:
+            adapt_to_resumed(data_module, resumed)
+        elif not adapt_data(data_module, config.load_name, config.load_type, strict=strict):
+            _log_assumed_classes(config, data_module)
         model, info = model_for(config, data_module.dataset_info)
     except (ValueError, TypeError) as error:  # names and options that do not match
         raise ConfigError(str(error)) from error
     return model, info, data_module
+
+
+def _log_assumed_classes(config: RunConfig, data_module: MaseDataModule) -> None:
+    classes = data_module.dataset_info.class_names
+    if config.load_name is not None and classes:
+        logger.info(
+            "%s does not record its classes; its outputs are taken for %s, in this order",
+            *(config.load_name, ", ".join(classes)),
+        )
 
 
 def _warn_of_other_names(config: RunConfig) -> None:
@@ -55,12 +76,16 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
     """Return the data module that the options name, without loading it."""
     from chop.dataset import MaseDataModule
     from chop.dataset.base import DATASETS
+    from chop.options import options_of
 
     options: dict[str, Any] = dict(config.dataset_args)
     DATASETS[str(config.dataset)].refuse_offered(options)
     if config.legacy_val:
         options["legacy_val"] = True
-    return MaseDataModule(
+    takes_option = "standardize" in options_of(DATASETS[str(config.dataset)].load)
+    if config.standardize != "auto" and takes_option:
+        options["standardize"] = config.standardize == "own"
+    data_module = MaseDataModule(
         name=str(config.dataset),
         batch_size=config.batch_size,
         num_workers=config.num_workers,
@@ -71,6 +96,23 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
         seed=config.seed,
         **options,
     )
+    if config.standardize != "auto" and not takes_option:
+        _keep_scaler(data_module, is_raw=config.standardize == "off")
+    return data_module
+
+
+def _keep_scaler(data_module: MaseDataModule, *, is_raw: bool) -> None:
+    """Let a data set that has no option for it be standardised as it is, or not at all."""
+    from chop.dataset.facts import DataFacts, Scaler
+
+    features = data_module.dataset_info.num_features
+    if features is None:
+        raise ValueError(
+            f"data set {data_module.name!r} has no features to standardise; omit `standardize`"
+        )
+    if is_raw:
+        data_module.adapt_to(DataFacts(data_module.name, scaler=Scaler.neutral(features)))
+    data_module.keeps_scaler = True
 
 
 def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, MaseModelInfo]:

@@ -13,6 +13,7 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.suggestion import command_to_test
+from chop.actions.trained_on import adapt_data, adapt_to_resumed
 from chop.memory import memory_for
 from chop.processes import is_first_process
 from chop.redaction import redacted
@@ -105,13 +106,17 @@ def fit(
     With `graph`, the graph of the model, the trained graph is saved beside the checkpoints.
     """
     from chop.checkpoints import load_model
+    from chop.dataset.data_module import facts_of
     from chop.training.devices import together
     from chop.training.loop import Training
 
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
-    if load_name is not None and resume is None:
+    if resume is not None:
+        adapt_to_resumed(data_module, resume)
+    elif load_name is not None:
+        adapt_data(data_module, load_name, load_type, strict=False)
         if graph is None:
             load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
@@ -130,6 +135,7 @@ def fit(
             training.resume_from(resume)
         fitted = training.fit()
     if graph is not None and names is not None and fitted.place.leads:
+        graph.meta["trained_on"] = facts_of(data_module) or {}
         with best_weights(model, names):
             folder = graph.export(trained_graph(names))
         logger.info("Saved mase graph to %s", folder)
@@ -190,15 +196,15 @@ def run_train(config: RunConfig, project: Project) -> None:
     from chop.training.interruption import is_requeued
     from chop.training.names import Names
 
-    model, _, data_module = model_and_data(config)
+    resume = config.resume or (config.is_to_auto_requeue and is_requeued())
+    names, saved = latest_run(project.training_ckpts) if resume else (None, None)
+    model, _, data_module = model_and_data(config, strict=False, resumed=saved)
     options = options_of(config)
     data_module.prepare_data()
     data_module.setup("fit")
     folder = project.create().training_ckpts
     graph = graph_to_train(config.load_name, config.load_type)
     model = model if graph is None else graph.model
-    resume = config.resume or (config.is_to_auto_requeue and is_requeued())
-    names, saved = latest_run(folder) if resume else (None, None)
     if names is None:
         names = Names.claim(folder) if is_first_process() else Names(folder)
     if saved is not None:

@@ -18,6 +18,7 @@ PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECAS
 PARTS = {None: "train", "train": "train", "test": "test"}  # any other suffix is validation
 SAVE = 'write it with torch.save({"x": x, "y": y}, file)'
 FLOATS = (torch.float16, torch.float32, torch.float64)  # types that numpy supports
+CHANNELS = {1, 3, 4}  # grey, colour, and colour with transparency
 NAMES = "x and y, or x_train, y_train, x_test, y_test (and x_val, y_val)"
 
 
@@ -91,12 +92,12 @@ def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[LabelledTable,
     if "train" not in pairs or any(pair.keys() != {"x", "y"} for pair in pairs.values()):
         raise ValueError(f"{file} has the arrays {', '.join(arrays) or 'none'}; it needs {NAMES}")
     x = _samples(file, [pair["x"] for pair in pairs.values()])
+    x, notes = _channels_first(file, x)
     labels = np.concatenate([_labels(file, part, **pair) for part, pair in pairs.items()])
     codes, classes = coded(labels, file)
     names = tuple(f"x{i}" for i in range(x.shape[1])) if x.ndim == 2 else ()
-    return LabelledTable(x, codes, classes, names), {
-        part: len(pair["y"]) for part, pair in pairs.items()
-    }
+    table = LabelledTable(x, codes, classes, names, notes)
+    return table, {part: len(pair["y"]) for part, pair in pairs.items()}
 
 
 def _by_part(file: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
@@ -126,6 +127,17 @@ def _samples(file: Path, parts: list[np.ndarray]) -> np.ndarray:
     if len(shapes) > 1:
         raise ValueError(f"{file}: samples of shapes {sorted(shapes)} cannot be one data set")
     return np.concatenate(parts)
+
+
+def _channels_first(file: Path, x: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return images with the channels before height and width, and a note if they were last."""
+    if x.ndim != 4 or x.shape[3] not in CHANNELS or {x.shape[1], x.shape[2]} & CHANNELS:
+        return x, ()
+    note = (
+        f"{file}: images of shape {x.shape[1:]} have their channels last; they are used as "
+        f"(channels, height, width) = {(x.shape[3], *x.shape[1:3])}"
+    )
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)), (note,)
 
 
 def _labels(file: Path, part: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -8,19 +8,19 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from chop.dataset.base import Split
-from chop.dataset.tensors import Prepare, TensorSplit, fingerprint
+from chop.dataset.tensors import Prepare, Scaler, TensorSplit, fingerprint
 from chop.files import whole_file, write_safetensors
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = 1  # of the cache files; those of an older layout are rebuilt
+LAYOUT = 2  # of the cache files; those of an older layout are rebuilt
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class PreparedData:
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    scaler: Scaler | None = None  # of the features of a table
+    notes: tuple[str, ...] = ()  # how the file was read, for the user
 
     def span(self, split: Split, *, legacy_val: bool = False) -> tuple[int, int]:
         """Return start and stop of `split`; `legacy_val` joins training and validation."""
@@ -58,7 +60,7 @@ class PreparedData:
         start, stop = self.span(split, legacy_val=legacy_val)
         known = self.fingerprints.get(f"{start}:{stop}")
         x, y = self.x[start:stop], self.y[start:stop]
-        return TensorSplit(x, y, prepare=prepare, fingerprint=known)
+        return TensorSplit(x, y, prepare=prepare, fingerprint=known, scaler=self.scaler)
 
     def computed_fingerprints(self) -> dict[str, str]:
         return {f"{a}:{b}": fingerprint(self.x[a:b], self.y[a:b]) for a, b in sorted(self.spans())}
@@ -123,8 +125,9 @@ def _seal(file: Path, recipe: dict[str, str]) -> None:
 
 def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
     """Write `file` atomically, with the modification time of its source."""
-    facts = {name: getattr(data, name) for name in ("rows", "features", "classes")}
+    facts = {name: getattr(data, name) for name in ("rows", "features", "classes", "notes")}
     facts["fingerprints"] = data.computed_fingerprints()
+    facts["scaler"] = data.scaler and asdict(data.scaler)
     header = recipe | {"facts": json.dumps(facts)}
     with writable(file.parent), whole_file(file) as part:
         write_safetensors({"x": data.x, "y": data.y}, part, metadata=header)
@@ -151,11 +154,19 @@ def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
                 features=tuple(facts["features"]),
                 classes=tuple(facts["classes"]),
                 fingerprints=facts["fingerprints"],
+                scaler=_scaler(facts["scaler"]),
+                notes=tuple(facts["notes"]),
             )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         logger.warning("%s is damaged (%s); rebuilding", file, error)
         return None
     return data if _is_intact(file, data, recipe) else None
+
+
+def _scaler(columns: dict[str, list[float]] | None) -> Scaler | None:
+    if columns is None:
+        return None
+    return Scaler(**{key: tuple(values) for key, values in columns.items()})
 
 
 def _is_intact(file: Path, data: PreparedData, recipe: dict[str, str]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from chop.dataset.store import PreparedData
+from chop.dataset.tensors import Scaler
 
 SplitLengths = dict[str, int]  # number of samples that a file has for train, validation and test
 BLOCK = 1 << 16  # rows at a time, which limits the memory for double precision
@@ -23,6 +24,7 @@ class LabelledTable:
     y: np.ndarray
     classes: tuple[str, ...]
     features: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # how the file was read, for the user
 
     def rows(self, index: np.ndarray) -> LabelledTable:
         return replace(self, x=self.x[index], y=self.y[index])
@@ -89,11 +91,12 @@ def _row_hash(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def standardize(x: np.ndarray, fit: int) -> np.ndarray:
-    """Standardise the columns of `x` by the statistics of its first `fit` rows, as float32.
+    """Standardise the columns of `x` by the statistics of its first `fit` rows, as float32."""
+    return _scaled(x, *moments(x[:fit]))
 
-    Computed in double precision, as scikit-learn's `StandardScaler` does.
-    """
-    mean, scale = moments(x[:fit])
+
+def _scaled(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return `x` standardised in double precision, as scikit-learn's `StandardScaler` does."""
     out = np.empty(x.shape, np.float32)
     for start in range(0, len(x), BLOCK):
         rows = slice(start, start + BLOCK)
@@ -179,10 +182,13 @@ def prepare(
     table: LabelledTable, order: np.ndarray, rows: Mapping[str, int], *, standardize_by: int | None
 ) -> PreparedData:
     """Return the samples in `order`, standardised by the first `standardize_by`, as tensors."""
-    x = table.x[order]
+    x, scaler = table.x[order], None
     if standardize_by is not None:
-        x = standardize(x, standardize_by)
-    elif x.dtype != np.uint8 or x.ndim == 2:  # bytes of images stay bytes
+        mean, scale = moments(x[:standardize_by])
+        x, scaler = _scaled(x, mean, scale), Scaler(tuple(mean.tolist()), tuple(scale.tolist()))
+    elif x.ndim == 2:
+        x, scaler = x.astype(np.float32), Scaler.neutral(x.shape[1])
+    elif x.dtype != np.uint8:  # bytes of images stay bytes
         x = x.astype(np.float32)
     return PreparedData(
         torch.from_numpy(x),
@@ -190,4 +196,6 @@ def prepare(
         dict(rows),
         features=table.features,
         classes=table.classes,
+        scaler=scaler,
+        notes=table.notes,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.trained_on import adapt_data, facts_in
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -29,6 +31,7 @@ class Source:
 
         model = self.model
         if self.load_name is not None:
+            adapt_data(self.data_module, self.load_name, self.load_type)
             model = load_model(self.load_name, self.load_type, model)
         return model.to(device)
 
@@ -38,6 +41,7 @@ class Source:
         from chop.passes.base import has_metadata
 
         graph = self._bare_graph(device, cf_args)
+        graph.meta["trained_on"] = self.trained_on()
         names = {"model": self.model_name, "dataset": self.data_module.name}
         graph.meta["made_from"] = graph.meta.get("made_from") or names
         if all(has_metadata(node, "common") for node in graph.nodes):
@@ -48,6 +52,13 @@ class Source:
         options = {"dummy_in": dummy_in, "add_value": False}
         steps = ["init_metadata", ("add_common_metadata", options), "add_software_metadata"]
         return Pipeline(steps)(graph)[0]  # type: ignore[arg-type]
+
+    def trained_on(self) -> dict[str, Any]:
+        """Return the facts about the data of the weights, or of the run if none are loaded."""
+        from chop.dataset.data_module import facts_of
+
+        facts = facts_in(self.load_name, self.load_type)
+        return facts.plain() if facts is not None else facts_of(self.data_module) or {}
 
     def batch_on(self, device: Any, model: nn.Module) -> dict[str, Any]:
         """Return a batch of inputs for `model`, by name."""
@@ -69,6 +80,7 @@ class Source:
         from chop.tools.get_input import get_cf_args
 
         if self.load_type == "mz" and self.load_name and is_saved_graph(self.load_name):
+            adapt_data(self.data_module, self.load_name, self.load_type)
             return load_graph(self.load_name, device)
         model = self.model_on(device)
         fixed = get_cf_args(self.model_info, self.task, model) | cf_args

@@ -306,7 +306,7 @@ def test_a_folder_without_that_note_still_loads(saved):
     assert graph.meta["made_from"] == made_from(saved) == {}
 
 
-OPEN_TABLES = ("cf_args", "custom_ops", "attributes", "metadata", "made_from")
+OPEN_TABLES = ("cf_args", "custom_ops", "attributes", "metadata", "made_from", "trained_on")
 
 
 def test_a_part_of_another_kind_is_refused(saved):
