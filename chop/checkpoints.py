@@ -16,11 +16,10 @@ from chop.files import (
     best_checkpoint,
     broken_link,
     read_json,
-    replaced_folder,
     restore_folder,
-    write_safetensors,
 )
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.saved_modules import has_saved_modules, load_modules
 from chop.ir.graph.saving import is_saved_graph
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 
@@ -207,7 +206,7 @@ def load_model(
     """
     path, load_type = checkpoint_at(Path(load_name).expanduser(), load_type)
     if load_type == "auto":
-        folder = "mz" if is_saved_graph(path) else "hf"
+        folder = "mz" if is_saved_graph(path) or has_saved_modules(path) else "hf"
         load_type = folder if path.is_dir() else ENDINGS.get(path.suffix, "pt")
     if load_type not in READERS:
         raise ValueError(f"load_type must be {', '.join(READERS)} or auto, not {load_type!r}")
@@ -215,6 +214,10 @@ def load_model(
         return load_graph(path).model
     if model is None:
         raise ValueError(f"a {load_type!r} checkpoint holds only weights; pass the model to load")
+    if load_type == "mz" and has_saved_modules(path):
+        model = load_modules(path, model, fill)
+        logger.info("Loaded transformed layers from %s", path)
+        return model
     restore_folder(path)
     if not path.exists():
         missing = broken_link(path) or f"there is no checkpoint {path}"
@@ -234,7 +237,8 @@ def checkpoint_at(path: Path, load_type: str) -> tuple[Path, str]:
 
     Directories of other kinds are returned as they are.
     """
-    is_other = is_saved_graph(path) or any((path / name).exists() for name in HF_FILES)
+    is_saved = is_saved_graph(path) or has_saved_modules(path)
+    is_other = is_saved or any((path / name).exists() for name in HF_FILES)
     best = best_checkpoint(path) if path.is_dir() and not is_other else None
     if best is None or load_type == "hf":
         return path, load_type
@@ -247,14 +251,6 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
     graph = MaseGraph.from_checkpoint(path, map_location)
     logger.info("Loaded mase graph from %s", path)
     return graph
-
-
-def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
-    """Write the weights of `model` to a directory that `load_model` reads as type mz."""
-    state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
-    with replaced_folder(folder, ["state_dict.safetensors"]) as part:
-        write_safetensors(state, part / "state_dict.safetensors")
-    return Path(folder)
 
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:

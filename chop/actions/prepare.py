@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.trained_on import adapt_data, adapt_to_resumed
+from chop.actions.trained_on import adapt_data, adapt_to_resumed, names_in
 from chop.memory import memory_for
 from chop.tools.config_load import load_config
 
@@ -54,14 +54,8 @@ def _log_assumed_classes(config: RunConfig, data_module: MaseDataModule) -> None
 
 def _warn_of_other_names(config: RunConfig) -> None:
     """Warn if a saved graph was made from a different model or data set."""
-    if config.load_type != "mz" or config.load_name is None:
-        return
-    from chop.ir.graph.saving import is_saved_graph, made_from
-
-    if not is_saved_graph(config.load_name):
-        return
     names = {"model": config.model, "dataset": config.dataset}
-    saved = made_from(config.load_name)
+    saved = names_in(config.load_name, config.load_type)
     others = {kind: name for kind, name in saved.items() if name != names.get(kind, name)}
     if others:
         logger.warning(

@@ -13,7 +13,7 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.suggestion import command_to_test
-from chop.actions.trained_on import adapt_data, adapt_to_resumed
+from chop.actions.trained_on import adapt_data, adapt_to_resumed, names_in
 from chop.memory import memory_for
 from chop.processes import is_first_process
 from chop.redaction import redacted
@@ -107,18 +107,21 @@ def fit(
     """
     from chop.checkpoints import load_model
     from chop.dataset.data_module import facts_of
+    from chop.ir.graph.saved_modules import has_saved_modules
     from chop.training.devices import together
     from chop.training.loop import Training
 
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
+    layers = load_type == "mz" and load_name is not None and has_saved_modules(load_name)
     if resume is not None:
         adapt_to_resumed(data_module, resume)
     elif load_name is not None:
         adapt_data(data_module, load_name, load_type, strict=False)
+    if load_name is not None and (resume is None or layers):
         if graph is None:
-            load_model(load_name, load_type, model)
+            model = load_model(load_name, load_type, model)
         logger.info("'%s' checkpoint loaded before training", load_type)
     logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
     _warn_of_lowest_rate(options)
@@ -134,11 +137,10 @@ def fit(
         if resume is not None:
             training.resume_from(resume)
         fitted = training.fit()
-    if graph is not None and names is not None and fitted.place.leads:
-        graph.meta["trained_on"] = facts_of(data_module) or {}
+    if (graph is not None or layers) and names is not None and fitted.place.leads:
+        notes = {"trained_on": facts_of(data_module) or {}}
         with best_weights(model, names):
-            folder = graph.export(trained_graph(names))
-        logger.info("Saved mase graph to %s", folder)
+            _save_transformed(model, graph, trained_graph(names), notes | _made_from(load_name))
     with together(LOST):
         fitted.place.leave()
     return fitted
@@ -153,6 +155,24 @@ def _warn_of_lowest_rate(options: TrainOptions) -> None:
             "`eta_min`, or use `schedule='constant'`",
             *(lowest, initial, initial),
         )
+
+
+def _made_from(load_name: str | Path | None) -> dict[str, Any]:
+    """Return the note of what a saved graph or transformed model was made from."""
+    return {"made_from": names} if (names := names_in(load_name, "mz")) else {}
+
+
+def _save_transformed(
+    model: nn.Module, graph: MaseGraph | None, folder: Path, notes: Mapping[str, Any]
+) -> None:
+    """Save a trained graph, or a trained model with transformed layers."""
+    from chop.ir.graph.saved_modules import save_modules
+
+    if graph is not None:
+        graph.meta |= notes
+        logger.info("Saved mase graph to %s", graph.export(folder))
+    else:
+        logger.info("Saved transformed layers to %s", save_modules(model, folder, notes=notes))
 
 
 @contextlib.contextmanager
@@ -239,8 +259,10 @@ def run_train(config: RunConfig, project: Project) -> None:
         files = Names(project.software, names.version)
         report(config, files, model, data_module, fitted)
         logger.info("Curves are in %s", files("curves", "svg"))
-        # the layers of a graph differ from those of the named model
-        weights, kind = (names.best, "pl") if graph is None else (trained_graph(names), "mz")
+        # the layers of a transformed network differ from those of the named model
+        transformed = trained_graph(names)
+        is_transformed = config.load_type == "mz" and transformed.is_dir()
+        weights, kind = (transformed, "mz") if is_transformed else (names.best, "pl")
         logger.info("Test it with: %s", command_to_test(config, weights, kind))
     logger.info("Training is completed")
 

@@ -21,8 +21,13 @@ def facts_in(load_name: str | Path | None, load_type: str) -> DataFacts | None:
     from chop.checkpoints import checkpoint_at
 
     path, load_type = checkpoint_at(Path(load_name).expanduser(), load_type)
-    table = _of_saved_graph(path) if load_type == "mz" else _of_checkpoint(path)
+    table = _saved_notes(path)["trained_on"] if load_type == "mz" else _of_checkpoint(path)
     return read_facts(table, path)
+
+
+def names_in(load_name: str | Path | None, load_type: str) -> dict[str, str]:
+    """Return the names of model and data set that a saved graph was made from; {} if unknown."""
+    return _saved_notes(Path(load_name))["made_from"] if load_name and load_type == "mz" else {}
 
 
 def read_facts(table: Any, source: Path | str) -> DataFacts | None:
@@ -37,10 +42,14 @@ def read_facts(table: Any, source: Path | str) -> DataFacts | None:
         raise ValueError(f"{source} is damaged: {error}; save it again") from error
 
 
-def _of_saved_graph(folder: Path) -> Any:
-    from chop.ir.graph.saving import is_saved_graph, trained_on
+def _saved_notes(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what a directory of `ch transform` says about model and data."""
+    from chop.ir.graph.saved_modules import has_saved_modules, notes_of
+    from chop.ir.graph.saving import is_saved_graph, made_from, trained_on
 
-    return trained_on(folder) if is_saved_graph(folder) else None
+    if is_saved_graph(folder):
+        return {"made_from": made_from(folder), "trained_on": trained_on(folder)}
+    return notes_of(folder) if has_saved_modules(folder) else {"made_from": {}, "trained_on": {}}
 
 
 def _of_checkpoint(file: Path) -> Any:

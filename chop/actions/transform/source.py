@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.trained_on import adapt_data, facts_in
+from chop.actions.trained_on import adapt_data, facts_in, names_in
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,9 +41,7 @@ class Source:
         from chop.passes.base import has_metadata
 
         graph = self._bare_graph(device, cf_args)
-        graph.meta["trained_on"] = self.trained_on()
-        names = {"model": self.model_name, "dataset": self.data_module.name}
-        graph.meta["made_from"] = graph.meta.get("made_from") or names
+        graph.meta |= self.notes()
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
         additional = getattr(graph.model, "additional_inputs", {})
@@ -53,12 +51,16 @@ class Source:
         steps = ["init_metadata", ("add_common_metadata", options), "add_software_metadata"]
         return Pipeline(steps)(graph)[0]  # type: ignore[arg-type]
 
-    def trained_on(self) -> dict[str, Any]:
-        """Return the facts about the data of the weights, or of the run if none are loaded."""
+    def notes(self) -> dict[str, dict[str, Any]]:
+        """Return what the network was made from and trained on, as its checkpoint or this run."""
         from chop.dataset.data_module import facts_of
 
+        names = {"model": self.model_name, "dataset": self.data_module.name}
         facts = facts_in(self.load_name, self.load_type)
-        return facts.plain() if facts is not None else facts_of(self.data_module) or {}
+        return {
+            "made_from": names_in(self.load_name, self.load_type) or names,
+            "trained_on": facts.plain() if facts is not None else facts_of(self.data_module) or {},
+        }
 
     def batch_on(self, device: Any, model: nn.Module) -> dict[str, Any]:
         """Return a batch of inputs for `model`, by name."""

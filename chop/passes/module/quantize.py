@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from chop.ir.graph.fast_paths import forbid_fast_paths
 from chop.ir.ops import OPS, module_op
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.quantize import quantize
@@ -56,7 +57,7 @@ def quantize_module_transform_pass(
     for name, new in changed.items():
         if name:
             deepsetattr(module, name, new)
-    _forbid_fast_paths(module)
+    forbid_fast_paths(module, lambda part: isinstance(part, Quantized))
     return changed.get("", module), {"quantized": list(changed)}
 
 
@@ -79,17 +80,6 @@ def _layers(module: nn.Module) -> dict[str, nn.Module]:
         for name, layer in module.named_modules(remove_duplicate=False)
         if id(layer) not in read and any(base in LAYERS for base in type(layer).__mro__)
     }
-
-
-def _forbid_fast_paths(module: nn.Module) -> None:
-    """Disable torch's fused encoder, which bypasses the forward of its layers too."""
-    for parent in module.modules():
-        if not any(isinstance(part, Quantized) for part in parent.modules()):
-            continue
-        if isinstance(parent, nn.TransformerEncoderLayer):
-            parent.activation_relu_or_gelu = 0  # marks its activation as one without a fused form
-        elif isinstance(parent, nn.TransformerEncoder):
-            parent.use_nested_tensor = False
 
 
 def _quantized_layer(
