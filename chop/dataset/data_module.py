@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from chop.dataset.base import DATASETS, SPLITS, MaseDatasetInfo, Split, get_dataset
+from chop.dataset.base import DATASETS, SPLITS, DatasetSpec, MaseDatasetInfo, Split, get_dataset
 from chop.dataset.facts import Adaptation, DataFacts
 from chop.dataset.tensors import TensorLoader, TensorSplit
 from chop.memory import memory_for
@@ -56,12 +56,16 @@ class MaseDataModule:
         self.options = options | ({"path": Path(custom_path)} if custom_path else {})
         if not load_from_cache_file:
             self.options["renew"] = True
-        self.spec = DATASETS[name]
         with self._memory():
             self.dataset_info: MaseDatasetInfo = self.spec.info_for(self.options)
         self._splits: dict[str, Dataset[Any]] = {}
         self._adaptations: list[Adaptation] = []
         self.keeps_scaler = options.get("standardize") is not None
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """The registered data set, looked up by name so that the module can be pickled."""
+        return DATASETS[self.name]
 
     train_dataset = _loaded("train")
     val_dataset = _loaded("validation")

@@ -234,3 +234,117 @@ def test_another_model_is_refused(quantized):
     other.head = other.again = nn.Linear(4, 3)
     with pytest.raises(ValueError, match=r"head.weight has the shape \[2, 4\], not \[3, 4\]"):
         load_model(folder, "mz", other)
+
+
+# ------------------------------------------------------------------ search
+
+SEARCH = """
+[search.search_space]
+name = "quantize"
+style = "module"
+setup.by = "type"
+[search.search_space.seed.linear.config]
+name = ["integer", "NA"]
+data_in_width = [8]
+data_in_frac_width = [4]
+weight_width = [2, 4, 8]
+weight_frac_width = [2]
+bias_width = [8]
+bias_frac_width = [4]
+[search.strategy]
+name = "random"
+setup.n_trials = 6
+[search.strategy.sw_runner.basic_evaluation]
+num_samples = 32
+data_loader = "val_dataloader"
+allow_untrained = true
+[search.strategy.hw_runner.average_bitwidth]
+[search.strategy.hw_runner.model_size]
+[search.strategy.metrics]
+accuracy.scale = 1.0
+average_bitwidth.scale = 1.0
+"""
+
+
+def test_a_model_that_cannot_be_traced_is_searched(here, words, tmp_path):
+    (tmp_path / "s.toml").write_text(SEARCH)
+    flags = (*words, "--config", "s.toml", "--project", "s", "--no-progress")
+    code, _, err = here("search", *flags)
+    assert code == 0, err
+    record = json.loads((tmp_path / "out/s/software/search_ckpts/search.json").read_text())
+    widths = {}
+    for trial in record["trials"]:
+        assert trial["state"] == "COMPLETE"
+        config = {name: table["config"] for name, table in trial["config"].items()}
+        assert set(config) == {"first.0", "first.1", "positive", "negative"}
+        assert config["positive"] == config["negative"]  # two names of one layer
+        bits = [
+            32 if c["name"] is None else c["weight_width"]
+            for c in (config["first.0"], config["positive"])
+        ]
+        widths[trial["number"]] = (bits[0] * 16 + bits[1] * 16) / 32
+        assert trial["hardware_metrics"]["average_bitwidth"] == widths[trial["number"]]
+    assert len(set(widths.values())) > 1
+    code, _, err = here("search", *flags, "--apply", "best")
+    assert code == 0, err
+    (line,) = re.findall(r"Test it with: ch (.*)", err)
+    code, _, err = here(*line.split(), "--project-dir", "out")
+    assert code == 0, err
+    assert "Loaded transformed layers from" in err
+
+
+@pytest.mark.slow
+def test_several_workers_find_what_one_does(here, words, tmp_path):
+    (tmp_path / "s.toml").write_text(SEARCH)
+    records = []
+    for workers in (1, 2):
+        flags = ("--config", "s.toml", "--project", f"w{workers}", "--workers", workers)
+        code, _, err = here("search", *words, *flags, "--no-progress")
+        assert code == 0, err
+        file = tmp_path / f"out/w{workers}/software/search_ckpts/search.json"
+        trials = json.loads(file.read_text())["trials"]
+        records.append(
+            [(t["number"], t["software_metrics"], t["hardware_metrics"]) for t in trials]
+        )
+    assert records[0] == records[1]
+
+
+@pytest.mark.slow
+def test_candidates_without_a_graph_are_trained(here, words, tmp_path):
+    text = SEARCH.replace(
+        "[search.strategy.sw_runner.basic_evaluation]\nnum_samples = 32\n",
+        "[search.strategy.sw_runner.basic_train]\nmax_epochs = 1\n",
+    )
+    text = text.replace('data_loader = "val_dataloader"\nallow_untrained = true\n', "")
+    (tmp_path / "s.toml").write_text(text + "[search.retrain]\nmax_epochs = 1\n")
+    code, _, err = here("search", *words, "--config", "s.toml", "--project", "s", "--no-progress")
+    assert code == 0, err
+    saved = [*(tmp_path / "out/s").rglob("layers.json")]
+    assert len(saved) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('style = "module"', 'style = "wild"', "style must be graph or module, not 'wild'"),
+        ('name = "quantize"', 'name = "graph/prune"', "searches number formats only; set name ="),
+        ("average_bitwidth", "bitops", "bitops needs a graph, which a search in the module style"),
+        ('"integer", "NA"', '"linear_wide"', "unknown number format"),
+        ('"integer", "NA"', '"both"', "changes widths, which needs a graph"),
+        ("seed.linear", "seed.linaer", "did you mean 'linear'"),
+    ],
+)
+def test_what_has_no_place_in_the_module_style_is_refused(
+    old, new, sentence, here, words, tmp_path
+):
+    (tmp_path / "s.toml").write_text(SEARCH.replace(old, new))
+    code, _, err = here("search", *words, "--config", "s.toml", "--no-progress")
+    assert code == 2
+    assert sentence in err
+
+
+def test_a_search_that_cannot_trace_its_model_names_the_style(here, words, tmp_path):
+    (tmp_path / "s.toml").write_text(SEARCH.replace('style = "module"\n', ""))
+    code, _, err = here("search", *words, "--config", "s.toml", "--no-progress")
+    assert code == 1
+    assert 'or set style = "module" in [transform] or [search.search_space]' in err

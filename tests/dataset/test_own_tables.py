@@ -2,6 +2,7 @@
 
 import builtins
 import importlib.util
+import pickle
 
 import numpy as np
 import pytest
@@ -416,3 +417,10 @@ def test_tables_that_are_standardised_say_so_in_every_run(tmp_path, caplog):
             get_dataset_info("npz", path=file, **options)
         said = f"{file}: the features are standardised with the mean" in caplog.text
         assert said == (name != "off")
+
+
+def test_a_data_module_of_a_users_file_can_be_sent_to_other_processes(tmp_path):
+    data = MaseDataModule("csv", custom_path=write_csv(tmp_path / "table.csv"))
+    data.setup()
+    again = pickle.loads(pickle.dumps(data))
+    assert torch.equal(again.train_dataset.x, data.train_dataset.x)

@@ -70,6 +70,7 @@ def search(
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search import labs
     from chop.actions.search.run_study import choose_study, run_study
+    from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec.parent import make_parent
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import build_spec
@@ -84,7 +85,10 @@ def search(
     strategy_class = labs.strategy_class_of(tables)
     settings = settings_of(tables) if strategy_class is None else None
     source = Source(model, model_info, "", data_module, task, load_name, load_type or "mz")
-    parent = make_parent(source, accelerator, seed, allow_nonfinite=allow_nonfinite)
+    is_traced = not is_module_style(tables["search_space"])
+    parent = make_parent(
+        source, accelerator, seed, allow_nonfinite=allow_nonfinite, is_traced=is_traced
+    )
     location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
     def run(tables: Mapping[str, Any], settings: Settings) -> Results:
@@ -133,6 +137,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
     from chop.actions.search import labs
     from chop.actions.search.space.registry import check_name
+    from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec import parent as parents
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import config_errors
@@ -149,6 +154,8 @@ def run_search(config: RunConfig, project: Project) -> None:
     if isinstance(name := tables["search_space"].get("name"), str):
         with config_errors():
             check_name(name)  # before the network is loaded
+    with config_errors():
+        is_traced = not is_module_style(tables["search_space"])
     model, info, data_module = model_and_data(config)
 
     def parent_of(model: nn.Module, load_name: str | None, load_type: str) -> Parent:
@@ -160,6 +167,7 @@ def run_search(config: RunConfig, project: Project) -> None:
             cf_args=config.cf_args,
             trained=load_name is not None or config.is_pretrained,
             allow_nonfinite=config.allow_nonfinite,
+            is_traced=is_traced,
         )
 
     location = _location(config, project)

@@ -89,7 +89,9 @@ class Source:
         try:
             return MaseGraph(model, cf_args=fixed)
         except TraceError as error:
-            raise ValueError(f'{error}; or set style = "module" in [transform]') from error
+            raise ValueError(
+                f'{error}; or set style = "module" in [transform] or [search.search_space]'
+            ) from error
 
 
 def model_of(subject: Any) -> Any:

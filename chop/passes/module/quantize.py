@@ -82,6 +82,11 @@ def _layers(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def quantizable_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of a model that can be quantised, by dotted name."""
+    return _layers(module)
+
+
 def _quantized_layer(
     name: str, layer: nn.Module, config: dict[str, Any] | None
 ) -> nn.Module | None:

@@ -14,6 +14,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import RUNNERS, Direction, Runner, Side, check_options
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.samplers.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
+from chop.actions.search.space.untraced import is_module_style
 from chop.options import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -29,7 +30,7 @@ from chop.registry import IF_YOURS, UnknownName
 from chop.training.options import RETRAIN, TrainOptions, table_options
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
-SPACE_KEYS = ("name", "setup", "seed", "passes", "options")
+SPACE_KEYS = ("name", "style", "setup", "seed", "passes", "options")
 STRATEGY_KEYS = ("name", "setup", "metrics", "constraints", "early_stopping", "eval_mode")
 SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
 # keys of older files that have no effect: every trial is saved, and one process runs a study
@@ -134,6 +135,7 @@ def settings_of(
     space = attempt(_table, search, "search_space", "search") or {}
     strategy = attempt(_table, search, "strategy", "search") or {}
     attempt(Options.named("search.search_space", SPACE_KEYS).check, space)
+    attempt(is_module_style, space)
     attempt(Options.named("search.strategy", (*STRATEGY_KEYS, *SIDES)).check, strategy)
     attempt(_check_name, strategy)
     runners = [r for key in SIDES for r in attempt(_runners, strategy, key) or ()]
