@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import fx
+from torch import fx, nn
 
 from chop.actions.search.metrics.base import Trial, metric
 from chop.actions.search.space.untraced import UntracedModel
@@ -21,14 +21,18 @@ def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
     With `sparse`, weights that are zero cost nothing, which is counted for each candidate.
     """
     model = trial.model
-    if isinstance(trial.graph, UntracedModel):
-        if sparse:
-            raise ValueError("sparse costs need a graph; omit sparse in the module style")
-        return module_bits(model)
     if not isinstance(model, fx.GraphModule) or not _has_metadata(model):
+        if isinstance(trial.graph, UntracedModel):
+            return _without_graph(model, sparse)
         model = trial.graph.model
     numbers = ledger_of(model).read()
     return _without_zeros(trial, numbers) if sparse else numbers
+
+
+def _without_graph(model: nn.Module, sparse: bool) -> Numbers:
+    if sparse:
+        raise ValueError("sparse costs need a graph; omit sparse in the module style")
+    return module_bits(model)
 
 
 def _has_metadata(model: fx.GraphModule) -> bool:

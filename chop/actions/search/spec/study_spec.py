@@ -184,7 +184,7 @@ def check_retrain_splits(data_module: Any) -> None:
 
 def _refuse_without_graph(parent: Parent, runners: Sequence[Runner]) -> None:
     """Refuse runners that cannot measure a model without a graph."""
-    needing = [runner.name for runner in runners if runner.needs_graph]
+    needing = [runner.name for runner in runners if getattr(runner, "needs_graph", False)]
     if needing and isinstance(parent.graph, UntracedModel):
         raise ConfigError(
             f"{needing[0]} needs a graph, which a search in the module style does not have; use "
