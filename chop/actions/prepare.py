@@ -28,11 +28,14 @@ def model_and_data(
     With `strict`, data of other classes than those of the loaded network are refused. `resumed` is
     the checkpoint of a run that continues.
     """
+    from chop.dataset.base import TASK_NAMES, check_task
+
     _warn_of_other_names(config)
     logger.info("Initialising model '%s'...", config.model)
     logger.info("Initialising dataset '%s'...", config.dataset)
     try:
         data_module = data_module_for(config)
+        check_task(TASK_NAMES.get(config.task, config.task), data_module.dataset_info)
         if resumed is not None:
             adapt_to_resumed(data_module, resumed)
         elif not adapt_data(data_module, config.load_name, config.load_type, strict=strict):
@@ -69,16 +72,20 @@ def _warn_of_other_names(config: RunConfig) -> None:
 def data_module_for(config: RunConfig) -> MaseDataModule:
     """Return the data module that the options name, without loading it."""
     from chop.dataset import MaseDataModule
-    from chop.dataset.base import DATASETS
+    from chop.dataset.base import DATASETS, TASK_NAMES
     from chop.options import options_of
 
     options: dict[str, Any] = dict(config.dataset_args)
     DATASETS[str(config.dataset)].refuse_offered(options)
     if config.legacy_val:
         options["legacy_val"] = True
-    takes_option = "standardize" in options_of(DATASETS[str(config.dataset)].load)
+    load_options = options_of(DATASETS[str(config.dataset)].load)
+    takes_option = "standardize" in load_options
     if config.standardize != "auto" and takes_option:
         options["standardize"] = config.standardize == "own"
+    task = TASK_NAMES.get(config.task, config.task)
+    if task in ("reg", "dense") and "task" in load_options:
+        options.setdefault("task", task)  # labels of a file may be classes or numbers
     data_module = MaseDataModule(
         name=str(config.dataset),
         batch_size=config.batch_size,

@@ -112,12 +112,13 @@ class Adaptation:
                 raise ValueError(self._refusal(self._mine))
             return split
         x, y, scaler = split.x, split.y, split.scaler
-        if self.order is not None:
+        is_table = isinstance(x, Tensor) and x.dim() == 2
+        if self.order is not None and is_table:
             x, scaler = x[:, self.order], scaler and scaler.reordered(self.order)
-        if self.scaler is not None and scaler is not None and self.scaler != scaler:
+        if self.scaler is not None and scaler is not None and self.scaler != scaler and is_table:
             x, scaler = self._rescaled(x, scaler, self.scaler), self.scaler
         if labels is not None:
-            y = torch.tensor(labels, dtype=y.dtype, device=y.device)[y]
+            y = _mapped(y, labels)
         if x is split.x and y is split.y:
             return split
         return TensorSplit(x, y, prepare=split.prepare, augment=split.augment, scaler=scaler)
@@ -142,6 +143,13 @@ class Adaptation:
         )
         raw = x.double() * deviation + mean
         return ((raw - other_mean) / other_deviation).to(x.dtype)
+
+
+def _mapped(y: Tensor, labels: list[int]) -> Tensor:
+    """Return labels with other numbers; those that are no class, as in parts of maps, stay."""
+    table = torch.tensor(labels, dtype=y.dtype, device=y.device)
+    is_class = (y >= 0) & (y < len(labels))
+    return torch.where(is_class, table[y.clamp(0, len(labels) - 1)], y)
 
 
 def _label_map(mine: Words, theirs: Words) -> list[int] | None:

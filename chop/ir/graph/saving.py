@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from chop.files import replaced_folder, restore_folder, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
+    FRONT_ENDS,
     MODEL_ATTRIBUTES,
     MaseGraph,
     checked_custom_ops,
@@ -86,6 +87,7 @@ def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[st
         "class_name": type(model).__name__,
         "made_from": _made_from(graph.meta.get("made_from", {})),
         "trained_on": _trained_on(graph.meta.get("trained_on", {})),
+        "front_end": graph.front_end,
         "nodes": [_node(node, model, names, encode) for node in graph.nodes],
         "modules": modules,
         "attributes": encode(attributes),
@@ -107,6 +109,13 @@ def _trained_on(facts: Any) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise ValueError(f"trained_on is a table of facts, and is {facts!r:.60}")
     return dict(facts)
+
+
+def _front_end(name: Any) -> str:
+    """Check the note of the front end; older files have none, and are of torch.fx."""
+    if name not in FRONT_ENDS:
+        raise ValueError(f"its front end is {name!r:.40}, and not one of {', '.join(FRONT_ENDS)}")
+    return str(name)
 
 
 def made_from(folder: str | Path) -> dict[str, str]:
@@ -236,6 +245,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
     graph.meta["trained_on"] = _trained_on(content.get("trained_on", {}))
+    graph.front_end = _front_end(content.get("front_end", "fx"))
     graph.cf_args = decode(content["cf_args"])
     settings = Decoder(names, tensors, kinds=VALUES | {"function"})
     graph.custom_ops = checked_custom_ops(settings(content["custom_ops"]))
