@@ -34,7 +34,7 @@ def read_facts(table: Any, source: Path | str) -> DataFacts | None:
     """Return the facts in a table of a file; None for an empty one."""
     from chop.dataset.facts import DataFacts
 
-    if not table:
+    if table is None or (isinstance(table, Mapping) and not table):
         return None
     try:
         return DataFacts.read(table)

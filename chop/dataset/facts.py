@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ __all__ = ["Adaptation", "DataFacts", "Scaler"]
 
 logger = logging.getLogger(__name__)
 Words = tuple[str, ...]
+LARGEST = float(torch.finfo(torch.float64).max)
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,18 @@ class DataFacts:
             raise ValueError(f"the description of its data is not a table but {table!r:.40}")
         if not isinstance(table.get("dataset"), str):
             raise ValueError(f"dataset must be a name, not {table.get('dataset')!r:.40}")
-        names = {key: tuple(table.get(key) or ()) for key in ("classes", "features")}
+        names = {key: _items(table, key) for key in ("classes", "features")}
         for key, values in names.items():
             if not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{key} must be names, not {values!r:.60}")
         return cls(table["dataset"], **names, scaler=_read_scaler(table.get("scaler")))
+
+
+def _items(table: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    values = table.get(key)
+    if not isinstance(values, list | tuple | None):
+        raise ValueError(f"{key} must be a list, not {values!r:.40}")
+    return tuple(values or ())
 
 
 def _read_scaler(table: Any) -> Scaler | None:
@@ -55,9 +62,9 @@ def _read_scaler(table: Any) -> Scaler | None:
         return None
     if not isinstance(table, Mapping):
         raise ValueError(f"the scaler of its data is not a table but {table!r:.40}")
-    columns = {key: tuple(table.get(key) or ()) for key in ("mean", "deviation")}
+    columns = {key: _items(table, key) for key in ("mean", "deviation")}
     for key, values in columns.items():
-        numbers = all(isinstance(v, float | int) and math.isfinite(v) for v in values)
+        numbers = all(type(v) in (float, int) and abs(v) <= LARGEST for v in values)
         if not numbers or len(values) != len(columns["mean"]) or not values:
             raise ValueError(f"{key} of the scaler must be one finite number per feature")
     if not all(value > 0 for value in columns["deviation"]):

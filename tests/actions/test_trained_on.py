@@ -200,12 +200,14 @@ def test_a_checkpoint_without_a_record_says_what_is_assumed(trained, scored, tmp
 
 def test_a_damaged_record_is_refused(trained, here, tmp_path):
     content = torch.load(trained, weights_only=True)
-    content["mase"]["trained_on"]["classes"] = [3]
-    torch.save(content, tmp_path / "bad.ckpt")
+    facts = content["mase"]["trained_on"]
     words = ("--data-path", tmp_path / "all.npz", "--load", tmp_path / "bad.ckpt")
-    code, _, err = here("test", "jsc-toy", "npz", *words, "--load-type", "pl")
-    assert code == 2
-    assert "bad.ckpt is damaged: classes must be names" in err
+    for wrong, said in ((facts | {"classes": [3]}, "classes must be"), (torch.ones(2), "its data")):
+        content["mase"]["trained_on"] = wrong
+        torch.save(content, tmp_path / "bad.ckpt")
+        code, _, err = here("test", "jsc-toy", "npz", *words, "--load-type", "pl")
+        assert code == 2
+        assert re.search(f"bad.ckpt is damaged: .*{said}", err)
 
 
 @pytest.mark.parametrize("dataset", ["toy_tiny", "digits"])
