@@ -230,6 +230,14 @@ class RunConfig:
             "the features as they are)."
         ),
     ] = "auto"
+    front_end: Annotated[
+        Literal["auto", "fx", "export"],
+        OtherGeneral(
+            "How the model becomes a graph: with torch.fx, with torch.export, "
+            "or with torch.fx where it works.",
+            only=("transform", "search"),
+        ),
+    ] = "auto"
 
     resume: Annotated[bool, OtherTrainer("Resume the project's last run.")] = False
     schedule: Annotated[Schedule, OtherTrainer("Learning rate schedule.")] = "cosine"

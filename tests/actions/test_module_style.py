@@ -259,6 +259,7 @@ num_samples = 32
 data_loader = "val_dataloader"
 allow_untrained = true
 [search.strategy.hw_runner.average_bitwidth]
+count = "weights"
 [search.strategy.hw_runner.model_size]
 [search.strategy.metrics]
 accuracy.scale = 1.0
@@ -328,7 +329,7 @@ def test_candidates_without_a_graph_are_trained(here, words, tmp_path):
     [
         ('style = "module"', 'style = "wild"', "style must be graph or module, not 'wild'"),
         ('name = "quantize"', 'name = "graph/prune"', "searches number formats only; set name ="),
-        ("average_bitwidth", "bitops", "bitops needs a graph, which a search in the module style"),
+        ("hw_runner.model_size", "hw_runner.bitops", "bitops needs a graph, which a search in the"),
         ('"integer", "NA"', '"linear_wide"', "unknown number format"),
         ('"integer", "NA"', '"both"', "changes widths, which needs a graph"),
         ("seed.linear", "seed.linaer", "did you mean 'linear'"),

@@ -7,35 +7,25 @@ import math
 from torch import Tensor, nn
 
 from chop.passes.graph.analysis.cost.ledger import Numbers
-from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
-from chop.passes.module.calculate_avg_bits import WEIGHTED
+from chop.passes.module.calculate_avg_bits import all_tensors, rounded_parameters, weights_of_layers
 
 
 def module_bits(model: nn.Module) -> Numbers:
-    """Return the bits of the weights of a model in their formats; what needs a graph is NaN."""
-    bits: dict[int, float] = {}
-    weights = []
-    for layer in model.modules():
-        formats = layer.formats if isinstance(layer, Quantized) else {}
-        for name, tensor in layer.named_parameters(recurse=False):
-            fmt = formats.get(name)
-            width = None if fmt is None else fmt.average_bits(list(tensor.shape))
-            is_counted = isinstance(layer, WEIGHTED) and name == "weight" and id(tensor) not in bits
-            weights += [(width, tensor.numel())] if is_counted else []
-            bits.setdefault(id(tensor), _bits(tensor, width))
+    """Return the bits of the tensors of a model in their formats; what needs a graph is NaN."""
+    rounded = rounded_parameters(model)
+    weights = {id(w): w for each in weights_of_layers(model).values() for w in each}
     saved = {id(x): x for x in model.state_dict(keep_vars=True).values()}
-    others = sum(_bits(x, None) for key, x in saved.items() if key not in bits)
-    parameters = round(sum(bits.values()))
+
+    def bits(tensor: Tensor) -> float:
+        return tensor.numel() * rounded.get(id(tensor), 8.0 * tensor.element_size())
+
     return Numbers(
         macs=math.nan,
         flops=math.nan,
         bit_ops=math.nan,
-        parameter_bits=parameters,
-        saved_bits=parameters + round(others),
+        parameter_bits=round(sum(map(bits, model.parameters()))),
+        saved_bits=round(sum(map(bits, saved.values()))),
         peak_activation_bits=math.nan,
-        weights=tuple(weights),
+        weights=tuple((rounded.get(key), w.numel()) for key, w in weights.items()),
+        tensors=tuple((rounded.get(id(x)), x.numel()) for x in all_tensors(model)),
     )
-
-
-def _bits(tensor: Tensor, width: float | None) -> float:
-    return tensor.numel() * (8.0 * tensor.element_size() if width is None else width)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from chop.actions.search.space.base import Candidate, Space
 from chop.actions.search.space.checks import refuse_choices
@@ -57,6 +57,7 @@ class UntracedModel:
 
     model: nn.Module
     meta: dict[str, Any] = field(default_factory=dict)  # what it was made from and trained on
+    front_end: ClassVar[str] = "module"  # in place of the front end that made a graph
 
     def clone(self) -> UntracedModel:
         """Return an independent copy."""
