@@ -223,6 +223,14 @@ class RunConfig:
         ),
     ] = False
 
+    standardize: Annotated[
+        Literal["auto", "own", "off"],
+        OtherGeneral(
+            "How to standardise tables: auto (with the scaler of the loaded checkpoint; without "
+            "one, as the data set does), own (with the statistics of this data set), off (use "
+            "the features as they are)."
+        ),
+    ] = "auto"
     front_end: Annotated[
         Literal["auto", "fx", "export"],
         OtherGeneral(

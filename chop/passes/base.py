@@ -118,7 +118,7 @@ def has_metadata(node: fx.Node, part: str) -> bool:
     return part == "metadata" or bool(node.meta["mase"].parameters.get(part))
 
 
-PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph")
+PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph", for_users=True)
 
 
 def graph_pass(

@@ -71,6 +71,7 @@ def search(
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search import labs
     from chop.actions.search.run_study import choose_study, run_study
+    from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec.parent import make_parent
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import build_spec
@@ -86,7 +87,10 @@ def search(
     settings = settings_of(tables) if strategy_class is None else None
     checkpoint = load_name, load_type or "mz"
     source = Source(model, model_info, "", data_module, task, *checkpoint, front_end)
-    parent = make_parent(source, accelerator, seed, allow_nonfinite=allow_nonfinite)
+    is_traced = not is_module_style(tables["search_space"])
+    parent = make_parent(
+        source, accelerator, seed, allow_nonfinite=allow_nonfinite, is_traced=is_traced
+    )
     location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
     def run(tables: Mapping[str, Any], settings: Settings) -> Results:
@@ -135,6 +139,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
     from chop.actions.search import labs
     from chop.actions.search.space.registry import check_name
+    from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec import parent as parents
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import config_errors
@@ -151,6 +156,8 @@ def run_search(config: RunConfig, project: Project) -> None:
     if isinstance(name := tables["search_space"].get("name"), str):
         with config_errors():
             check_name(name)  # before the network is loaded
+    with config_errors():
+        is_traced = not is_module_style(tables["search_space"])
     model, info, data_module = model_and_data(config)
 
     def parent_of(model: nn.Module, load_name: str | None, load_type: str) -> Parent:
@@ -162,6 +169,7 @@ def run_search(config: RunConfig, project: Project) -> None:
             cf_args=config.cf_args,
             trained=load_name is not None or config.is_pretrained,
             allow_nonfinite=config.allow_nonfinite,
+            is_traced=is_traced,
         )
 
     location = _location(config, project)

@@ -7,7 +7,7 @@ file: layers are created empty and filled from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import FunctionType
@@ -99,6 +99,7 @@ def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[st
         "version": VERSION,
         "class_name": type(model).__name__,
         "made_from": _made_from(graph.meta.get("made_from", {})),
+        "trained_on": _trained_on(graph.meta.get("trained_on", {})),
         "front_end": graph.front_end,
         "nodes": [_node(node, model, names, encode) for node in graph.nodes],
         "modules": modules,
@@ -116,6 +117,13 @@ def _made_from(names: Any) -> dict[str, str]:
     return dict(names)
 
 
+def _trained_on(facts: Any) -> dict[str, Any]:
+    """Check that the facts about the data of a graph are JSON values in a table."""
+    if not isinstance(facts, dict):
+        raise ValueError(f"trained_on is a table of facts, and is {facts!r:.60}")
+    return dict(facts)
+
+
 def _front_end(name: Any) -> str:
     """Check the note of the front end; older files have none, and are of torch.fx."""
     if name not in FRONT_ENDS:
@@ -125,9 +133,18 @@ def _front_end(name: Any) -> str:
 
 def made_from(folder: str | Path) -> dict[str, str]:
     """Return what the graph in `folder` was made from; {} for older files."""
+    return _note(folder, "made_from", _made_from)
+
+
+def trained_on(folder: str | Path) -> dict[str, Any]:
+    """Return the facts about the data that the graph in `folder` was trained on; {} if unknown."""
+    return _note(folder, "trained_on", _trained_on)
+
+
+def _note(folder: str | Path, key: str, check: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     path = Path(folder).expanduser()
     try:
-        return _made_from(_read_json(path).get("made_from", {}))
+        return check(_read_json(path).get(key, {}))
     except ValueError as error:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
 
@@ -255,6 +272,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
         vars(model)[part] = vars(root)[part]
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
+    graph.meta["trained_on"] = _trained_on(content.get("trained_on", {}))
     graph.front_end = _front_end(content.get("front_end", "fx"))
     graph.cf_args = decode(content["cf_args"])
     settings = Decoder(names, tensors, kinds=VALUES | {"function"})

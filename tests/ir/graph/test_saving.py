@@ -369,7 +369,7 @@ def test_odd_configs_of_version_1_are_refused_or_ignored(saved, config):
         edited(saved, change)
 
 
-OPEN_TABLES = ("cf_args", "custom_ops", "attributes", "metadata", "made_from")
+OPEN_TABLES = ("cf_args", "custom_ops", "attributes", "metadata", "made_from", "trained_on")
 
 
 def test_a_part_of_another_kind_is_refused(saved):

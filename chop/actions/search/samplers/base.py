@@ -71,7 +71,9 @@ class Strategy:
 
 
 MakeStrategy = Callable[..., Strategy]  # takes a context and options
-STRATEGIES: Registry[type[Strategy]] = Registry("sampler", package="chop.actions.search.samplers")
+STRATEGIES: Registry[type[Strategy]] = Registry(
+    "sampler", package="chop.actions.search.samplers", for_users=True
+)
 
 
 def register_strategy(*names: str) -> Callable[[type[Strategy]], type[Strategy]]:

@@ -69,10 +69,10 @@ class NodePassSpace(PassSpace):
         for node, table in tables.items():
             if self.first[node.name] != node.name:
                 continue
-            parameters = node_parameters(f"{node.name}/config", table, _keys_of)
+            parameters = node_parameters(f"{node.name}/config", table, keys_of_format)
             check = functools.partial(self._check, graph, node, parameters)
             if run.name == "quantize":
-                _check_formats(node, parameters, check, table.where)
+                check_formats(node, parameters, check, table.where)
             if (kind := (table.where, mase(node).common.mase_op)) not in checked:
                 refuse_choices(parameters, check, table.where, parameters[0])
                 checked.add(kind)
@@ -217,7 +217,7 @@ def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
     }
 
 
-def _check_formats(node: fx.Node, keys: list[Parameter], check: Check, where: str) -> None:
+def check_formats(node: fx.Node, keys: list[Parameter], check: Check, where: str) -> None:
     """Refuse unknown formats of a node, and formats without the keys that they need."""
     from chop.numerics import FORMATS
     from chop.passes.graph.transforms.quantize.variants import is_variant
@@ -233,7 +233,7 @@ def _check_formats(node: fx.Node, keys: list[Parameter], check: Check, where: st
             raise ValueError(f"{where}: {node.name}: {problem}")
 
 
-def _keys_of(name: Any) -> frozenset[str] | None:
+def keys_of_format(name: Any) -> frozenset[str] | None:
     """Return the keys of a number format, None for any other name."""
     from chop.numerics import FORMATS
     from chop.passes.graph.transforms.quantize.config import known_keys

@@ -9,13 +9,15 @@ from typing import Any, cast
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.hooks import HookSpace
 from chop.actions.search.space.pass_spaces import PassSpace, pass_space
+from chop.actions.search.space.untraced import NAME as UNTRACED
+from chop.actions.search.space.untraced import is_module_style, module_space
 from chop.dataset.nested import on_device
 from chop.options import Options
 from chop.registry import Registry, UnknownName
 from chop.tools.get_input import InputGenerator, get_dummy_input
 
 SpaceMaker = Callable[[str, Mapping[str, Any], Parent], Space]
-SPACES: Registry[Any] = Registry("search space")
+SPACES: Registry[Any] = Registry("search space", for_users=True)
 WHERE = "search.search_space"
 NORM_BATCHES = 16  # for the statistics of batch norms with inherited weights
 SETUP_KEYS = ("by", "transform", "model_parallel")
@@ -31,6 +33,8 @@ def space_of(table: Mapping[str, Any], parent: Parent) -> Space:
     name = table.get("name")
     if not isinstance(name, str):
         raise ValueError(f'{WHERE} needs a name, such as "graph/quantize/mixed_precision_ptq"')
+    if is_module_style(table):
+        return untraced(name, table, parent)
     if name not in SPACES:
         check_name(name)
         return of_pass(name, name.removeprefix("graph/"), table, parent)
@@ -53,7 +57,7 @@ def check_name(name: str) -> None:
 
     if name not in SPACES and name.removeprefix("graph/") not in PASSES:
         known = [*SPACES, *(f"graph/{p.name}" for p in PASSES.values() if p.kind == "transform")]
-        raise UnknownName("search space", name, known)
+        raise UnknownName("search space", name, known, SPACES.advice)
 
 
 def of_pass(name: str, run: str, table: Mapping[str, Any], parent: Parent) -> Space:
@@ -87,6 +91,13 @@ def mixed_precision(name: str, table: Mapping[str, Any], parent: Parent) -> Spac
     if _setup(table).get("by") is None:
         raise ValueError(f'{WHERE}.setup.by is missing; it is "name", "type" or "regex_name"')
     return of_pass(name, "quantize", table, parent)
+
+
+@register_search_space(UNTRACED)
+def untraced(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
+    """Number formats for all layers of a model that cannot be traced."""
+    by = _setup(table).get("by") or "name"
+    return module_space(table, by, _seed(table, WHERE), parent.graph, WHERE)
 
 
 @register_search_space("graph/transform")

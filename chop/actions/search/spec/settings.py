@@ -15,6 +15,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import RUNNERS, Direction, Runner, Side, check_options
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.samplers.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
+from chop.actions.search.space.untraced import is_module_style
 from chop.options import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -26,11 +27,11 @@ from chop.options import (
     did_you_mean,
     options_of,
 )
-from chop.registry import UnknownName
+from chop.registry import IF_YOURS, UnknownName
 from chop.training.options import RETRAIN, TrainOptions, table_options
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
-SPACE_KEYS = ("name", "setup", "seed", "passes", "options")
+SPACE_KEYS = ("name", "style", "setup", "seed", "passes", "options")
 STRATEGY_KEYS = ("name", "setup", "metrics", "constraints", "early_stopping", "eval_mode")
 SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
 # keys of older files that have no effect: every trial is saved, and one process runs a study
@@ -136,6 +137,7 @@ def settings_of(
     space = attempt(_table, search, "search_space", "search") or {}
     strategy = attempt(_table, search, "strategy", "search") or {}
     attempt(Options.named("search.search_space", SPACE_KEYS).check, space)
+    attempt(is_module_style, space)
     attempt(Options.named("search.strategy", (*STRATEGY_KEYS, *SIDES)).check, strategy)
     attempt(_check_name, strategy)
     runners = [r for key in SIDES for r in attempt(_runners, strategy, key) or ()]
@@ -187,7 +189,9 @@ def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
 def _check_name(strategy: Mapping[str, Any]) -> None:
     name = strategy.get("name", "optuna")
     if name != "optuna" and str(name).lower() not in STRATEGIES:
-        raise UnknownName("strategy in search.strategy.name", name, ["optuna", *STRATEGIES])
+        raise UnknownName(
+            "strategy in search.strategy.name", name, ["optuna", *STRATEGIES], IF_YOURS
+        )
 
 
 def _runners(strategy: Mapping[str, Any], key: str) -> list[tuple[type[Runner], Mapping[str, Any]]]:
@@ -271,6 +275,7 @@ def _direction(name: str, runners: list[Any], where: str) -> Direction:
     raise ValueError(
         f"{where}: no runner measures {name!r}{fix} "
         f"(measured: {', '.join(measured) or 'nothing; add [search.strategy.sw_runner.…]'})"
+        f"{'' if makers else IF_YOURS}"
     )
 
 

@@ -24,6 +24,7 @@ from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.registry import space_of
+from chop.actions.search.space.untraced import UntracedModel
 from chop.actions.search.spec.settings import Settings, settings_of
 from chop.checkpoints import load_graph
 from chop.devices import parse_accelerator
@@ -97,16 +98,19 @@ class StudySpec:
                 f"this data set cannot be sent to other processes ({error}); define its classes "
                 f"in a file, not in a notebook or a function, or search with one worker"
             ) from error
-        return pickle.dumps((files, _graph_bytes(self.parent.graph), inner))
+        graph = self.parent.graph
+        is_traced = not isinstance(graph, UntracedModel)
+        return pickle.dumps((files, is_traced, _bytes_of(graph, is_traced=is_traced), inner))
 
 
 def unpacked(packed: bytes) -> StudySpec:
     """Import the user's files, then build the spec that `packed` describes."""
-    files, graph, inner = pickle.loads(packed)
+    files, is_traced, content, inner = pickle.loads(packed)
     for file in files:
         import_user_file(Path(file))
     parent, tables, space, folder = pickle.loads(inner)
-    parent = dataclasses.replace(parent, graph=_graph_from(graph, parent.accelerator))
+    graph = _graph_from(content, parent.accelerator, is_traced=is_traced)
+    parent = dataclasses.replace(parent, graph=graph)
     settings = settings_of(tables, own=_no_strategy)
     return build_spec(parent, tables, settings, folder=folder, given_space=space)
 
@@ -134,6 +138,7 @@ def build_spec(
     with fixed_threads(settings.threads), config_errors():
         space = given_space or space_of(settings.space, parent)
         runners = [cls(context, **options) for cls, options in settings.runners]
+        _refuse_without_graph(parent, runners)
         if any(runner.trains for runner in runners):
             space.expect_training()
     # early stopping needs the cost of a design before it is trained, and metrics of its weights
@@ -192,6 +197,29 @@ def check_retrain_splits(data_module: Any) -> None:
         )
 
 
+def _refuse_without_graph(parent: Parent, runners: Sequence[Runner]) -> None:
+    """Refuse runners that cannot measure a model without a graph."""
+    needing = [runner.name for runner in runners if getattr(runner, "needs_graph", False)]
+    if needing and isinstance(parent.graph, UntracedModel):
+        raise ConfigError(
+            f"{needing[0]} needs a graph, which a search in the module style does not have; use "
+            f"average_bitwidth or model_size"
+        )
+
+
+def _bytes_of(graph: Any, *, is_traced: bool) -> bytes:
+    """Return a graph as an archive of its files, or a model without a graph as a pickle."""
+    if is_traced:
+        return _graph_bytes(graph)
+    try:
+        return pickle.dumps(graph)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"this model cannot be sent to other processes ({error}); define its classes in a "
+            f"file, not in a notebook or a function, or search with one worker"
+        ) from error
+
+
 def _graph_bytes(graph: MaseGraph) -> bytes:
     """Return the files of a saved graph as one archive."""
     with tempfile.TemporaryDirectory() as folder, io.BytesIO() as buffer:
@@ -202,8 +230,12 @@ def _graph_bytes(graph: MaseGraph) -> bytes:
         return buffer.getvalue()
 
 
-def _graph_from(content: bytes, accelerator: str) -> MaseGraph:
-    """Return the graph in an archive of `_graph_bytes`."""
+def _graph_from(content: bytes, accelerator: str, *, is_traced: bool) -> Any:
+    """Return what `_bytes_of` packed, on its device."""
+    if not is_traced:
+        untraced = pickle.loads(content)
+        untraced.model.to(parse_accelerator(accelerator))
+        return untraced
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.extractall(folder)
