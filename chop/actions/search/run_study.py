@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import logging
@@ -59,6 +60,7 @@ def run_study(
     description = description_of(spec)
     workers = location.workers or settings.n_jobs
     store = _open_study(location, spec, description)
+    spec = _as_begun(spec, store.about)
     with contextlib.closing(store), Running(location.folder) as running:
         move_previous_results(location)
         baseline, seconds = _baseline(worker)
@@ -129,6 +131,14 @@ def _open_study(location: StudyLocation, spec: StudySpec, description: Facts) ->
         store.close()
         raise
     return store
+
+
+def _as_begun(spec: StudySpec, about: Facts) -> StudySpec:
+    """Return the spec of a study; those of earlier versions did not begin with uniform designs."""
+    if "uniform_first" in about:
+        return spec
+    settings = dataclasses.replace(spec.settings, uniform_first=False)
+    return dataclasses.replace(spec, settings=settings)
 
 
 def _search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import logging
@@ -94,6 +95,9 @@ class OptunaStrategy(Strategy):
     def ask(self, number: int) -> Chosen | None:
         self._study.sampler = self._sampler(number)
         with quiet():
+            if number < len(self.context.uniform):
+                design = self.context.uniform[number]
+                self._study.enqueue_trial(self.context.choices.encoded(design))
             trial = self._study.ask()
             self._asked.add(number)
             assert trial.number == number, "trials are asked for in their order"
@@ -210,7 +214,7 @@ class UserSampler(OptunaStrategy):
                 f"search.strategy.setup.sampler_options is only for samplers given by name; "
                 f"pass {', '.join(options)} to {self.sampler} itself"
             )
-        super().__init__(context)
+        super().__init__(dataclasses.replace(context, uniform=()))  # the user's alone
         self._exhausted = False
         self._study.stop = self._stop  # type: ignore[method-assign]
 

@@ -55,6 +55,10 @@ class OneOf:
     def value(self, number: Any) -> Any:
         return self.values[int(number)]
 
+    def index(self, value: Any) -> int:
+        """Return the index of a value, the inverse of `nth`."""
+        return self.number(value)
+
     def plain(self) -> list[Any]:
         """Return the choice as a report shows it."""
         return list(self.values)
@@ -91,6 +95,9 @@ class Range:
 
     def nth(self, index: int) -> Any:
         return min(self.low + index * (self.step or 1), self.high)
+
+    def index(self, value: Any) -> int:
+        return round((value - self.low) / (self.step or 1))
 
     def number(self, value: Any) -> Any:
         return value
@@ -266,6 +273,10 @@ class Choices:
         chosen = _decode(self._groups, index)
         return {p.key: chosen[p.key] for p in self.parameters if p.key in chosen}
 
+    def index(self, chosen: Mapping[str, Any]) -> int:
+        """Return the index of a design in the complete enumeration, the inverse of `nth`."""
+        return _encode(self._groups, chosen)
+
 
 def shown_size(size: int) -> str:
     """Return all digits up to a billion, then a power of ten: Python writes at most 4300."""
@@ -318,6 +329,29 @@ def _decode_group(group: Group, index: int) -> dict[str, Any]:
             return {head.key: value} | _decode(dependents, index)
         index -= count
     raise IndexError(index)
+
+
+def _encode(groups: Sequence[Group], chosen: Mapping[str, Any]) -> int:
+    """Return the index of a combination, the inverse of `_decode`."""
+    index = 0
+    for group in groups:
+        count = _count(group)
+        assert count is not None
+        index = index * count + _encode_group(group, chosen)
+    return index
+
+
+def _encode_group(group: Group, chosen: Mapping[str, Any]) -> int:
+    head, index = group[0], 0
+    if len(group) == 1:
+        return head.choice.index(chosen[head.key])
+    for value, dependents in _alternatives(group):
+        if _same(value, chosen[head.key]):
+            return index + _encode(dependents, chosen)
+        count = _size(dependents)
+        assert count is not None
+        index += count
+    raise ValueError(f"{head.key} has no choice {chosen[head.key]!r}")
 
 
 def flatten_dict(

@@ -85,6 +85,7 @@ class Setup:
     gpus_per_trial: NonNegativeFloat | None = None  # one if the parent is on a GPU
     sampler: str = "tpe"
     sampler_options: dict[str, Any] = field(default_factory=dict)
+    uniform_first: bool = True
     sum_scaled_metrics: bool = False
     direction: Annotated[Direction, Says("is maximize or minimize")] = "maximize"
     honour_directions: bool = True

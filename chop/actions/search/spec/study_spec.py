@@ -23,6 +23,7 @@ from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.registry import space_of
+from chop.actions.search.space.uniform import uniform_designs
 from chop.actions.search.spec.settings import Settings, settings_of
 from chop.checkpoints import load_graph
 from chop.devices import parse_accelerator
@@ -73,7 +74,9 @@ class StudySpec:
     def sampler_context(self) -> SamplerContext:
         settings, objectives = self.settings, self.settings.objectives
         facts = (objectives.directions, settings.n_trials, self.parent.seed)
-        return SamplerContext(self.space.choices, *facts, bool(objectives.constraints))
+        choices = self.space.choices
+        uniform = uniform_designs(choices) if settings.uniform_first else ()
+        return SamplerContext(choices, *facts, bool(objectives.constraints), uniform)
 
     @cached_property
     def strategy(self) -> Strategy:
