@@ -84,7 +84,7 @@ def run_study(
             folder, bar = location.folder / f"{location.study}.retrained", location.progress
             facts["test"] = retrain(worker, settings.retrain, results, folder, bar=bar)
             results.write(location.folder, facts, extra)
-        if baseline is not None:
+        if baseline is not None and report is None:  # whose table has the parent
             logger.info("Metrics of the parent: %s", _merged(baseline))
     if report is not None:
         with _finishing():

@@ -290,7 +290,7 @@ def _report(
 
     if results.best:
         logger.info("Best trial(s):")
-        logger.info("\n%s", results.table(SHOWN))
+        logger.info("\n%s", results.table(SHOWN, facts["baseline"]))
     elif miss := results.nearest_miss():
         logger.warning("%s", miss)
     if (more := len(results.best) - SHOWN) > 0:

@@ -14,6 +14,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.objectives import Front, Objectives, dominates
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results.files import Results
+from chop.actions.search.results.table import front_table, spread
 from chop.actions.search.samplers.base import STRATEGIES, Strategy
 from chop.actions.search.space.choices import Choices, OneOf, Parameter, unflatten_dict
 from chop.actions.search.spec.settings import settings_of
@@ -250,6 +251,47 @@ def test_the_study_can_be_read_by_optuna(results, tmp_path):
 
 def test_the_table_of_the_log(results, golden):
     golden("table.txt", results.table() + "\n")
+
+
+def outcome(number, accuracy, **hardware):
+    software = {"accuracy": accuracy}
+    return Outcome(number, "COMPLETE", software=software, hardware=hardware)
+
+
+def test_a_table_shows_the_metrics_and_what_differs_between_designs(golden):
+    trials = [outcome(7, 0.71234, bitops=332064.0), outcome(31, 0.25, bitops=1016.0)]
+    keys = [f"fc{i}/config/{key}" for i in (1, 2) for key in ("name", "weight_width", "bias_width")]
+    designs = {
+        7: dict(zip(keys, ["integer", 8, 4, "integer", 6, 4], strict=True)),
+        31: dict(zip(keys, ["integer", 2, 4, None, 6, 4], strict=True)) | {"rate": 0.123456},
+    }
+    parent = {"accuracy": 0.72, "bitops": 5_772_064.0}
+    golden("front.txt", front_table(trials, designs, ["accuracy", "bitops"], parent) + "\n")
+
+
+@pytest.mark.parametrize("layers", [1, 10, 200])
+@pytest.mark.parametrize("metrics", [1, 6, 40])
+def test_a_table_of_any_search_is_at_most_100_characters_wide(layers, metrics):
+    hardware = {f"a_metric_with_quite_a_long_name_{i}": 10.0**i for i in range(metrics)}
+    trials = [outcome(10**n, 0.5, **hardware) for n in range(6)]
+    designs = {t.number: {f"fc{i}/config/width": t.number for i in range(layers)} for t in trials}
+    for objectives in (["accuracy"], ["accuracy", *list(hardware)[:4]]):
+        lines = front_table(trials, designs, objectives).splitlines()
+        assert len(lines) == 8
+        assert max(map(len, lines)) <= 100
+        assert lines[0].split()[:2] == ["trial", "accuracy"]
+
+
+def test_the_front_begins_with_the_best_of_the_first_objective(results):
+    rows = [line.split() for line in results.table().splitlines()[2:]]
+    assert [row[0] for row in rows] == ["2", "0"], "0.7 before 0.333"
+
+
+def test_of_a_long_front_both_ends_are_shown():
+    trials = [outcome(n, n / 50) for n in range(50)]
+    shown = [trial.number for trial in spread(trials, 20)]
+    assert (len(shown), shown[0], shown[-1]) == (20, 0, 49)
+    assert [trial.number for trial in spread(trials, 1)] == [0]
 
 
 def test_one_objective_is_called_value(tmp_path):

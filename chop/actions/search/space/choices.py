@@ -97,7 +97,8 @@ class Range:
         return min(self.low + index * (self.step or 1), self.high)
 
     def index(self, value: Any) -> int:
-        return round((value - self.low) / (self.step or 1))
+        steps: float = (value - self.low) / (self.step or 1)
+        return round(steps)
 
     def number(self, value: Any) -> Any:
         return value
