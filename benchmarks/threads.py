@@ -4,6 +4,7 @@ python benchmarks/threads.py [--repeats N]
 """
 
 import argparse
+import itertools
 import statistics
 import time
 
@@ -22,7 +23,7 @@ BLOCK = 0.005  # seconds of steps between two changes of the number of threads
 def network(width: int) -> nn.Sequential:
     """A network for 16 features and 5 classes."""
     sizes = (16, width, width, width, 5)
-    layers = [(nn.Linear(a, b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
+    layers = [(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
     return nn.Sequential(*(layer for pair in layers for layer in pair))
 
 
