@@ -63,8 +63,8 @@ def run_study(
     spec = _as_begun(spec, store.about)
     with contextlib.closing(store), Running(location.folder) as running:
         move_previous_results(location)
-        baseline, seconds = _baseline(worker)
-        logger.info("\n%s", plan(spec.space, settings, workers, seconds))
+        baseline = _baseline(worker)
+        logger.info("\n%s", plan(spec.space, settings, workers))
         warn_of_idle_workers(workers, strategy, settings, spec.group_size)
         logger.info("The study is '%s' in %s", location.study, redacted(location.url))
         running.write(_note(location, clock))
@@ -216,19 +216,16 @@ def _circumstances(location: StudyLocation, clock: _Clock, accelerator: str) -> 
     }
 
 
-def _baseline(worker: Worker) -> tuple[dict[str, Any] | None, float | None]:
-    """Return the metrics of the parent, and the seconds that one design takes."""
+def _baseline(worker: Worker) -> dict[str, Any] | None:
+    """Return the metrics of the parent, None if it has not been trained or cannot be measured."""
     if not worker.spec.parent.trained:
-        return None, None
+        return None
     try:
-        worker.baseline()
-        start = time.perf_counter()
         metrics = worker.baseline()
     except Exception as error:  # the trials may well work
         logger.warning("The parent could not be measured: %s", error)
-        return None, None
-    seconds = time.perf_counter() - start
-    return {f"{side}_metrics": values for side, values in metrics.items()}, seconds
+        return None
+    return {f"{side}_metrics": values for side, values in metrics.items()}
 
 
 def warn_of_idle_workers(

@@ -344,7 +344,7 @@ def test_a_space_of_any_size_can_be_searched_and_talked_of(nodes):
     assert len({repr(chosen) for chosen in asked}) == 12
     varied = [key for key in asked[0] if len({chosen[key] for chosen in asked}) > 1]
     assert len(varied) > 0.9 * nodes
-    said = summary(SimpleNamespace(choices=choices), settings_of(tables()), 1, 0.1)
+    said = summary(SimpleNamespace(choices=choices), settings_of(tables()), 1)
     assert f"about 10^{int(nodes * math.log10(8))} designs" in said
     assert len(json.dumps(_written_size(choices.size))) < 400
 
