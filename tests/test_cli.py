@@ -357,3 +357,9 @@ def test_one_of_several_processes_ends_without_pythons_clean_up(tmp_path):
     )
     ended = python("-c", code)
     assert (ended.returncode, ended.stdout) == (5, "alone, it goes on\n")
+
+
+def test_lists_are_in_the_words_of_users():
+    """Seeds are reports that tests are made from: users do not know their numbers."""
+    for kind, listed in KINDS.items():
+        assert not re.search(r"\bseed 0\d\d\b", json.dumps(listed.rows())), kind

@@ -19,6 +19,7 @@ from chop.actions.search.results.layers import layers_of
 from chop.actions.search.results.table import front_table, spread
 from chop.actions.search.run.loop import front_of
 from chop.actions.search.samplers.base import Chosen
+from chop.actions.search.samplers.optuna import study_in_memory
 from chop.actions.search.store.study_store import StudyStore
 from chop.files import whole_file
 
@@ -233,9 +234,8 @@ class Results:
         import optuna
 
         storage, directions = optuna.storages.InMemoryStorage(), list(self.objectives.directions)
-        study = optuna.create_study(
-            study_name=self.store.study, directions=directions, storage=storage
-        )
+        names = {"study_name": self.store.study, "storage": storage}
+        study = study_in_memory(directions=directions, **names)
         study_id = storage.get_study_id_from_name(study.study_name)
         for trial in self.store.frozen_trials():
             trial.user_attrs["sampled_config"] = self.config(trial.number)

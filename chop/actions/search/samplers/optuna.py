@@ -16,6 +16,7 @@ from chop.actions.search.space.choices import Choice, Choices, OneOf, Range
 from chop.options import options_of_class
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
@@ -56,8 +57,7 @@ class OptunaStrategy(Strategy):
         self._sampler(0)  # refuses invalid options
         self._storage = optuna.storages.InMemoryStorage()
         directions: Any = context.directions
-        with quiet():
-            self._study = optuna.create_study(storage=self._storage, directions=directions)
+        self._study = study_in_memory(storage=self._storage, directions=directions)
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
         self._asked: set[int] = set()
 
@@ -163,8 +163,21 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def study_in_memory(**arguments: Any) -> Study:
+    """Return a new study of Optuna, which would be announced as if it were the user's."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with quiet():
+            return optuna.create_study(**arguments)
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
 def hide_messages() -> None:
-    """Hide what Optuna logs about studies in memory, but not its warnings."""
+    """Hide what Optuna's samplers log, but not its warnings."""
     import optuna
 
     if not logger.isEnabledFor(logging.DEBUG):
