@@ -138,7 +138,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     from chop.actions.search.spec.study_spec import config_errors
 
     check_tables(config.search, f"{config.config}: ")
-    tables = parents.candidates_trained(config)
+    tables = _with_trials(parents.candidates_trained(config), config.n_trials)
     strategy_class = labs.strategy_class_of(tables)
     settings, searches_itself = None, labs.searches_itself(strategy_class)
     if strategy_class is None:
@@ -177,6 +177,15 @@ def run_search(config: RunConfig, project: Project) -> None:
         run(tables, settings)
     else:
         labs.search_with(strategy_class, parent, tables, location.folder, run)
+
+
+def _with_trials(tables: dict[str, Any], n_trials: int | None) -> dict[str, Any]:
+    """Return the tables with the number of trials of the command line, if it has one."""
+    setup = tables["strategy"].get("setup", {})
+    if n_trials is None or not isinstance(setup, Mapping):
+        return tables
+    strategy = {**tables["strategy"], "setup": {**setup, "n_trials": n_trials}}
+    return {**tables, "strategy": strategy}
 
 
 def _check_before_training(

@@ -82,6 +82,15 @@ def test_a_search_on_a_terminal_shows_a_bar_and_ends_well(searches):
     assert b"Searching is completed" in said
 
 
+@pytest.mark.slow
+def test_the_number_of_trials_can_be_given_and_raised_on_the_command_line(searches):
+    config = searches.config("sampler = 'random'\nn_trials = 30")
+    assert "3 trials by random" in searches.run(config, "--n-trials", 3)
+    assert len(searches.table()) == 3
+    searches.run(config, "--n-trials", 5, "--resume")
+    assert len(searches.table()) == 5
+
+
 JOINT = """
 [search.search_space]
 name = "graph/joint"
