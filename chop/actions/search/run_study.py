@@ -47,6 +47,7 @@ from chop.version import __version__
 
 logger = logging.getLogger(__name__)
 
+STOPPING = "stopping, and writing the results and the report first; a second one stops at once"
 Facts = Mapping[str, Any]  # of a search, as search.json has them besides the trials
 Report = Callable[[Results, Facts, StudyLocation], None]
 
@@ -155,7 +156,7 @@ def _search(
     logger.info("Search started...")
     bar = progress_bar(loop.objectives, wanted=location.progress, log=logger.info)
     try:
-        with Interruption() as interruption, bar as loop.show:
+        with Interruption(then=STOPPING) as interruption, bar as loop.show:
             loop.run(lambda: interruption.received)
     except TrialFailed as error:
         return error
@@ -186,7 +187,7 @@ class _Clock:
 @contextmanager
 def _finishing() -> Iterator[None]:
     """Let a signal that comes while files are written wait until they are complete."""
-    with Interruption() as interruption:
+    with Interruption(then="writing the results before stopping") as interruption:
         yield
     if interruption.received:
         raise Interrupted(interruption.received)

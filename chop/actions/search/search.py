@@ -80,9 +80,10 @@ def search(
     _check_engine(engine)
     check_study(study)
     tables = _tables(search_config)
-    check_tables(tables)
+    where = "" if isinstance(search_config, Mapping) else f"{search_config}: "
+    check_tables(tables, where)
     strategy_class = labs.strategy_class_of(tables)
-    settings = settings_of(tables) if strategy_class is None else None
+    settings = settings_of(tables, where) if strategy_class is None else None
     source = Source(model, model_info, "", data_module, task, load_name, load_type or "mz")
     parent = make_parent(source, accelerator, seed, allow_nonfinite=allow_nonfinite)
     location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
@@ -91,7 +92,7 @@ def search(
         chosen = choose_study(location)
         logger.info("Building search space...")
         name, folder = type(model).__name__, chosen.snapshots
-        spec = build_spec(parent, tables, settings, model_name=name, folder=folder)
+        spec = build_spec(parent, tables, settings, model_name=name, folder=folder, where=where)
         return run_study(spec, chosen, visualizer)
 
     if settings is not None:
@@ -147,7 +148,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         strategy = strategy_class.__name__
         raise ConfigError(f"--apply: {strategy} runs its own search and stores its own results")
     if isinstance(name := tables["search_space"].get("name"), str):
-        with config_errors():
+        with config_errors(f"{config.config}: "):
             check_name(name)  # before the network is loaded
     model, info, data_module = model_and_data(config)
 
@@ -208,7 +209,7 @@ def _check_before_training(
         current = latest(location)
         read_about(current.url, current.study)
     with quieter("chop", logging.ERROR):
-        _ = build_spec(parent, tables, settings).strategy
+        _ = build_spec(parent, tables, settings, where=f"{config.config}: ").strategy
 
 
 def _location(config: RunConfig, project: Project) -> StudyLocation:
@@ -278,7 +279,13 @@ def _apply_or_search(
     from chop.actions.search.spec.study_spec import build_spec
 
     build = functools.partial(
-        build_spec, parent, tables, settings, model_name=config.model, imports=config.imports
+        build_spec,
+        parent,
+        tables,
+        settings,
+        model_name=config.model,
+        imports=config.imports,
+        where=f"{config.config}: ",
     )
     if config.apply is not None:
         apply(build(), location, config)

@@ -11,10 +11,10 @@ QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
 # what a user gets wrong -> (what is written for what, what is said)
 WRONG = {
     "a key of a format": (
-        ("weight_frac_width", "weight_frac_widht"),
-        "seed.linear.config.weight_frac_widht is not a key of integer; did you mean 'weight_frac",
+        ("weight_width", "weight_widht"),
+        "seed.linear.config.weight_widht is not a key of scale_integer; did you mean 'weight_wid",
     ),
-    "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
+    "a format": (('"scale_integer"', '"scale_intger"'), "did you mean 'scale_integer'"),
     "an op": (("seed.linear", "seed.linaer"), "'linaer'; did you mean 'linear'"),
     "the default": (("seed.default", "seed.defualt"), "'defualt'; did you mean 'default'"),
     "a value": (("weight_width = [2, 3", "weight_width = [2, 300"), "weight_width = 300: pass"),
@@ -46,6 +46,7 @@ def test_a_file_that_is_wrong_costs_no_training(here, tmp_path, case):
     code, _, said = here("search", "--config", file, "--project-dir", tmp_path / "out")
     assert code == 2
     assert sentence in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith(f"ch: {file}: "), "the file that has to be changed"
     assert "Training the parent" not in said
     assert not (tmp_path / "out" / "quickstart").exists()
 

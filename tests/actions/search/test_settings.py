@@ -54,11 +54,11 @@ WRONG = {
     "strategy.name": ("optina", "search.strategy.name 'optina'; did you mean 'optuna'"),
     "strategy.sw_runner": (3, "holds tables of runners"),
     "strategy.sw_runner.basic_evaluaton": ({}, "did you mean 'basic_evaluation'"),
-    "strategy.sw_runner.basic_evaluation": (3, "is a table of options"),
+    "strategy.sw_runner.basic_evaluation": (3, "must be a table of options"),
     "strategy.sw_runner.basic_evaluation.num_samples": (0, "greater than or equal to 1"),
     "strategy.sw_runner.basic_evaluation.num_sample": (8, "did you mean 'num_samples'"),
     "strategy.sw_runner.average_bitwidth": ({}, "move it to search.strategy.hw_runner"),
-    "strategy.setup": (3, "setup is a table"),
+    "strategy.setup": (3, "setup must be a table"),
     "strategy.setup.n_trails": (3, "did you mean 'n_trials'"),
     "strategy.setup.n_jobs": (0, "n_jobs: should be greater than or equal to 1"),
     "strategy.setup.n_trials": (0, "n_trials: should be greater than or equal to 1"),
@@ -75,23 +75,23 @@ WRONG = {
     "strategy.setup.sampler_options.multivariate": (3, "multivariate: should be a valid boolean"),
     "strategy.setup.sampler_options.seed": (3, "has no key 'seed'; set the seed of the search"),
     "strategy.setup.sum_scaled_metrics": ("yes", "sum_scaled_metrics: should be a valid boolean"),
-    "strategy.setup.direction": ("up", "direction is maximize or minimize"),
+    "strategy.setup.direction": ("up", "direction must be maximize or minimize"),
     "strategy.setup.honour_directions": (0, "honour_directions: should be a valid boolean"),
     "strategy.setup.pkl_ckpt": ("a.pkl", "names a pickle"),
     "strategy.metrics": ({}, "has no objectives"),
-    "strategy.metrics.accuracy": (1.0, "is a table with scale and direction"),
-    "strategy.metrics.accuracy.scale": (0, "scale is a number other than 0"),
+    "strategy.metrics.accuracy": (1.0, "must be a table with scale and direction"),
+    "strategy.metrics.accuracy.scale": (0, "scale must be a number other than 0"),
     "strategy.metrics.accuracy.scal": (1, "did you mean 'scale'"),
-    "strategy.metrics.accuracy.direction": ("up", "direction is maximize or minimize"),
+    "strategy.metrics.accuracy.direction": ("up", "direction must be maximize or minimize"),
     "strategy.metrics.latency": ({}, "no runner measures 'latency'"),
     "strategy.metrics.acuracy": ({}, "measures 'acuracy'; did you mean 'accuracy'"),
     "strategy.constraints": ("average_bitwidth <= 6", "must be a list of texts"),
-    "strategy.early_stopping": (3, "is a table with margin and warmup"),
+    "strategy.early_stopping": (3, "must be a table with margin and warmup"),
     "strategy.early_stopping.margin": (0.1, "margin must give the possible improvement"),
     "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
     "strategy.early_stopping.margin.accuracy": (0.1, "but no runner trains; add a table"),
     "strategy.early_stopping.warmup": (0, "warmup must be a positive whole number"),
-    "retrain": (3, "search.retrain is a table of options"),
+    "retrain": (3, "search.retrain must be a table of options"),
     "retrain.designs": ("all", "search.retrain.designs"),
     "retrain.max_epochs": (0, "search.retrain.max_epochs: should be greater"),
     "retrain.epochs": (3, "search.retrain has no key 'epochs'"),
@@ -166,7 +166,7 @@ def test_the_options_of_a_strategy_are_the_arguments_that_it_takes(strategy, opt
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf])
 def test_a_scale_that_is_not_finite_is_refused(scale):
-    with pytest.raises(ConfigError, match="scale is a number other than 0"):
+    with pytest.raises(ConfigError, match="scale must be a number other than 0"):
         settings_of(changed("strategy.metrics.accuracy.scale", scale))
 
 

@@ -170,16 +170,16 @@ def _range(value: Mapping[str, Any], where: str) -> Range:
     low, high, step, log = value["min"], value["max"], value.get("step"), value.get("log")
     for key, number in (("min", low), ("max", high), ("step", 1 if step is None else step)):
         if not _is_number(number):
-            raise ValueError(f"{where}.{key} is a number, not {number!r}")
+            raise ValueError(f"{where}.{key} must be a number, not {number!r}")
     whole = isinstance(low, int) and isinstance(high, int)
     if high < low:
         raise ValueError(f"{where} goes from {low} down to {high}; swap min and max")
     if step is not None and step <= 0:
-        raise ValueError(f"{where}.step is positive, not {step}")
+        raise ValueError(f"{where}.step must be positive, not {step}")
     if whole and isinstance(step, float):
-        raise ValueError(f"{where}.step is a whole number like min and max, not {step}")
+        raise ValueError(f"{where}.step must be a whole number like min and max, not {step}")
     if log not in (None, True, False):
-        raise ValueError(f"{where}.log is true or false, not {log!r}")
+        raise ValueError(f"{where}.log must be true or false, not {log!r}")
     if log and (low <= 0 or step is not None):
         raise ValueError(f"{where}: a logarithmic range must start above 0 and cannot have a step")
     if whole:

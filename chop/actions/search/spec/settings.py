@@ -64,9 +64,9 @@ class Goal:
     """`[search.strategy.metrics.<name>]`; the default direction is that of the metric."""
 
     scale: Annotated[
-        float, Predicate(lambda x: 0 < abs(x) < math.inf), Says("is a number other than 0")
+        float, Predicate(lambda x: 0 < abs(x) < math.inf), Says("must be a number other than 0")
     ] = 1.0
-    direction: Annotated[Direction, Says("is maximize or minimize")] | None = None
+    direction: Annotated[Direction, Says("must be maximize or minimize")] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Setup:
     sampler_options: dict[str, Any] = field(default_factory=dict)
     uniform_first: bool = True
     sum_scaled_metrics: bool = False
-    direction: Annotated[Direction, Says("is maximize or minimize")] = "maximize"
+    direction: Annotated[Direction, Says("must be maximize or minimize")] = "maximize"
     honour_directions: bool = True
     pkl_ckpt: str | None = None
 
@@ -173,7 +173,7 @@ def check_tables(search: Mapping[str, Any], where: str = "") -> None:
             inner[f"search_space.seed.{name}.config"] = seed.get("config")
     for path, table in inner.items():
         if not isinstance(table, Mapping | None):
-            raise ConfigError(f"{where}search.{path} is a table, not {table!r:.80}")
+            raise ConfigError(f"{where}search.{path} must be a table, not {table!r:.80}")
 
 
 def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -36,14 +36,15 @@ RETRAIN_SPLITS = ("validation", "test")
 
 
 @contextlib.contextmanager
-def config_errors() -> Iterator[None]:
-    """Raise errors of the body as errors of the user's file."""
+def config_errors(where: str = "") -> Iterator[None]:
+    """Raise errors of the body as errors of the user's file, which `where` names."""
     try:
         yield
-    except ConfigError:
-        raise
     except (ValueError, UnknownName) as error:
-        raise ConfigError(str(error)) from error
+        text = str(error)
+        if isinstance(error, ConfigError) and (not where or text.startswith(where)):
+            raise
+        raise ConfigError(f"{where}{text}") from error
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class StudySpec:
     model_name: str | None = None
     imports: tuple[Path, ...] = ()  # files of the user that registered something
     given_space: Space | None = None  # one that does not come from the tables
+    where: str = ""  # the file of the tables, as messages begin
 
     @property
     def population_runner(self) -> PopulationRunner | None:
@@ -82,7 +84,7 @@ class StudySpec:
     def strategy(self) -> Strategy:
         """The sampler, which is not made in processes that only measure designs."""
         hide_messages()
-        with config_errors():
+        with config_errors(self.where):
             return self.settings.strategy(self.sampler_context, **self.settings.sampler_options)
 
     def packed(self, accelerator: str, folder: Path | None) -> bytes:
@@ -127,13 +129,14 @@ def build_spec(
     imports: Sequence[Path] = (),
     folder: Path | None = None,
     given_space: Space | None = None,
+    where: str = "",
 ) -> StudySpec:
     """Build a study from the checked tables; what does not suit the network or data is refused.
 
-    Runners write their checkpoints to `folder`.
+    Runners write their checkpoints to `folder`; messages begin with `where`.
     """
     context = _runner_context(parent, folder)
-    with fixed_threads(settings.threads), config_errors():
+    with fixed_threads(settings.threads), config_errors(where):
         space = given_space or space_of(settings.space, parent)
         runners = [cls(context, **options) for cls, options in settings.runners]
         if any(runner.trains for runner in runners):
@@ -141,11 +144,12 @@ def build_spec(
     # early stopping needs the cost of a design before it is trained, and metrics of its weights
     # are those of trained ones, whatever the order of the tables in the file
     runners.sort(key=lambda runner: (runner.side == "software", not runner.trains))
-    facts = (space, context, tuple(runners), model_name, tuple(imports), given_space)
+    facts = (space, context, tuple(runners), model_name, tuple(imports), given_space, where)
     spec = StudySpec(parent, tables, settings, *facts)
-    _check_whole_populations(spec)
-    if settings.retrain is not None:
-        check_retrain_splits(parent.data_module)
+    with config_errors(where):
+        _check_whole_populations(spec)
+        if settings.retrain is not None:
+            check_retrain_splits(parent.data_module)
     groups = math.ceil(settings.in_flight / spec.group_size)  # designs are asked for by the group
     settings = dataclasses.replace(settings, in_flight=groups * spec.group_size)
     return dataclasses.replace(spec, settings=settings)
