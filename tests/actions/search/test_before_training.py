@@ -110,3 +110,22 @@ def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
     )
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.mark.slow
+def test_the_quickstart_finds_fewer_bits_at_the_same_accuracy(ch, tmp_path):
+    """What the README promises, and a front with both ends."""
+    said = ch("search", "--config", EXAMPLES / "quickstart.toml").stderr
+    lines = said.partition("Best trial(s):")[2].splitlines()[2:]
+    assert all(len(line) <= 100 for line in lines[:23])
+    assert lines[0].split() == [
+        *("trial", "accuracy", "bitops", "loss"),
+        *("average_bitwidth", "memory_density", "data_in", "weight"),
+    ]
+    rows = [line.replace(",", "").split() for line in lines[2:23]]
+    name, accuracy, bitops, *_ = rows[0]
+    assert name == "parent"
+    scores = [(float(row[1]), float(row[2])) for row in rows[1:]]
+    assert scores == sorted(scores, reverse=True), "by accuracy"
+    assert [s for s in scores if s[0] > float(accuracy) - 0.003 and s[1] < float(bitops) / 20]
+    assert rows[-1][-10:] == ["3"] * 5 + ["2"] * 5, "the narrowest"
