@@ -138,7 +138,7 @@ def _as_begun(spec: StudySpec, about: Facts) -> StudySpec:
     """Return the spec of a study; those of earlier versions did not begin with uniform designs."""
     if "uniform_first" in about:
         return spec
-    settings = dataclasses.replace(spec.settings, uniform_first=False)
+    settings = spec.settings.model_copy(update={"uniform_first": False})
     return dataclasses.replace(spec, settings=settings)
 
 
