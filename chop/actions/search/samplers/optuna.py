@@ -277,7 +277,10 @@ class QMC(OptunaStrategy):
         import optuna
 
         # for keys that only some designs have, which are not part of the sequence
-        return {"independent_sampler": optuna.samplers.RandomSampler(self.context.seed_of(number))}
+        others = optuna.samplers.RandomSampler(self.context.seed_of(number))
+        # a sequence that is not scrambled begins with the narrowest design, whatever the seed
+        scrambled = {"scramble": True} if self.context.uniform else {}
+        return {"independent_sampler": others, **scrambled, **self._options}
 
 
 @register_strategy("gp")

@@ -62,7 +62,7 @@ def _value(parameter: Parameter, keys: Mapping[str, Parameter], widest: bool) ->
     """Return the widest or narrowest value of a key; `keys` are those of the same node."""
     choice, last = parameter.choice, _last(parameter)
     if last == NAME and isinstance(choice, OneOf):
-        return _extreme(choice.values, widest, lambda name: _bits(name, keys, widest))
+        return _extreme(choice.values, widest, lambda name: (_bits(name, keys, widest), not name))
     if last.endswith(FRACTION):
         return _fraction(choice, keys.get(last.removesuffix(FRACTION) + "width"), widest)
     if last.endswith(NOT_WIDTHS):
