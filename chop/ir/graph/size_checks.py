@@ -52,9 +52,14 @@ class SizeCheck:
             self.fixed = int(self.right.value)  # type: ignore[arg-type]
 
     @property
-    def equates(self) -> bool:
-        """Whether it says only that two sizes are equal, which layers check themselves."""
-        return self.sign == "==" and bool(_size(self.left)) and bool(_size(self.right))
+    def matters(self) -> bool:
+        """Whether it is about one size, as decisions by shape are.
+
+        Others relate sizes of several inputs, which layers check themselves, or are details of
+        kernels.
+        """
+        constant = isinstance(self.left, ast.Constant) or isinstance(self.right, ast.Constant)
+        return len(set(self.sizes)) == 1 and not (self.sign == "!=" and constant)
 
     def text(self, names: Sequence[str]) -> str:
         """Return it in words of the model: `ids.shape[1] <= 20`."""
