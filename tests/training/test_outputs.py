@@ -71,3 +71,31 @@ def test_a_model_that_returns_more_trains_like_one_that_does_not(small):
         torch.manual_seed(0)
         losses.append(small.training(model=cls(16, 5), max_epochs=2).fit().validation.loss)
     assert losses[0] == losses[1]
+
+
+class Sentences(torch.utils.data.Dataset):
+    """Tokens as dictionaries with labels, as tokenised data sets of transformers are."""
+
+    def __init__(self, seed):
+        rng = torch.Generator().manual_seed(seed)
+        self.tokens = torch.randint(1, 50, (256, 8), generator=rng)
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        tokens = self.tokens[index]
+        mask = torch.ones_like(tokens)
+        return {"input_ids": tokens, "attention_mask": mask, "labels": int(tokens[0] > 25)}
+
+
+@pytest.mark.slow
+def test_a_network_of_transformers_learns_from_dictionaries(small, package):
+    transformers = package("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 50}
+    config = transformers.BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(config)
+    of = small.data(train_dataset=Sentences(0), val_dataset=Sentences(1), batch_size=32)
+    score = small.training(model=model, of=of, max_epochs=5).fit().validation
+    assert score.accuracy > 0.9
