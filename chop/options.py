@@ -62,7 +62,7 @@ class Older:
 
 @dataclass(frozen=True)
 class Says:
-    """What a value must be, as a message says it: `Says("is a number other than 0")`."""
+    """What a value must be, as a message says it: `Says("must be a number other than 0")`."""
 
     text: str
 
@@ -303,7 +303,7 @@ class Options:
             return f"{self.owner} takes its options as a dict, not {kind}; they are {listed}"
         few = len(self.known) in (1, 2)
         keys = f"with {' and '.join(self.known)}" if few else "of options"
-        return f"{self.owner} is a table {keys}, not {shown(value)}"
+        return f"{self.owner} must be a table {keys}, not {shown(value)}"
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:

@@ -39,7 +39,8 @@ def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = OUT) ->
     about = (get_model_info("jsc-three-linear"), "cls", data.dataset_info, "cpu")
     training = {"max_epochs": epochs, "learning_rate": 1e-2}
     runners = {"sw_runner": {"basic_train": training}, "hw_runner": {"bitops": {}, "macs": {}}}
-    goals = {"metrics": {"accuracy": {}, "bitops": {}}, "setup": {"n_trials": trials}}
+    setup = {"n_trials": trials, "uniform_first": False}  # TPE alone
+    goals = {"metrics": {"accuracy": {}, "bitops": {}}, "setup": setup}
     plan = {"search_space": {"name": "graph/lab4", "seed": SPACE}, "strategy": runners | goals}
     train = get_sw_runner("basic_train", *about, training)
     whole = {"data_loader": "test_dataloader", "num_samples": len(data.test_dataset)}

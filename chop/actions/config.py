@@ -279,6 +279,9 @@ class RunConfig:
         ),
     ] = False
 
+    n_trials: Annotated[
+        PositiveInt | None, Search("Number of trials (default: that of the file).")
+    ] = None
     workers: Annotated[
         PositiveInt | None, Search("Number of worker processes on this machine.")
     ] = None

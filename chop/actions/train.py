@@ -131,7 +131,8 @@ def fit(
     if load_name is not None and (resume is None or has_layers):
         model = load_model(load_name, load_type, model) if graph is None else model
         logger.info("'%s' checkpoint loaded before training", load_type)
-    logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
+    if options.weight_decay:
+        logger.info("Weight decay: %g", options.weight_decay)
     _warn_of_lowest_rate(options)
     with memory_for(f"train with batches of {data_module.batch_size}"), together(LOST):
         training = Training(

@@ -38,6 +38,7 @@ def description_of(spec: StudySpec) -> dict[str, Any]:
             "seed": spec.parent.seed,
             "sampler": settings.sampler,
             "sampler_options": settings.sampler_options,
+            "uniform_first": settings.uniform_first,
             "in_flight": settings.in_flight,
             "population": spec.group_size,
             "threads": settings.threads,

@@ -24,6 +24,7 @@ class SamplerContext:
     n_trials: int
     seed: int
     constrained: bool = False
+    uniform: tuple[Chosen, ...] = ()  # designs that built-in strategies ask for first
 
     def seed_of(self, number: int) -> int:
         """Return the seed of a trial, the same in every process and after every resume."""

@@ -75,7 +75,7 @@ def _fixed_of(run: str, options: Any) -> dict[str, dict[str, Any]]:
 
     where, passes = f"{WHERE}.options", dict.fromkeys((run, "redefine"))
     if not isinstance(options, Mapping):
-        raise ValueError(f"{where} is a table of options of {run}, not {options!r}")
+        raise ValueError(f"{where} must be a table of options of {run}, not {options!r}")
     owners = {key: [p for p in passes if key in PASSES[p].options] for key in options}
     for key in options:
         if not owners[key]:
@@ -105,7 +105,7 @@ def transform(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
     """The pass that `setup.transform` names."""
     run = _setup(table).get("transform")
     if not isinstance(run, str):
-        raise ValueError(f'{WHERE}.setup.transform names a pass, such as "prune"')
+        raise ValueError(f'{WHERE}.setup.transform must name a pass, such as "prune"')
     return of_pass(name, run, table, parent)
 
 
@@ -115,14 +115,14 @@ def joint(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
     tables = table.get("passes")
     if not isinstance(tables, Mapping) or not tables:
         raise ValueError(
-            f"{WHERE}.passes has a table for each pass, such as [{WHERE}.passes.prune]"
+            f"{WHERE}.passes must have a table for each pass, such as [{WHERE}.passes.prune]"
         )
     spaces: dict[str, PassSpace] = {}
     fixed: dict[str, dict[str, Any]] = {}
     for run, inner in tables.items():
         where = f"{WHERE}.passes.{run}"
         if not isinstance(inner, Mapping):
-            raise ValueError(f"{where} is a table with seed, not {inner!r}")
+            raise ValueError(f"{where} must be a table with seed, not {inner!r}")
         by = _setup(inner, where).get("by")
         fixed[run] = {k: v for k, v in inner.items() if k not in ("setup", "seed")}
         seed = _seed(inner, where)
@@ -137,7 +137,7 @@ def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
 def _seed(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     seed = table.get("seed")
     if not isinstance(seed, Mapping) or not seed:
-        raise ValueError(f"{where}.seed says what can be chosen; add [{where}.seed.default.config]")
+        raise ValueError(f"{where}.seed is missing; add [{where}.seed.default.config] with choices")
     return seed
 
 

@@ -34,10 +34,10 @@ class Table:
 def table_of(value: Any, where: str) -> Table:
     """Return a table of a seed, with or without the `config` level of the labs."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where} is a table of choices, not {value!r}")
+        raise ValueError(f"{where} must be a table of choices, not {value!r}")
     inner = value.get("config", value)
     if not isinstance(inner, Mapping):
-        raise ValueError(f"{where}.config is a table of choices, not {inner!r}")
+        raise ValueError(f"{where}.config must be a table of choices, not {inner!r}")
     stray = [key for key in value if "config" in value and key != "config"]
     if stray:
         raise ValueError(f"{where}: {stray[0]!r} stands beside config; move it inside")
@@ -56,7 +56,7 @@ def seed_of_nodes(
     from chop.ir.ops import OPS
 
     if by not in BY:
-        raise ValueError(f"search.search_space.setup.by is one of {', '.join(BY)}, not {by!r}")
+        raise ValueError(f"search.search_space.setup.by must be one of {', '.join(BY)}, not {by!r}")
     tables = {key: table_of(value, f"{where}.{key}") for key, value in seed.items()}
     default = tables.pop("default", None)
     nodes = list(nodes)
@@ -104,7 +104,7 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
         raise ValueError(f'{where} needs name, a list such as ["integer"]')
     head = choice_of(choices["name"], f"{where}.name")
     if not isinstance(head, OneOf):
-        raise ValueError(f"{where}.name is a list of names, not a range")
+        raise ValueError(f"{where}.name must be a list of names, not a range")
     for name in head.values:
         if not isinstance(name, str | None):
             raise ValueError(f'{where}.name offers {name!r:.80}; names are text, or "NA" for none')
@@ -132,7 +132,7 @@ def _leaves(
     own_tables = {key: value for key, value in table.items() if key in names}
     for name, inner in own_tables.items():
         if not isinstance(inner, Mapping):
-            raise ValueError(f"{where}.{name} is a table of keys for {name}, not {inner!r}")
+            raise ValueError(f"{where}.{name} must be a table of keys for {name}, not {inner!r}")
     for key, value in table.items():
         if key == "name" or key in own_tables:
             continue

@@ -69,9 +69,9 @@ class Goal(_Table):
     """`[search.strategy.metrics.<name>]`; the default direction is that of the metric."""
 
     scale: Annotated[
-        float, Predicate(lambda x: 0 < abs(x) < math.inf), Says("is a number other than 0")
+        float, Predicate(lambda x: 0 < abs(x) < math.inf), Says("must be a number other than 0")
     ] = 1.0
-    direction: Annotated[Direction, Says("is maximize or minimize")] | None = None
+    direction: Annotated[Direction, Says("must be maximize or minimize")] | None = None
 
 
 class Setup(_Table):
@@ -89,8 +89,9 @@ class Setup(_Table):
     gpus_per_trial: NonNegativeFloat | None = None  # one if the parent is on a GPU
     sampler: str = "tpe"
     sampler_options: dict[str, Any] = {}
+    uniform_first: bool = True
     sum_scaled_metrics: bool = False
-    direction: Annotated[Direction, Says("is maximize or minimize")] = "maximize"
+    direction: Annotated[Direction, Says("must be maximize or minimize")] = "maximize"
     honour_directions: bool = True
     pkl_ckpt: str | None = None
 
@@ -176,7 +177,7 @@ def check_tables(search: Mapping[str, Any], where: str = "") -> None:
             inner[f"search_space.seed.{name}.config"] = seed.get("config")
     for path, table in inner.items():
         if not isinstance(table, Mapping | None):
-            raise ConfigError(f"{where}search.{path} is a table, not {table!r:.80}")
+            raise ConfigError(f"{where}search.{path} must be a table, not {table!r:.80}")
 
 
 def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.registry import space_of
+from chop.actions.search.space.uniform import uniform_designs
 from chop.actions.search.space.untraced import UntracedModel
 from chop.actions.search.spec.settings import Settings, settings_of
 from chop.checkpoints import load_graph
@@ -37,14 +38,15 @@ RETRAIN_SPLITS = ("validation", "test")
 
 
 @contextlib.contextmanager
-def config_errors() -> Iterator[None]:
-    """Raise errors of the body as errors of the user's file."""
+def config_errors(where: str = "") -> Iterator[None]:
+    """Raise errors of the body as errors of the user's file, which `where` names."""
     try:
         yield
-    except ConfigError:
-        raise
     except (ValueError, UnknownName) as error:
-        raise ConfigError(str(error)) from error
+        text = str(error)
+        if isinstance(error, ConfigError) and (not where or text.startswith(where)):
+            raise
+        raise ConfigError(f"{where}{text}") from error
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class StudySpec:
     model_name: str | None = None
     imports: tuple[Path, ...] = ()  # files of the user that registered something
     given_space: Space | None = None  # one that does not come from the tables
+    where: str = ""  # the file of the tables, as messages begin
 
     @property
     def population_runner(self) -> PopulationRunner | None:
@@ -75,13 +78,15 @@ class StudySpec:
     def sampler_context(self) -> SamplerContext:
         settings, objectives = self.settings, self.settings.objectives
         facts = (objectives.directions, settings.n_trials, self.parent.seed)
-        return SamplerContext(self.space.choices, *facts, bool(objectives.constraints))
+        choices = self.space.choices
+        uniform = uniform_designs(choices) if settings.uniform_first else ()
+        return SamplerContext(choices, *facts, bool(objectives.constraints), uniform)
 
     @cached_property
     def strategy(self) -> Strategy:
         """The sampler, which is not made in processes that only measure designs."""
         hide_messages()
-        with config_errors():
+        with config_errors(self.where):
             return self.settings.strategy(self.sampler_context, **self.settings.sampler_options)
 
     def packed(self, accelerator: str, folder: Path | None) -> bytes:
@@ -129,13 +134,14 @@ def build_spec(
     imports: Sequence[Path] = (),
     folder: Path | None = None,
     given_space: Space | None = None,
+    where: str = "",
 ) -> StudySpec:
     """Build a study from the checked tables; what does not suit the network or data is refused.
 
-    Runners write their checkpoints to `folder`.
+    Runners write their checkpoints to `folder`; messages begin with `where`.
     """
     context = _runner_context(parent, folder)
-    with fixed_threads(settings.threads), config_errors():
+    with fixed_threads(settings.threads), config_errors(where):
         space = given_space or space_of(settings.space, parent)
         runners = [cls(context, **options) for cls, options in settings.runners]
         _refuse_without_graph(parent, runners)
@@ -144,12 +150,13 @@ def build_spec(
     # early stopping needs the cost of a design before it is trained, and metrics of its weights
     # are those of trained ones, whatever the order of the tables in the file
     runners.sort(key=lambda runner: (runner.side == "software", not runner.trains))
-    facts = (space, context, tuple(runners), model_name, tuple(imports), given_space)
+    facts = (space, context, tuple(runners), model_name, tuple(imports), given_space, where)
     spec = StudySpec(parent, tables, settings, *facts)
-    _check_whole_populations(spec)
-    _check_measured(spec)
-    if settings.retrain is not None:
-        check_retrain_splits(parent.data_module)
+    with config_errors(where):
+        _check_whole_populations(spec)
+        _check_measured(spec)
+        if settings.retrain is not None:
+            check_retrain_splits(parent.data_module)
     groups = math.ceil(settings.in_flight / spec.group_size)  # designs are asked for by the group
     settings = settings.model_copy(update={"in_flight": groups * spec.group_size})
     return dataclasses.replace(spec, settings=settings)
