@@ -113,6 +113,14 @@ class Runner:
     def __call__(self, trial: Trial) -> Metrics:
         raise NotImplementedError
 
+    def parent_metrics(self, trial: Trial) -> Metrics:
+        """Return the metrics of the parent as it is, which a runner must not train."""
+        return {} if self.trains else self(trial)
+
+    def samples_by_metric(self) -> dict[str, int]:
+        """Return the number of samples for each metric that is a share of correct samples."""
+        return {}
+
     @classmethod
     def direction_of(cls, metric: str, options: Mapping[str, Any]) -> Direction | None:
         """Return which direction is better, None for a metric that is not measured.

@@ -101,6 +101,13 @@ class BasicEvaluation(Runner):
                 metrics |= {name: shares[n] for n, name in self._class_metrics.items()}
         return metrics
 
+    def samples_by_metric(self) -> dict[str, int]:
+        """Return the samples of each share; a mean of the classes' shares is not one."""
+        samples = {} if self._macro else {"accuracy": len(self._split)}
+        if self._per_class:
+            samples |= {name: self._count[n] for n, name in self._class_metrics.items()}
+        return samples
+
     def _sums(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Return loss and correct samples, in total or by class, in float64 on the device."""
         logits = model(x.clone())  # a model may work in place

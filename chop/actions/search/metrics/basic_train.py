@@ -18,11 +18,13 @@ from chop.actions.search.metrics.rungs import Rungs, left_at
 from chop.actions.search.metrics.samples import first_of, split_of
 from chop.actions.search.metrics.state import isolated
 from chop.options import Option, Options, PositiveFloat, PositiveInt, Share
+from chop.training.check import float_type
 from chop.training.devices import Place
-from chop.training.evaluate import Score
+from chop.training.evaluate import Score, evaluate
+from chop.training.feed import Feed
 from chop.training.loop import Training
 from chop.training.options import CANDIDATE, TrainOptions, table_options
-from chop.training.steps import Forward, Objective, cross_entropy
+from chop.training.steps import Forward, Mixed, Objective, cross_entropy
 
 Budget = Annotated[int, Ge(-1)]
 KeptShare = Annotated[float, Interval(gt=0, lt=1)]
@@ -88,6 +90,7 @@ class BasicTrain(Runner):
         options["max_steps"] = total
         options["schedule"] = _schedule(options["schedule"], ends=total is not None)
         self._options = TrainOptions(**options, schedule_steps=total, progress=False)
+        self._of_parent: Metrics | None = None
         self._rungs = Rungs.of(self.name, rungs, keep, self._options.max_epochs)
 
     @classmethod
@@ -115,6 +118,21 @@ class BasicTrain(Runner):
             score = training.fit().validation
         assert score is not None, "there is a validation split"
         return _metrics(score)
+
+    def parent_metrics(self, trial: Trial) -> Metrics:
+        """Return the metrics of the parent on the samples on which candidates are scored."""
+        if self._of_parent is None:
+            place, model = Place(self.context.device), trial.model
+            facts = (self._data.batch_size, place, float_type(model))
+            workers, collate = self._data.num_workers, self._data.collate_fn
+            feed = Feed(self._data.val_dataset, *facts, num_workers=workers, collate=collate)
+            mixed = Mixed(self._options.precision, place.device)
+            with isolated(model, place.device, trial.seed):
+                self._of_parent = _metrics(evaluate(model, feed.every(), mixed=mixed))
+        return self._of_parent
+
+    def samples_by_metric(self) -> dict[str, int]:
+        return {"accuracy": len(self._data.val_dataset)}
 
     def _report(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
         """Report the metrics after an epoch; a trial that does not pass a rung is stopped."""

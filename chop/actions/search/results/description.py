@@ -44,6 +44,7 @@ def description_of(spec: StudySpec) -> dict[str, Any]:
                 "choices": {p.key: p.choice.plain() for p in space.choices.open},
                 **({"options": fixed} if fixed else {}),
             },
+            "samples": {m: n for r in spec.runners for m, n in r.samples_by_metric().items()},
             "runners": {cls.name: dict(options) for cls, options in settings.runners},
             "early_stopping": stopping and dataclasses.asdict(stopping),
             "honour_directions": objectives.honour_directions,

@@ -2,12 +2,16 @@
 
 import json
 import re
+import tomllib
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+import chop
 from chop.actions.search.results.page import SearchRecord, report_page, write_report
 from chop.actions.search.results.page import columns as columns_module
+from chop.actions.search.results.page import page as page_module
 from chop.actions.search.results.page.columns import Columns, page_data
 from chop.actions.search.results.page.failures import failures
 from chop.actions.search.results.page.markup import Html, json_block, tag
@@ -43,6 +47,16 @@ class Page(HTMLParser):
 
 def data_of(text):
     return json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))
+
+
+def test_wheels_carry_the_scripts_and_styles_of_the_page():
+    root = Path(chop.__file__).parents[1]
+    tables = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    patterns = tables["setuptools"]["package-data"]["chop"]
+    carried = {path for pattern in patterns for path in (root / "chop").glob(pattern)}
+    assets = set((Path(page_module.__file__).parent / "assets").iterdir())
+    assert assets
+    assert assets <= carried
 
 
 def test_the_page_is_one_file_that_names_no_other(page):

@@ -142,3 +142,13 @@ def test_metrics_of_classes_are_expected_before_there_are_data():
     assert Evaluation.direction_of("accuracy_top", {"per_class": True}) == "maximize"
     assert Evaluation.direction_of("accuracy_top", {}) is None
     assert Evaluation.direction_of("loss", {}) == "minimize"
+
+
+def test_shares_of_samples_say_of_how_many(jets, trial):
+    assert Evaluation(jets, num_samples=500).samples_by_metric() == {"accuracy": 500}
+    every = len(jets.data_module.val_dataset)
+    assert Evaluation(jets, num_samples=10**9).samples_by_metric() == {"accuracy": every}
+    by_class = Evaluation(jets, num_samples=500, per_class=True, average="macro")
+    samples = by_class.samples_by_metric()
+    assert samples.keys() == {f"accuracy_{name}" for name in jets.dataset_info.class_names}
+    assert sum(samples.values()) == 500
