@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from chop.actions.search.space.choices import Choices
 
 
+class NoTrialsYet(ConfigError):
+    """Raised for a search that has a folder but no trials."""
+
+
 def read_running(folder: Path) -> SearchRecord | None:
     """Return the search that runs or was killed in a folder; None if it has just ended."""
     running, note = is_running(folder), read_note(folder)
     if note is None:
         return None
     if note.study is None:
-        raise ConfigError(_without_trials(folder, running=running))
+        raise NoTrialsYet(_without_trials(folder, running=running))
     if note.storage is None:
         raise ConfigError(
             f"the study of the search in {folder} is in a database with a password, which "
@@ -48,13 +52,15 @@ def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRe
     study = str(note.study)
     about = read_about(url, study)
     if not about:
-        raise ConfigError(_without_trials(folder, running=running))
+        raise NoTrialsYet(_without_trials(folder, running=running))
     with reading_errors(url):
         objectives, choices = _objectives(about), _choices(about["space"]["choices"])
         store = StudyStore(url, study, objectives.directions, choices, write=False)
         store.close()
+        baseline = store.attribute("baseline")
         results = Results(store, objectives, config_of=lambda chosen: {})
-        facts = {"command": note.command, "started": note.started}
+        facts: dict[str, Any] = {"command": note.command, "started": note.started}
+        facts |= {"baseline": baseline} if isinstance(baseline, dict) else {}
         facts |= {"study": study, "storage": url, "state": "running" if running else "cut"}
         return record_of(results, {**about, **facts})
 
