@@ -104,7 +104,7 @@ class LiveServer(http.server.ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise OSError(
-                f"cannot serve the report at port {port} ({error.strerror}); give another `port`, "
+                f"cannot serve the report at port {port} ({error.strerror}); give another --port, "
                 f"or 0 for any free one"
             ) from error
 
