@@ -47,7 +47,7 @@ WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 740}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(package):
     if CHROMIUM is None:
         pytest.skip("no Chromium on the PATH: `apt-get install chromium`, or install Google Chrome")
@@ -60,13 +60,18 @@ def browser(package):
 
 @pytest.fixture
 def show(browser, search, tmp_path):
-    """`show(trials, …)` opens a page; it may neither complain nor ask for anything else."""
+    """`show(trials, …)` opens a page, or `show(text=…)` that one.
+
+    It may neither complain nor ask for anything else.
+    """
     contexts, complaints, asked = [], [], []
 
     def run(trials=120, *, viewport=WIDE, scheme="light", **changes):
         file = tmp_path / "report.html"
+        text = changes.pop("text", None)
         content = changes.pop("content", None) or search(trials, **changes)
-        file.write_text(report_page(SearchRecord.model_validate(content)), encoding="utf-8")
+        text = text or report_page(SearchRecord.model_validate(content))
+        file.write_text(text, encoding="utf-8")
         context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
         contexts.append(context)
         page = context.new_page()
@@ -82,6 +87,7 @@ def show(browser, search, tmp_path):
     for context in contexts:
         context.close()
     assert not complaints
+    asked = [url for url in asked if not url.startswith("blob:")]  # downloads
     assert {url.rpartition("/")[2] for url in asked} <= {"report.html"}
 
 

@@ -81,7 +81,7 @@ function drawScatter() {
 
 // Colours: of the kind of a design, or of a third metric, dark for small and light for large values or
 // the other way round, so that both ends stand out from the paper.
-const scales = { light: ["#440154", "#33638d", "#1f968b", "#6f9a1c"], dark: ["#2f8390", "#22a884", "#7ad151", "#fde725"] };
+const scales = { light: ["#440154", "#3b528b", "#21808a", "#5f9a2e"], dark: ["#2f8390", "#22a884", "#7ad151", "#fde725"] };
 function painterOf(metric) {
   if (!metric) return { metric: null, colourOf: (i) => colour(colourName(kindOf(i), seriesOf(i))) };
   const [low, high] = extent(metric.values);
