@@ -68,7 +68,7 @@ def _page_data(record: SearchRecord, *, with_all_configs: bool) -> dict[str, Any
     detailed = place.keys() if with_all_configs else {*record.front, record.chosen}
     configs = [dict(flattened(t.config)) if t.number in detailed else {} for t in shown]
     columns = Columns()
-    known: dict[int, dict[str, Any]] = {}
+    layers = _LayerReader(record.layers)
     return {
         "command": record.command,
         "goals": len(record.goals),
@@ -82,7 +82,7 @@ def _page_data(record: SearchRecord, *, with_all_configs: bool) -> dict[str, Any
         "params": by_key([trial.params for trial in shown], columns),
         "config": by_key(configs, columns),
         "configs_of_all": with_all_configs,
-        "layers": by_key([_layers(trial, record.layers, known) for trial in shown], columns),
+        "layers": by_key([layers(trial) for trial in shown], columns),
         "failed": _failed(record, columns),
         "importance": _total_importance(record),
         "curves": [_curve(curve) for curve in curves(record)],
@@ -139,30 +139,41 @@ def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield sys.intern(f"{above}{key}"), value  # all designs share the key
 
 
-def _layers(
-    trial: Trial, parent: Mapping[str, Mapping[str, Any]], known: dict[int, dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the bits of a design as `{"seq_blocks_2/weight_bits": 4, …}`.
+class _LayerReader:
+    """Reads the bits of designs as `{"seq_blocks_2/weight_bits": 4, …}`.
 
-    They come from its config if the search has not stored its layers; `known` are the layers of
-    tables that several designs share.
+    They come from the config of a design if the search has not stored its layers.
     """
-    layers: Mapping[str, Mapping[str, Any]] = trial.layers or {}
-    if not layers and trial.config:
-        given = {name: _layer(name, table, known) for name, table in trial.config.items()}
-        layers = {name: {**facts, **given.get(name, {})} for name, facts in parent.items()} or given
-    pairs = flattened(layers)
+
+    def __init__(self, parent: Mapping[str, Mapping[str, Any]]) -> None:
+        self._parent = {name: _flat_layer(name, facts) for name, facts in parent.items()}
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}  # of tables that designs share
+
+    def __call__(self, trial: Trial) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if trial.layers or not trial.config:
+            for name, facts in (trial.layers or {}).items():
+                found |= _flat_layer(name, facts)
+            return found
+        for name in self._parent or trial.config:
+            found |= self._parent.get(name, {})
+            found |= self._formatted(name, trial.config.get(name))
+        return found
+
+    def _formatted(self, name: str, table: Any) -> dict[str, Any]:
+        """Return the format and the bits of one node, empty if it has no number format."""
+        if name == "default" or not isinstance(table, Mapping):
+            return {}
+        key = name, id(table)
+        if key not in self._known:
+            facts = layers_of({name: table}).get(name, {"format": "float"})
+            self._known[key] = {} if facts["format"] == "float" else _flat_layer(name, facts)
+        return self._known[key]
+
+
+def _flat_layer(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    pairs = ((f"{name}/{fact}", value) for fact, value in facts.items())
     return {key: compact(v) if isinstance(v, float) else v for key, v in pairs}
-
-
-def _layer(name: str, table: Any, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return the format and the bits of one node, empty if it has no number format."""
-    if name == "default" or not isinstance(table, Mapping):
-        return {}
-    if id(table) not in known:
-        facts = layers_of({name: table}).get(name, {})
-        known[id(table)] = {} if facts.get("format") == "float" else facts
-    return known[id(table)]
 
 
 def _failed(record: SearchRecord, columns: Columns) -> dict[str, Any]:

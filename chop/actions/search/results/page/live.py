@@ -53,8 +53,8 @@ class LivePage:
             if version is None or version != self._version:
                 self._make(file, version)
         except NoTrialsYet as reason:
-            self._version = _digest(str(reason))
-            self._page = waiting_page(str(reason), self._version).encode()
+            self._version = _digest(reason.what)
+            self._page = waiting_page(reason.what, self._version).encode()
         finally:
             end = time.monotonic()
             self._not_before = end + max(PAUSE, (end - start) / SHARE)

@@ -46,7 +46,7 @@ def report_page(record: SearchRecord, live: str | None = None) -> str:
         live=live,
         title=f"{sections.title(record)} · search",
         heading=tag("h1", sections.title(record)),
-        subtitle=sections.subtitle(record),
+        subtitle=sections.subtitle(record, is_live=live is not None),
         facts=sections.facts(record),
         drawing="Pareto front" if len(record.goals) > 1 else "All designs",
         listing="Designs on the front" if len(record.goals) > 1 else "Best design",
@@ -60,8 +60,9 @@ def report_page(record: SearchRecord, live: str | None = None) -> str:
 
 def waiting_page(reason: str, version: str) -> str:
     """Return the page of a search without trials, which asks its server for a newer one."""
+    told = f"{reason[:1].upper()}{reason[1:]}. This page shows the first trial when it is done."
     start = "startLive(() => false, () => {});\n"
-    parts = {"heading": tag("h1", "Waiting for the first trial"), "reason": join([reason])}
+    parts = {"heading": tag("h1", "Waiting for the first trial"), "reason": join([told])}
     return assembled(
         "waiting.html", ["live.js"], {}, title="Search", live=version, start=start, **parts
     )

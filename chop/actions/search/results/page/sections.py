@@ -33,7 +33,7 @@ def title(record: SearchRecord) -> str:
     return f"{record.model} on {record.dataset_title or record.dataset}"
 
 
-def subtitle(record: SearchRecord) -> Html:
+def subtitle(record: SearchRecord, *, is_live: bool = False) -> Html:
     """Return the objectives in words, and notes on an unfinished search and simulated data."""
     words = {"maximize": "highest", "minimize": "lowest"}
     goal = _listed([f"{words[o.direction]} {o.name}" for o in record.objectives])
@@ -43,8 +43,9 @@ def subtitle(record: SearchRecord) -> Html:
     limits = f", where {_listed(record.constraints)}" if record.constraints else ""
     sentence = tag("p", f"Search of {record.space.name} for {goal}{limits}.", class_="lead")
     done = f"the page shows the {len(record.trials):,} trials that are done"
+    more = "" if is_live else "; make it again for more, or follow the search with --live"
     notes = {
-        "This search is running.": f"So far, {done}; make it again, or with --live, for more.",
+        "This search is running.": f"So far, {done}{more}.",
         "This search was cut off.": f"Until --resume continues it, {done}.",
         "Simulated data.": SIMULATED,
     }

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class NoTrialsYet(ConfigError):
-    """Raised for a search that has a folder but no trials."""
+    """Raised for a search without trials; `what` says why, without advice."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}; {advice}")
+        self.what = what
 
 
 def read_running(folder: Path) -> SearchRecord | None:
@@ -26,7 +30,7 @@ def read_running(folder: Path) -> SearchRecord | None:
     if note is None:
         return None
     if note.study is None:
-        raise NoTrialsYet(_without_trials(folder, running=running))
+        raise _without_trials(folder, running=running)
     if note.storage is None:
         raise ConfigError(
             f"the study of the search in {folder} is in a database with a password, which "
@@ -35,12 +39,13 @@ def read_running(folder: Path) -> SearchRecord | None:
     return read_study(note.storage, note, folder, running=running)
 
 
-def _without_trials(folder: Path, *, running: bool) -> str:
+def _without_trials(folder: Path, *, running: bool) -> NoTrialsYet:
+    search = f"the search in {folder}"
     if running:
-        why = "has no trials yet, as its parent is being trained; make the report later"
-    else:
-        why = f"was cut off before its first trial; continue it with `{called()} search … --resume`"
-    return f"the search in {folder} {why}"
+        why = "has no trials yet, as its parent is being trained"
+        return NoTrialsYet(f"{search} {why}", "make the report later, or follow it with --live")
+    advice = f"continue it with `{called()} search … --resume`"
+    return NoTrialsYet(f"{search} was cut off before its first trial", advice)
 
 
 def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRecord:
@@ -52,7 +57,7 @@ def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRe
     study = str(note.study)
     about = read_about(url, study)
     if not about:
-        raise NoTrialsYet(_without_trials(folder, running=running))
+        raise _without_trials(folder, running=running)
     with reading_errors(url):
         objectives, choices = _objectives(about), _choices(about["space"]["choices"])
         store = StudyStore(url, study, objectives.directions, choices, write=False)
