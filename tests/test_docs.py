@@ -58,6 +58,7 @@ def test_the_readme_opens_with_the_two_commands():
     assert text.startswith(f"# MASE\n\n```bash\n{quickstart}\nmake test\n```\n")
 
 
+@pytest.mark.slow
 def test_the_reference_is_what_the_registries_say():
     runs(ROOT / "scripts" / "make_reference.py", "--check")
 

@@ -116,7 +116,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_library_that_is_not_sound_is_built_again_with_one_warning(cache, damage):
     change, reason = DAMAGES[damage]

@@ -38,6 +38,7 @@ def refused(path, load_type, said=""):
     return text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("load_type", ["pt", "pl", "mz", "hf"])
 def test_any_text_file_is_one_sentence(tmp_path, load_type):
     file = tmp_path / "notes.ckpt" if load_type == "pl" else tmp_path / "notes"

@@ -22,7 +22,12 @@ Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
 Steps = Annotated[int, Ge(-1)]
 Table = dict[str, Any]
 
-TASKS = {"cls": "classification", "tran": "translation", "lm": "language_modeling"}
+TASKS = {
+    "cls": "classification",
+    "reg": "regression",
+    "tran": "translation",
+    "lm": "language_modeling",
+}
 
 
 def default_project_dir() -> Path:
@@ -71,8 +76,18 @@ class RunConfig:
         ),
     ] = None
     task: Annotated[
-        Literal["classification", "cls", "translation", "tran", "language_modeling", "lm"],
-        General("Task of the model; cls, tran and lm are abbreviations."),
+        Literal[
+            "classification",
+            "cls",
+            "regression",
+            "reg",
+            "dense",
+            "translation",
+            "tran",
+            "language_modeling",
+            "lm",
+        ],
+        General("Task of the model; cls, reg, tran and lm are abbreviations."),
     ] = "classification"
     load_name: Annotated[
         str | None,

@@ -20,11 +20,14 @@ logger = logging.getLogger(__name__)
 
 def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
     """Return the model and the data module of a run; the data are not loaded yet."""
+    from chop.dataset.base import TASK_NAMES, check_task
+
     _warn_of_other_names(config)
     logger.info("Initialising model '%s'...", config.model)
     logger.info("Initialising dataset '%s'...", config.dataset)
     try:
         data_module = data_module_for(config)
+        check_task(TASK_NAMES.get(config.task, config.task), data_module.dataset_info)
         model, info = model_for(config, data_module.dataset_info)
     except (ValueError, TypeError) as error:  # names and options that do not match
         raise ConfigError(str(error)) from error
@@ -54,12 +57,16 @@ def _warn_of_other_names(config: RunConfig) -> None:
 def data_module_for(config: RunConfig) -> MaseDataModule:
     """Return the data module that the options name, without loading it."""
     from chop.dataset import MaseDataModule
-    from chop.dataset.base import DATASETS
+    from chop.dataset.base import DATASETS, TASK_NAMES
+    from chop.options import options_of
 
     options: dict[str, Any] = dict(config.dataset_args)
     DATASETS[str(config.dataset)].refuse_offered(options)
     if config.legacy_val:
         options["legacy_val"] = True
+    task = TASK_NAMES.get(config.task, config.task)
+    if task in ("reg", "dense") and "task" in options_of(DATASETS[str(config.dataset)].load):
+        options.setdefault("task", task)  # labels of a file may be classes or numbers
     return MaseDataModule(
         name=str(config.dataset),
         batch_size=config.batch_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.train import only_classification, options_of
+from chop.actions.train import checked_task, options_of
 from chop.files import write_whole
 from chop.memory import memory_for
 from chop.processes import is_first_process
@@ -20,8 +21,9 @@ from chop.processes import is_first_process
 if TYPE_CHECKING:
     from torch import nn
 
-    from chop.training.evaluate import Score
     from chop.training.options import TrainOptions
+    from chop.training.scores import Score
+    from chop.training.tasks import TrainingTask
 
 logger = logging.getLogger(__name__)
 
@@ -55,20 +57,21 @@ def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]
         from chop.checkpoints import load_model, refuse_nonfinite
         from chop.log import show_logs_unless_configured
         from chop.training.options import TrainOptions
+        from chop.training.tasks import logged
 
-        only_classification(task)
+        kind = checked_task(task, data_module)
         show_logs_unless_configured()
         if load_name is not None:
             model = load_model(load_name, load_type or "mz", model)
         if not allow_nonfinite:
             refuse_nonfinite(model, load_name)
         options = TrainOptions.from_trainer_args(dict(plt_trainer_args))
-        result = scored(model, data_module, split, options)
-        short = SHORT[split]
-        metrics = {f"{short}_acc_epoch": result.accuracy, f"{short}_loss_epoch": result.loss}
+        result = scored(model, data_module, split, options, kind)
+        values = result.with_loss.items()
+        metrics = {f"{SHORT[split]}_{logged(name)}_epoch": value for name, value in values}
         if visualizer is not None:
             visualizer.log_metrics(metrics, 0)
-        _report(split, metrics, result, data_module, save_path, load_name)
+        _report(split, metrics, result, data_module, save_path, load_name, kind)
         return metrics
 
     score.__name__, score.__qualname__, score.__doc__ = name, name, doc
@@ -82,7 +85,9 @@ validate = _scoring(
 )
 
 
-def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions) -> Score:
+def scored(
+    model: nn.Module, data_module: Any, split: str, options: TrainOptions, task: TrainingTask
+) -> Score:
     """Return the score of `model` on one split of the data module."""
     from chop.training.check import check_fit, float_type
     from chop.training.devices import take_place, together
@@ -109,11 +114,12 @@ def scored(model: nn.Module, data_module: Any, split: str, options: TrainOptions
         collate=getattr(data_module, "collate_fn", None),
     )
     with memory_for(f"score batches of {data_module.batch_size}"), together("run it again"):
-        check_fit(model, feed, learning=False)
+        check_fit(model, feed, task, learning=False)
         score = evaluate(
             model,
             feed.every(),
             mixed=Mixed(options.precision, place.device),
+            task=task,
             reduce=place.total,
             limit=1 if options.fast_dev_run else None,
         )
@@ -128,6 +134,7 @@ def _report(
     data_module: Any,
     save_path: str | Path | None,
     load_name: str | None,
+    task: TrainingTask,
 ) -> None:
     """Log the metrics as a table, and write them to `save_path`."""
     from chop.training.display import metric_table
@@ -135,22 +142,23 @@ def _report(
     if not is_first_process():
         return
     info = data_module.dataset_info
-    names = info.class_names or map(str, range(len(score.class_accuracy)))
-    classes = dict(zip(names, score.class_accuracy, strict=False))
-    shown = {f"accuracy of {name}": v for name, v in classes.items() if v is not None}
+    names = info.class_names or map(str, range(len(score.by_class)))
+    classes = dict(zip(names, score.by_class, strict=False))
+    shown = {f"{task.by_class} of {name}": v for name, v in classes.items() if v is not None}
     title = f"{split.capitalize()} on {score.samples:,} samples of {info.title}"
     logger.info("%s\n%s", title, metric_table(split.capitalize(), metrics | shown))
     if save_path is None:
         return
-    content = {
+    content: dict[str, Any] = {
         "checkpoint": load_name,
         "dataset": info.name,
         "simulated": info.simulated,
         "split": split,
         "samples": score.samples,
-        "metrics": metrics,
-        "class_accuracy": classes,
+        "metrics": {name: v if math.isfinite(v) else None for name, v in metrics.items()},
     }
+    if task.by_class is not None:
+        content[f"class_{task.by_class.lower()}"] = classes
     write_whole(_unused(Path(save_path), f"{split}_metrics"), json.dumps(content, indent=2) + "\n")
 
 

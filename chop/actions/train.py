@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ if TYPE_CHECKING:  # `ch train --help` does not import torch
     from chop.training.names import Names
     from chop.training.options import TrainOptions
     from chop.training.scalars import Visualizer
+    from chop.training.tasks import TrainingTask
 
 logger = logging.getLogger(__name__)
+SLOW_RATE = 1e-4  # the labs' default rate is below this
 LOST = "start the run again with `resume`, which continues from its last checkpoint"
 
 
@@ -54,7 +57,7 @@ def train(
     from chop.training.options import TrainOptions
 
     show_logs_unless_configured()
-    only_classification(task)
+    kind = checked_task(task, data_module)
     options = TrainOptions.from_trainer_args(
         dict(plt_trainer_args),
         optimizer=optimizer,
@@ -74,6 +77,7 @@ def train(
         load_name=load_name,
         load_type=load_type or "mz",
         graph=graph,
+        task=kind,
     )
 
 
@@ -99,14 +103,17 @@ def fit(
     resume: dict[str, Any] | None = None,
     hyper_parameters: dict[str, Any] | None = None,
     graph: MaseGraph | None = None,
+    task: TrainingTask | None = None,
 ) -> Fitted:
     """Train from the initial weights, from loaded ones, or from the checkpoint `resume`.
 
-    With `graph`, the graph of the model, the trained graph is saved beside the checkpoints.
+    With `graph`, the graph of the model, the trained graph is saved beside the checkpoints. The
+    default task is classification.
     """
     from chop.checkpoints import load_model
     from chop.training.devices import together
     from chop.training.loop import Training
+    from chop.training.tasks import CLASSIFICATION
 
     if data_module.train_dataset is None:
         data_module.prepare_data()
@@ -125,6 +132,7 @@ def fit(
             names=names,
             visualizers=visualizers,
             hyper_parameters=hyper_parameters or dataclasses.asdict(options),
+            task=task or CLASSIFICATION,
         )
         if resume is not None:
             training.resume_from(resume)
@@ -171,12 +179,33 @@ def trained_graph(names: Names) -> Path:
     return names.folder / names("transformed_ckpt", "ckpt").stem
 
 
-def only_classification(task: str) -> None:
-    """Refuse tasks other than classification."""
-    if task not in ("cls", "classification"):
-        raise ValueError(
-            f"training and testing support only the task classification (cls), not {task!r}"
-        )
+def checked_task(name: str, data_module: Any) -> TrainingTask:
+    """Return the task `name`; refuse one that the data set does not have labels for."""
+    from chop.dataset.base import check_task
+    from chop.training.tasks import task_named
+
+    task = task_named(name)
+    check_task(task.short, data_module.dataset_info)
+    return task
+
+
+def hint_of_guessing(fitted: Fitted, options: TrainOptions) -> None:
+    """Warn if the validation score is no better than the best constant guess."""
+    score, task = fitted.validation, fitted.task
+    if score is None or options.fast_dev_run:
+        return
+    reached = score.metrics[task.main]
+    if fitted.progress.best_accuracy is not None:
+        reached = max(reached, fitted.progress.best_accuracy)
+    if reached > score.guess or math.isnan(reached):
+        return
+    fix = "train for more epochs with `max_epochs`, or check that the labels belong to the samples"
+    if options.learning_rate < SLOW_RATE:
+        fix = f"the learning rate {options.learning_rate:g} is low: try `learning_rate=1e-3`"
+    logger.warning(
+        "The validation %s of %.4g is no better than %s (%.4g); %s",
+        *(task.main, reached, task.guess, score.guess, fix),
+    )
 
 
 def check_train(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
@@ -189,9 +218,10 @@ def run_train(config: RunConfig, project: Project) -> None:
     from chop.training.display import model_summary
     from chop.training.interruption import is_requeued
     from chop.training.names import Names
+    from chop.training.tasks import CLASSIFICATION
 
     model, _, data_module = model_and_data(config)
-    options = options_of(config)
+    options, task = options_of(config), checked_task(config.task, data_module)
     data_module.prepare_data()
     data_module.setup("fit")
     folder = project.create().training_ckpts
@@ -221,6 +251,7 @@ def run_train(config: RunConfig, project: Project) -> None:
             resume=saved,
             hyper_parameters=plain(config),
             graph=graph,
+            task=task,
         )
     for each in curves:
         each.finalize("success")
@@ -232,11 +263,13 @@ def run_train(config: RunConfig, project: Project) -> None:
     elif fitted.place.leads and curves:
         files = Names(project.software, names.version)
         report(config, files, model, data_module, fitted)
+        hint_of_guessing(fitted, options)
         logger.info("Curves are in %s", files("curves", "svg"))
         # the layers of a graph differ from those of the named model
         weights, kind = (names.best, "pl") if graph is None else (trained_graph(names), "mz")
         arguments = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
-        logger.info("Test it with: %s", command(*arguments))
+        chosen = () if task is CLASSIFICATION else ("--task", task.short)
+        logger.info("Test it with: %s", command(*arguments, *chosen))
     logger.info("Training is completed")
 
 
@@ -318,6 +351,7 @@ def open_curves(
     """Open the loggers of training curves; none with `--debug`, which trains on one batch."""
     from chop.training.names import Names
     from chop.training.scalars import CsvCurves, ResumedAt, TensorBoardCurves, WandbCurves
+    from chop.training.tasks import task_named
 
     if config.to_debug or not is_first_process():
         return []
@@ -325,7 +359,7 @@ def open_curves(
     if saved is not None:
         at = ResumedAt(saved["global_step"], saved["mase"]["progress"]["step_in_epoch"] == 0)
     file = Names(project.software, names.version)("metrics", "csv")
-    curves: list[Any] = [CsvCurves(file, resumed_at=at)]
+    curves: list[Any] = [CsvCurves(file, resumed_at=at, task=task_named(config.task))]
     with _closed_after_errors(curves):
         if config.report_to == "wandb":
             curves.append(WandbCurves(project.software, project.name))

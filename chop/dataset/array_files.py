@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,17 +12,20 @@ import torch
 from torch import Tensor
 
 from chop.dataset.npz_sizes import WRITE, check_npz_sizes
-from chop.dataset.tabular import LabelledTable, SplitLengths, coded
+from chop.dataset.tabular import LabelledTable, SplitLengths, labelled
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 
-PART = re.compile(r"([xy])(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
+PART = re.compile(r"(.+?)(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
 PARTS = {None: "train", "train": "train", "test": "test"}  # any other suffix is validation
 SAVE = 'write it with torch.save({"x": x, "y": y}, file)'
 FLOATS = (torch.float16, torch.float32, torch.float64)  # types that numpy supports
 NAMES = "x and y, or x_train, y_train, x_test, y_test (and x_val, y_val)"
+Arrays = Mapping[str, np.ndarray]
+
+logger = logging.getLogger(__name__)
 
 
-def read_npz(file: Path) -> tuple[LabelledTable, SplitLengths]:
+def read_npz(file: Path, task: str | None = None) -> tuple[LabelledTable, SplitLengths]:
     """Read the arrays that `numpy.savez` wrote; refuse pickled objects."""
     check_npz_sizes(file)
     try:
@@ -34,17 +38,18 @@ def read_npz(file: Path) -> tuple[LabelledTable, SplitLengths]:
     except Exception as error:  # a damaged header makes numpy and zipfile fail in any way
         raise ValueError(f"{file} cannot be read as npz ({_reason(error)}); {WRITE}") from error
     # numpy returns files in the archive that are not arrays as bytes
-    return _table(file, {n: array for n, array in members.items() if isinstance(array, np.ndarray)})
+    arrays = {name: array for name, array in members.items() if isinstance(array, np.ndarray)}
+    return _table(file, arrays, task)
 
 
 def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def read_tensors(file: Path) -> tuple[LabelledTable, SplitLengths]:
+def read_tensors(file: Path, task: str | None = None) -> tuple[LabelledTable, SplitLengths]:
     """Read the tensors of a safetensors file, or a dictionary of tensors from a pt file."""
     is_safetensors = file.suffix.lower() == ".safetensors"
-    return _table(file, _safetensors(file) if is_safetensors else _pt(file))
+    return _table(file, _safetensors(file) if is_safetensors else _pt(file), task)
 
 
 def _safetensors(file: Path) -> dict[str, np.ndarray]:
@@ -84,63 +89,118 @@ def _array(file: Path, name: str, tensor: Tensor) -> np.ndarray:
     return tensor.detach().resolve_conj().resolve_neg().numpy()
 
 
-def _table(file: Path, arrays: Mapping[str, np.ndarray]) -> tuple[LabelledTable, SplitLengths]:
+def _table(file: Path, arrays: Arrays, task: str | None) -> tuple[LabelledTable, SplitLengths]:
     """Concatenate the samples and labels of all splits, and return the length of each."""
-    parts = _by_part(file, arrays)
-    pairs = {part: parts[part] for part in ("train", "validation", "test") if part in parts}
-    if "train" not in pairs or any(pair.keys() != {"x", "y"} for pair in pairs.values()):
+    by_part = _by_part(file, arrays)
+    parts = {part: by_part[part] for part in ("train", "validation", "test") if part in by_part}
+    names = list(dict.fromkeys(name for part in parts.values() for name in part if name != "y"))
+    wanted = {*names, "y"}
+    if "train" not in parts or not names or any(part.keys() != wanted for part in parts.values()):
         raise ValueError(f"{file} has the arrays {', '.join(arrays) or 'none'}; it needs {NAMES}")
-    x = _samples(file, [pair["x"] for pair in pairs.values()])
-    labels = np.concatenate([_labels(file, part, **pair) for part, pair in pairs.items()])
-    codes, classes = coded(labels, file)
-    names = tuple(f"x{i}" for i in range(x.shape[1])) if x.ndim == 2 else ()
-    return LabelledTable(x, codes, classes, names), {
-        part: len(pair["y"]) for part, pair in pairs.items()
+    is_one = len(names) == 1
+    inputs = {
+        name: _samples(file, [part[name] for part in parts.values()], None if is_one else name)
+        for name in names
     }
+    first = inputs[names[0]]
+    for name, part in parts.items():
+        _check_lengths(file, name, part)
+    labels = _joined(file, [_labels(file, part["y"], task) for part in parts.values()], "labels")
+    y, classes, kind = labelled(labels, file, task)
+    features = tuple(f"x{i}" for i in range(first.shape[1])) if is_one and first.ndim == 2 else ()
+    table = LabelledTable(first, y, classes, features, kind, {} if is_one else inputs)
+    return table, {part: len(its["y"]) for part, its in parts.items()}
 
 
-def _by_part(file: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Return the arrays x and y of each split in the file; ignore other arrays."""
+def _by_part(file: Path, arrays: Arrays) -> dict[str, dict[str, np.ndarray]]:
+    """Return the inputs and the labels `y` of each split in the file.
+
+    Inputs are `x`, or else all arrays that are not labels.
+    """
+    named = {name: match for name in arrays if (match := PART.fullmatch(name))}
+    only_x = any(match[1] in ("x", "X") for match in named.values())
     parts: dict[str, dict[str, np.ndarray]] = {}
-    names: dict[tuple[str, str], str] = {}
-    for name, array in arrays.items():
-        if match := PART.fullmatch(name):
-            part, which = PARTS.get(match[2] and match[2].lower(), "validation"), match[1].lower()
-            first = names.setdefault((part, which), name)
-            if first != name:
-                raise ValueError(f"{file} has both {first!r} and {name!r}; keep one of them")
-            parts.setdefault(part, {})[which] = array
+    seen: dict[tuple[str, str], str] = {}
+    for name, match in named.items():
+        which = match[1].lower() if match[1] in ("X", "Y") else match[1]
+        if only_x and which not in ("x", "y"):
+            continue
+        part = PARTS.get(match[2] and match[2].lower(), "validation")
+        first = seen.setdefault((part, which), name)
+        if first != name:
+            raise ValueError(f"{file} has both {first!r} and {name!r}; keep one of them")
+        parts.setdefault(part, {})[which] = arrays[name]
+    if only_x:
+        _warn_of_unused(file, arrays, parts)
     return parts
 
 
-def _samples(file: Path, parts: list[np.ndarray]) -> np.ndarray:
+def _warn_of_unused(
+    file: Path, arrays: Arrays, parts: Mapping[str, Mapping[str, np.ndarray]]
+) -> None:
+    """Warn of arrays that look like further inputs."""
+    used = [array for part in parts.values() for array in part.values()]
+    lengths = {len(array) for array in used if array.ndim}
+    others = [
+        name
+        for name, array in arrays.items()
+        if not any(array is one for one in used)
+        and array.ndim
+        and len(array) in lengths
+        and array.dtype.kind in "fiub"
+    ]
+    if others:
+        logger.warning(
+            "%s: %s not used, as the file has x; to use several inputs, name them all, without x",
+            *(file, f"{', '.join(others)} {'is' if len(others) == 1 else 'are'}"),
+        )
+
+
+def _samples(file: Path, parts: list[np.ndarray], name: str | None) -> np.ndarray:
+    """Return the samples of all splits; several inputs have a `name`, and any shape."""
+    what = "samples" if name is None else f"samples of input {name!r}"
     for x in parts:
-        if x.ndim not in (2, 4) or 0 in x.shape[1:]:
+        if name is None and (x.ndim not in (2, 4) or 0 in x.shape[1:]):
             raise ValueError(
                 f"{file}: samples of shape {x.shape} are neither a table (N, features) nor "
                 f"images (N, channels, height, width); reshape them"
             )
+        if not x.ndim or 0 in x.shape[1:]:
+            raise ValueError(f"{file}: {what} have shape {x.shape}; give one row per sample")
         if x.dtype.kind not in "fiub":
-            raise ValueError(f"{file}: samples of type {x.dtype} are not numbers; convert them")
+            raise ValueError(f"{file}: {what} of type {x.dtype} are not numbers; convert them")
+    return _joined(file, parts, what)
+
+
+def _joined(file: Path, parts: list[np.ndarray], what: str) -> np.ndarray:
     shapes = {x.shape[1:] for x in parts}
     if len(shapes) > 1:
-        raise ValueError(f"{file}: samples of shapes {sorted(shapes)} cannot be one data set")
+        raise ValueError(f"{file}: {what} of shapes {sorted(shapes)} cannot be one data set")
     return np.concatenate(parts)
 
 
-def _labels(file: Path, part: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _check_lengths(file: Path, part: str, arrays: Arrays) -> None:
+    """Refuse inputs and labels of different lengths."""
+    count = len(arrays["y"]) if arrays["y"].ndim else 0
+    for name, x in arrays.items():
+        if name != "y" and len(x) != count:
+            what = "samples" if name == "x" else f"samples of input {name!r}"
+            raise ValueError(
+                f"{file}: {len(x)} {what} but {count} labels for {part}; write one label per sample"
+            )
+    if not count:
+        raise ValueError(f"{file} has no samples for {part}; write some or omit the arrays")
+
+
+def _labels(file: Path, y: np.ndarray, task: str | None) -> np.ndarray:
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.ndim != 1:
-        raise ValueError(
-            f"{file}: labels have shape {y.shape}, but should be one class per sample (N,); "
-            f"convert one-hot labels with y.argmax(1)"
-        )
     if y.dtype.kind not in "fiubUS":
         raise ValueError(f"{file}: labels of type {y.dtype} are neither numbers nor text")
-    if len(x) != len(y):
+    is_real = y.dtype.kind == "f" and bool((y != y.round()).any())
+    is_known = y.ndim == 1 or task in ("reg", "dense") or (task is None and is_real)
+    if not is_known and (task == "cls" or y.ndim < 3):
         raise ValueError(
-            f"{file}: {len(x)} samples but {len(y)} labels for {part}; write one label per sample"
+            f"{file}: labels have shape {y.shape}, but should be one class per sample (N,); "
+            f"convert one-hot labels with y.argmax(1), or use `task='reg'` for several numbers"
         )
-    if not len(y):
-        raise ValueError(f"{file} has no samples for {part}; write some or omit the arrays")
     return y

@@ -11,8 +11,17 @@ from torch.utils.data import Dataset
 
 from chop.files import cache_folder
 from chop.options import Options, options_of
-from chop.registry import Registry, identity
+from chop.registry import Registry, identity, unknown
 
+# full names of tasks -> short ones; a data set has labels for one of the first three
+TASK_NAMES = {
+    "classification": "cls",
+    "regression": "reg",
+    "dense": "dense",
+    "language_modeling": "lm",
+    "translation": "tran",
+}
+LABELLED = ("cls", "reg", "dense")
 Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
 # options that we pass to the data sets that have them, and what a user sets instead
@@ -41,14 +50,27 @@ class MaseDatasetInfo:
     sequence_classification: bool = False
     causal_LM: bool = False
     seq2seqLM: bool = False
+    # cls, reg or dense; None: it follows from the labels
+    task: str | None = None
     num_classes: int | None = None
+    num_targets: int | None = None  # of a regression
     image_size: tuple[int, ...] | None = None  # channels, height, width
     num_features: int | None = None
+    # of one sample of each of several inputs, by name
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
     simulated: bool = False  # shown in every report
     preprocess_one_split_for_all: bool = True
     data_collator_cls: type | None = None
+
+    def __post_init__(self) -> None:
+        if self.task is None:
+            return
+        short = TASK_NAMES.get(self.task, self.task)
+        if short not in LABELLED:
+            raise ValueError(f"data set {self.name!r}: {unknown('task', self.task, LABELLED)}")
+        object.__setattr__(self, "task", short)
 
     def __getitem__(self, key: str) -> Any:
         try:
@@ -60,6 +82,23 @@ class MaseDatasetInfo:
     def title(self) -> str:
         """The name shown in tables and logs."""
         return f"{self.name} (simulated)" if self.simulated else self.name
+
+    @property
+    def num_outputs(self) -> int | None:
+        """What a model returns for a sample: the targets of a regression, or the classes."""
+        return self.num_targets if self.num_targets is not None else self.num_classes
+
+    @property
+    def known_task(self) -> str | None:
+        """The task that the description declares or implies; None if only the labels tell."""
+        classifies = (
+            self.image_classification
+            or self.physical_data_point_classification
+            or self.sequence_classification
+        )
+        if self.task is None and self.num_targets is not None:
+            return "reg"
+        return "cls" if self.task is None and classifies else self.task
 
     train_split_available = _has_split("train")
     validation_split_available = _has_split("validation")
@@ -124,6 +163,19 @@ def dataset(
         return load
 
     return add
+
+
+LABELS = {"cls": "classes", "reg": "real numbers", "dense": "a class for each pixel"}
+
+
+def check_task(task: str, info: MaseDatasetInfo) -> None:
+    """Refuse the short name of a task for which the data set does not have labels."""
+    known = info.known_task
+    if known is not None and task in LABELLED and task != known:
+        raise ValueError(
+            f"data set {info.name!r} has {LABELS[known]} as labels, which the task {task!r} cannot "
+            f"use; use `task={known!r}`"
+        )
 
 
 def add_dataset_info(name: str, **facts: Any) -> Callable[[type], type]:

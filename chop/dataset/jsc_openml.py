@@ -60,7 +60,7 @@ def read_openml(file: Path) -> LabelledTable:
     read = READERS.get(file.suffix.lower())
     if read is None:
         raise ValueError(f"{file} is not a supported file; use one of {', '.join(READERS)}")
-    table = read(file, "class")
+    table = read(file, "class", "cls")
     missing = [name for name in FEATURES if name not in table.features]
     if missing:
         raise ValueError(

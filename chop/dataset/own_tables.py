@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from torch import Tensor
+import torch
 
 from chop.dataset.array_files import read_npz, read_tensors
-from chop.dataset.base import MaseDatasetInfo, Split, dataset
+from chop.dataset.base import TASK_NAMES, MaseDatasetInfo, Split, dataset
+from chop.dataset.nested import Inputs, map_tensors, tensors_of
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
 from chop.dataset.store import PreparedData, prepared
@@ -21,6 +23,7 @@ from chop.dataset.tabular import (
     SplitLengths,
     check_classes,
     check_finite,
+    is_table,
     prepare,
 )
 from chop.dataset.tensors import TensorSplit
@@ -35,7 +38,8 @@ KINDS = {
     "tensors": (".pt", ".pth", ".safetensors"),
 }
 
-Read = Callable[[Path], tuple[LabelledTable, SplitLengths]]
+Read = Callable[[Path, str | None], tuple[LabelledTable, SplitLengths]]  # file, task
+LabelTask = Literal["cls", "reg", "dense", "classification", "regression"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Preparation:
     cut: Cut
     standardize: bool | None  # None: standardise tables, but not images
     label: str | None = None
+    task: str | None = None  # None: it follows from the labels
 
 
 def own(name: str, doc: str, make: Callable[..., PreparedData]) -> Callable[..., TensorSplit]:
@@ -53,7 +58,8 @@ def own(name: str, doc: str, make: Callable[..., PreparedData]) -> Callable[...,
     @functools.wraps(make)
     def load(split: Split, **options: Any) -> TensorSplit:
         data = make(**options)
-        return data.split(split, prepare=None if data.x.is_floating_point() else _as_floats)
+        has_bytes = any(x.dtype == torch.uint8 for x in tensors_of(data.x))
+        return data.split(split, prepare=_as_floats if has_bytes else None)
 
     def describe(**options: Any) -> MaseDatasetInfo:
         return _described(name, make(**options))
@@ -64,42 +70,53 @@ def own(name: str, doc: str, make: Callable[..., PreparedData]) -> Callable[...,
 
 
 def _described(name: str, data: PreparedData) -> MaseDatasetInfo:
-    is_image = data.x.ndim == 4
     splits = [split for split, rows in data.rows.items() if rows]
+    is_regression, y = data.task == "reg", data.y
     return MaseDatasetInfo(
         name=name,
         dataset_source="others",
         available_splits=tuple(splits + ["pred"] * ("test" in splits)),
-        image_classification=is_image,
-        physical_data_point_classification=not is_image,
-        num_classes=len(data.classes),
+        task=data.task,
+        num_classes=None if is_regression else len(data.classes),
+        num_targets=math.prod(y.shape[1:]) if is_regression else None,
         class_names=data.classes,
-        image_size=tuple(data.x.shape[1:]) if is_image else None,
-        num_features=None if is_image else data.x.shape[1],
         feature_names=data.features,
+        **_shapes(data),
     )
 
 
-def _as_floats(x: Tensor) -> Tensor:
+def _shapes(data: PreparedData) -> dict[str, Any]:
+    """Return the facts about the inputs."""
+    if isinstance(data.x, dict):
+        return {"input_shapes": {name: tuple(x.shape[1:]) for name, x in data.x.items()}}
+    classifies, shape = data.task == "cls", tuple(data.x.shape[1:])
+    if data.x.ndim == 4:
+        return {"image_size": shape, "image_classification": classifies}
+    return {"num_features": shape[0], "physical_data_point_classification": classifies}
+
+
+def _as_floats(x: Inputs) -> Inputs:
     """Return the bytes of images as numbers from 0 to 1."""
-    return x.float() / 255
+    return map_tensors(lambda t: t.float() / 255 if t.dtype == torch.uint8 else t, x)
 
 
 def _own_table(
-    name: str, doc: str, read: Callable[[Path, str | None], LabelledTable]
+    name: str, doc: str, read: Callable[[Path, str | None, str | None], LabelledTable]
 ) -> Callable[..., TensorSplit]:
     def make(
         *,
         cache: Path | None = None,
         path: Path | None = None,
         label: str | None = None,
+        task: LabelTask | None = None,
         standardize: bool = True,
         test: float = 0.2,
         validation: float = 0.1,
         split_seed: int = 42,
         renew: bool = False,
     ) -> PreparedData:
-        preparation = Preparation(Cut(test, validation, split_seed), standardize, label)
+        cut, kind = Cut(test, validation, split_seed), _short(task)
+        preparation = Preparation(cut, standardize, label, kind)
         return _prepared(name, _undivided(read, label), preparation, path, cache, renew)
 
     return own(name, doc, make)
@@ -110,31 +127,39 @@ def _own_arrays(name: str, doc: str, read: Read) -> Callable[..., TensorSplit]:
         *,
         cache: Path | None = None,
         path: Path | None = None,
+        task: LabelTask | None = None,
         standardize: bool | None = None,
         test: float = 0.2,
         validation: float = 0.1,
         split_seed: int = 42,
         renew: bool = False,
     ) -> PreparedData:
-        preparation = Preparation(Cut(test, validation, split_seed), standardize)
+        cut, kind = Cut(test, validation, split_seed), _short(task)
+        preparation = Preparation(cut, standardize, task=kind)
         return _prepared(name, read, preparation, path, cache, renew)
 
     return own(name, doc, make)
 
 
 _TABLE = "Your own {} file: columns of numbers and one column of labels."
-_ARRAYS = "Your own {}: x and y, either one pair or one pair per split."
+_ARRAYS = "Your own {}: x or several named inputs, and y, once or for each split."
 csv = _own_table("csv", _TABLE.format("CSV"), read_csv)
 parquet = _own_table("parquet", _TABLE.format("Parquet"), read_parquet)
 npz = _own_arrays("npz", _ARRAYS.format("arrays from numpy.savez"), read_npz)
 tensors = _own_arrays("tensors", _ARRAYS.format("tensors (pt, safetensors)"), read_tensors)
 
 
-def _undivided(read: Callable[[Path, str | None], LabelledTable], label: str | None) -> Read:
+def _short(task: str | None) -> str | None:
+    return None if task is None else TASK_NAMES.get(task, task)
+
+
+def _undivided(
+    read: Callable[[Path, str | None, str | None], LabelledTable], label: str | None
+) -> Read:
     """Return a reader for tables without splits: all of their rows are training samples."""
 
-    def whole(file: Path) -> tuple[LabelledTable, SplitLengths]:
-        table = read(file, label)
+    def whole(file: Path, task: str | None) -> tuple[LabelledTable, SplitLengths]:
+        table = read(file, label, task)
         return table, {"train": len(table.y)}
 
     return whole
@@ -155,9 +180,11 @@ def _prepared(
     file = own_file(path, KINDS[name])
 
     def build() -> PreparedData:
-        table, lengths = read(file)
-        check_finite(file, table.x, table.features)
-        check_classes(file, table.y, table.classes)
+        table, lengths = read(file, preparation.task)
+        for name, x in (table.more or {"": table.x}).items():
+            check_finite(file, x, table.features, name)
+        if table.task == "cls":
+            check_classes(file, table.y, table.classes)
         order, rows = preparation.cut.order(lengths)
         if not rows["train"]:
             raise ValueError(
@@ -173,9 +200,9 @@ def _prepared(
 
 def _standardizes(file: Path, table: LabelledTable, wanted: bool | None) -> bool:
     """Whether to standardise: tables unless the user declines, images never."""
-    is_table = table.x.ndim == 2
-    if wanted and not is_table:
+    has_table = any(is_table(x) for x in (table.more or {"x": table.x}).values())
+    if wanted and not has_table:
         raise ValueError(
             f"{file} holds images, but only tables can be standardised; omit standardize"
         )
-    return is_table if wanted is None else wanted
+    return has_table if wanted is None else wanted

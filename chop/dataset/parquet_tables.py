@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from chop.dataset.tabular import LabelledTable, coded
+from chop.dataset.tabular import LabelledTable, labelled
 from chop.dataset.text_tables import label_column
 
 
-def read_parquet(file: Path, label: str | None = None) -> LabelledTable:
+def read_parquet(file: Path, label: str | None = None, task: str | None = None) -> LabelledTable:
     """Read a Parquet file of numbers and one column of labels."""
     try:
         import pyarrow
@@ -32,8 +32,8 @@ def read_parquet(file: Path, label: str | None = None) -> LabelledTable:
         raise ValueError(f"{file} has no rows; download or write it again")
     features = tuple(name for name in table.column_names if name != label)
     x = np.column_stack([_numbers(file, name, table[name]) for name in features])
-    codes, classes = coded(_labels(file, label, table[label]), file)
-    return LabelledTable(x, codes, classes, features)
+    y, classes, task = labelled(_labels(file, label, table[label]), file, task)
+    return LabelledTable(x, y, classes, features, task)
 
 
 def _numbers(file: Path, name: str, column: Any) -> np.ndarray:

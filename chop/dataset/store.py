@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from chop.dataset.base import Split
+from chop.dataset.nested import Inputs, rows_of
 from chop.dataset.tensors import Prepare, TensorSplit, fingerprint
 from chop.files import whole_file, write_safetensors
 
@@ -30,12 +31,13 @@ class PreparedData:
     Thus every split, and training and validation together, is a slice.
     """
 
-    x: Tensor
+    x: Inputs  # a tensor, or several by name
     y: Tensor
     rows: Mapping[str, int]  # number of samples for train, validation and test
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    task: str = "cls"
 
     def span(self, split: Split, *, legacy_val: bool = False) -> tuple[int, int]:
         """Return start and stop of `split`; `legacy_val` joins training and validation."""
@@ -57,11 +59,14 @@ class PreparedData:
         """Return the samples of `split` as a view, not a copy."""
         start, stop = self.span(split, legacy_val=legacy_val)
         known = self.fingerprints.get(f"{start}:{stop}")
-        x, y = self.x[start:stop], self.y[start:stop]
+        x, y = rows_of(self.x, slice(start, stop)), self.y[start:stop]
         return TensorSplit(x, y, prepare=prepare, fingerprint=known)
 
     def computed_fingerprints(self) -> dict[str, str]:
-        return {f"{a}:{b}": fingerprint(self.x[a:b], self.y[a:b]) for a, b in sorted(self.spans())}
+        return {
+            f"{a}:{b}": fingerprint(rows_of(self.x, slice(a, b)), self.y[a:b])
+            for a, b in sorted(self.spans())
+        }
 
 
 def prepared(
@@ -123,11 +128,13 @@ def _seal(file: Path, recipe: dict[str, str]) -> None:
 
 def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
     """Write `file` atomically, with the modification time of its source."""
-    facts = {name: getattr(data, name) for name in ("rows", "features", "classes")}
+    facts = {name: getattr(data, name) for name in ("rows", "features", "classes", "task")}
     facts["fingerprints"] = data.computed_fingerprints()
+    inputs = {f"x.{name}": x for name, x in data.x.items()} if isinstance(data.x, dict) else None
+    facts["inputs"] = list(data.x) if inputs else None
     header = recipe | {"facts": json.dumps(facts)}
     with writable(file.parent), whole_file(file) as part:
-        write_safetensors({"x": data.x, "y": data.y}, part, metadata=header)
+        write_safetensors((inputs or {"x": data.x}) | {"y": data.y}, part, metadata=header)
         _seal(part, recipe)
 
 
@@ -144,13 +151,17 @@ def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
                 logger.info("%s is stale; rebuilding", file)
                 return None
             facts = json.loads(header["facts"])
+            names = facts.get("inputs")
             data = PreparedData(
-                tensors.get_tensor("x"),
+                {name: tensors.get_tensor(f"x.{name}") for name in names}
+                if names
+                else tensors.get_tensor("x"),
                 tensors.get_tensor("y"),
                 facts["rows"],
                 features=tuple(facts["features"]),
                 classes=tuple(facts["classes"]),
                 fingerprints=facts["fingerprints"],
+                task=facts.get("task", "cls"),
             )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         logger.warning("%s is damaged (%s); rebuilding", file, error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from chop.dataset.nested import Inputs
 from chop.dataset.store import PreparedData
 
 SplitLengths = dict[str, int]  # number of samples that a file has for train, validation and test
@@ -17,15 +19,21 @@ BLOCK = 1 << 16  # rows at a time, which limits the memory for double precision
 
 @dataclass(frozen=True)
 class LabelledTable:
-    """Samples `x` (N, …) and class codes `y` (N,), in the order of the file."""
+    """Samples `x` (N, …) and labels `y` (N, …), in the order of the file.
+
+    Several inputs are in `more`, by name, and `x` is the first of them.
+    """
 
     x: np.ndarray
-    y: np.ndarray
+    y: np.ndarray  # class codes, or numbers of a regression
     classes: tuple[str, ...]
     features: tuple[str, ...] = ()
+    task: str = "cls"
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def rows(self, index: np.ndarray) -> LabelledTable:
-        return replace(self, x=self.x[index], y=self.y[index])
+        more = {name: array[index] for name, array in self.more.items()}
+        return replace(self, x=self.x[index], y=self.y[index], more=more)
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,64 @@ def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     return codes.astype(np.int64), tuple(str(name) for name in whole)
 
 
+def labelled(
+    labels: np.ndarray, file: Path, task: str | None
+) -> tuple[np.ndarray, tuple[str, ...], str]:
+    """Return the labels as numbers, the names of their classes, and their task.
+
+    Without a `task`, numbers that are not whole are a regression, whole numbers in two or more
+    dimensions besides the samples are a dense prediction, and all others are classes.
+    """
+    values = _as_numbers(labels, file)
+    task = task or _task_of(values)
+    if task == "reg":
+        return _targets(values, file), (), task
+    if task == "dense":
+        return _maps(values, file)
+    return (*coded(values, file), task)
+
+
+def _task_of(values: np.ndarray) -> str:
+    if values.dtype.kind == "f" and bool((values != values.round()).any()):
+        return "reg"
+    return "dense" if values.ndim > 2 else "cls"
+
+
+def _targets(values: np.ndarray, file: Path) -> np.ndarray:
+    if values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{file}: labels such as {values.flat[0]} are not numbers, which a regression needs; "
+            f"use `task='cls'` for classes, or name another column of labels"
+        )
+    finite = np.isfinite(values)
+    if not finite.all():
+        sample = int(np.argwhere(~finite)[0][0])
+        raise ValueError(f"{file}: the label of sample {sample} is not finite; remove the sample")
+    return values.astype(np.float32)
+
+
+IGNORED = -100  # label of pixels that do not count
+
+
+def _maps(values: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...], str]:
+    """Return the labels of pixels, which are numbered from 0."""
+    whole = values.dtype.kind in "iub" or (
+        values.dtype.kind == "f" and bool((values == values.round()).all())
+    )
+    if values.ndim < 2 or not whole:
+        raise ValueError(
+            f"{file}: a dense prediction needs a whole number for each pixel of each sample, not "
+            f"{values.dtype} of shape {values.shape[1:]}; convert them, or use another `task`"
+        )
+    codes = values.astype(np.int64)
+    if (wrong := codes[(codes < 0) & (codes != IGNORED)]).size:
+        raise ValueError(
+            f"{file}: the label {wrong[0]} of a pixel is not a class; number classes from 0, and "
+            f"use {IGNORED} for pixels that do not count"
+        )
+    return codes, tuple(str(n) for n in range(int(codes.max(initial=0)) + 1)), "dense"
+
+
 def _as_numbers(labels: np.ndarray, file: Path) -> np.ndarray:
     """Return labels that are all numbers as numbers, to sort 2 before 10; refuse empty ones."""
     if labels.dtype.kind not in "US":
@@ -142,10 +208,13 @@ def _as_numbers(labels: np.ndarray, file: Path) -> np.ndarray:
         return labels
 
 
-def check_finite(file: Path, x: np.ndarray, features: Sequence[str] = ()) -> None:
+def check_finite(
+    file: Path, x: np.ndarray, features: Sequence[str] = (), input_name: str = ""
+) -> None:
     """Refuse values that are missing, infinite or beyond single precision."""
     if x.dtype.kind not in "f":
         return
+    x = x if x.ndim > 1 else x[:, None]
     wrong = np.zeros(x.shape[1], dtype=np.int64)
     for start in range(0, len(x), BLOCK):
         block = x[start : start + BLOCK]
@@ -154,7 +223,7 @@ def check_finite(file: Path, x: np.ndarray, features: Sequence[str] = ()) -> Non
     if not wrong.any():
         return
     where = np.flatnonzero(wrong).tolist()
-    names = [features[i] if features else f"channel {i}" for i in where]
+    names = [features[i] if features else f"{input_name} channel {i}".strip() for i in where]
     raise ValueError(
         f"{file}: {wrong.sum()} values are NaN, infinite or too large, in {', '.join(names[:5])}; "
         f"remove those samples or fill in the values"
@@ -175,19 +244,36 @@ def check_classes(file: Path, y: np.ndarray, classes: Sequence[str]) -> None:
         )
 
 
+def is_table(x: np.ndarray) -> bool:
+    """Whether samples are rows of real numbers, which can be standardised."""
+    return x.ndim == 2
+
+
+def _tensor(x: np.ndarray, standardize_by: int | None, *, named: bool) -> Tensor:
+    """Return an input as a tensor; whole numbers of named inputs stay, as they may be indices."""
+    if named and x.dtype.kind in "iub" and not (x.dtype == np.uint8 and x.ndim == 4):
+        return torch.from_numpy(x.astype(np.int64))
+    if standardize_by is not None and is_table(x):
+        return torch.from_numpy(standardize(x, standardize_by))
+    if x.dtype != np.uint8 or x.ndim == 2:  # bytes of images stay bytes
+        x = x.astype(np.float32)
+    return torch.from_numpy(x)
+
+
 def prepare(
     table: LabelledTable, order: np.ndarray, rows: Mapping[str, int], *, standardize_by: int | None
 ) -> PreparedData:
     """Return the samples in `order`, standardised by the first `standardize_by`, as tensors."""
-    x = table.x[order]
-    if standardize_by is not None:
-        x = standardize(x, standardize_by)
-    elif x.dtype != np.uint8 or x.ndim == 2:  # bytes of images stay bytes
-        x = x.astype(np.float32)
+    inputs: Inputs
+    if table.more:
+        inputs = {n: _tensor(x[order], standardize_by, named=True) for n, x in table.more.items()}
+    else:
+        inputs = _tensor(table.x[order], standardize_by, named=False)
     return PreparedData(
-        torch.from_numpy(x),
-        torch.from_numpy(table.y[order].astype(np.int64)),
+        inputs,
+        torch.from_numpy(table.y[order].astype(np.float32 if table.task == "reg" else np.int64)),
         dict(rows),
         features=table.features,
         classes=table.classes,
+        task=table.task,
     )

@@ -11,45 +11,68 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import Dataset
 
-Prepare = Callable[[Tensor], Tensor]  # stored batch -> input of the model
-Augment = Callable[[Tensor, Generator], Tensor]  # stored batch -> augmented batch, on its device
+from chop.dataset.nested import (
+    Inputs,
+    copied,
+    map_tensors,
+    named_tensors,
+    num_bytes,
+    num_samples,
+    on_device,
+    rows_of,
+    split_up,
+    tensors_of,
+)
+
+Prepare = Callable[[Inputs], Inputs]  # stored batch -> inputs of the model
+Augment = Callable[[Inputs, Generator], Inputs]  # stored batch -> augmented batch, on its device
 
 CHUNK_BYTES = 1 << 20  # samples are gathered in chunks that fit in a core's cache
 
 
-class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
-    """One split: stored samples `x` (N, …) and labels `y` (N,).
+class TensorSplit(Dataset[tuple[Inputs, Tensor]]):
+    """One split: stored samples `x` (N, …) and labels `y` (N, …).
 
-    `prepare` turns a stored batch into inputs of the model, for instance bytes of images into
-    normalised floats. Before that, loaders that shuffle (for training) apply `augment`.
+    With several inputs, `x` is a dictionary or tuple of tensors, each with N rows. `prepare` turns
+    a stored batch into inputs of the model, for instance bytes of images into normalised floats.
+    Before that, loaders that shuffle (for training) apply `augment`.
     """
 
     def __init__(
         self,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         *,
         prepare: Prepare | None = None,
         augment: Augment | None = None,
         fingerprint: str | None = None,
     ) -> None:
-        if len(x) != len(y):
-            raise ValueError(f"{len(x)} samples need {len(x)} labels, not {len(y)}")
+        if (count := num_samples(x)) != len(y):
+            raise ValueError(f"{count} samples need {count} labels, not {len(y)}")
         self.x, self.y, self.prepare, self.augment = x, y, prepare, augment
         self._fingerprint = fingerprint
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.y)
 
-    def __getitem__(self, index: Any) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, index: Any) -> tuple[Inputs, Tensor]:
         one = isinstance(index, int)
-        x = self.x[index : index + 1 or None] if one else self.x[index]
+        x = rows_of(self.x, slice(index, index + 1 or None) if one else index)
         x = self.prepare(x) if self.prepare else x
-        return (x[0] if one else x), self.y[index]
+        return (rows_of(x, 0) if one else x), self.y[index]
 
     @property
     def nbytes(self) -> int:
-        return self.x.nbytes + self.y.nbytes
+        return num_bytes(self.x) + self.y.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the samples."""
+        return tensors_of(self.x)[0].device
+
+    def rows(self, index: Any) -> TensorSplit:
+        """Return the samples at `index`, without augmentation."""
+        return TensorSplit(rows_of(self.x, index), self.y[index], prepare=self.prepare)
 
     @property
     def fingerprint(self) -> str:
@@ -60,19 +83,28 @@ class TensorSplit(Dataset[tuple[Tensor, Tensor]]):
 
     def to(self, device: torch.device | str) -> TensorSplit:
         """Return the split on `device`, or itself if it is on that device."""
-        x, y = self.x.to(device), self.y.to(device)
-        if x is self.x and y is self.y:
+        x, y = map_tensors(lambda tensor: tensor.to(device), self.x), self.y.to(device)
+        if are_same(x, self.x) and y is self.y:
             return self
         return TensorSplit(
             x, y, prepare=self.prepare, augment=self.augment, fingerprint=self._fingerprint
         )
 
 
-def fingerprint(*tensors: Tensor) -> str:
-    """Return the hash `sha256:…` of the types, shapes and values of `tensors`."""
+def are_same(some: Inputs, others: Inputs) -> bool:
+    """Whether the tensors of both inputs are the same objects."""
+    pairs = zip(tensors_of(some), tensors_of(others), strict=True)
+    return all(one is other for one, other in pairs)
+
+
+def fingerprint(x: Inputs, y: Tensor) -> str:
+    """Return the hash `sha256:…` of the types, shapes and values of samples and labels.
+
+    Several inputs count with their names.
+    """
     digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+    for name, tensor in (*named_tensors(x), ("", y)):
+        digest.update(f"{name}{' ' if name else ''}{tensor.dtype} {tuple(tensor.shape)};".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return f"sha256:{digest.hexdigest()}"
 
@@ -124,20 +156,21 @@ def batches(
     *,
     first: int = 0,
     device: torch.device | str | None = None,
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[tuple[Inputs, Tensor]]:
     """Yield batches on `device`, starting with batch `first`; `shuffled` orders and augments."""
-    device = torch.device(device) if device else split.x.device
+    stored_on = split.device
+    device = torch.device(device) if device else stored_on
     order = shuffled.order(len(split)) if shuffled else None
-    if order is not None and order.device != split.x.device:
-        order = order.to(split.x.device)
+    if order is not None and order.device != stored_on:
+        order = order.to(stored_on)
     generator = Generator(device) if shuffled and split.augment is not None else None
     chunk = batch_size * max(1, CHUNK_BYTES // max(1, batch_size * (split.nbytes // len(split))))
     size = len(split) if order is None else len(order)
     number = first
     for start in range(first * batch_size, size, chunk):
         xs, ys = _gathered(split, order, start, min(start + chunk, size))
-        xs, ys = xs.to(device, non_blocking=True), ys.to(device, non_blocking=True)
-        for x, y in zip(torch.split(xs, batch_size), torch.split(ys, batch_size), strict=True):
+        xs, ys = on_device(xs, device), ys.to(device, non_blocking=True)
+        for x, y in zip(split_up(xs, batch_size), torch.split(ys, batch_size), strict=True):
             if shuffled and split.augment is not None and generator is not None:
                 shuffled.reseed(generator, number)
                 x = split.augment(x, generator)
@@ -147,12 +180,17 @@ def batches(
 
 def _gathered(
     split: TensorSplit, order: Tensor | None, start: int, end: int
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Inputs, Tensor]:
     if order is None:
-        x = split.x[start:end]  # copied below, as a model may work in place
-        return (x.clone() if split.prepare is None else x), split.y[start:end]
-    index = order[start:end]
-    return split.x.index_select(0, index), split.y.index_select(0, index)
+        x = rows_of(split.x, slice(start, end))  # copied below, as a model may work in place
+        return (copied(x) if split.prepare is None else x), split.y[start:end]
+    return gathered(split, order[start:end])
+
+
+def gathered(split: TensorSplit, index: Tensor) -> tuple[Inputs, Tensor]:
+    """Return the stored samples and labels at `index`."""
+    x = map_tensors(lambda tensor: tensor.index_select(0, index), split.x)
+    return x, split.y.index_select(0, index)
 
 
 class TensorLoader:
@@ -172,7 +210,7 @@ class TensorLoader:
     def __len__(self) -> int:
         return -(-len(self.dataset) // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         if not self.shuffle:
             return batches(self.dataset, self.batch_size)
         self.epoch += 1

@@ -14,7 +14,7 @@ from typing import TextIO
 
 import numpy as np
 
-from chop.dataset.tabular import LabelledTable, coded
+from chop.dataset.tabular import LabelledTable, labelled
 from chop.options import did_you_mean
 
 BLOCK = 1 << 15  # lines at a time
@@ -35,7 +35,7 @@ class _Text:
     comment: str | None = None
 
 
-def read_csv(file: Path, label: str | None = None) -> LabelledTable:
+def read_csv(file: Path, label: str | None = None, task: str | None = None) -> LabelledTable:
     """Read a CSV file of numbers and one column of labels, with or without a header."""
     with _opened(file) as lines:
         first = lines.readline()
@@ -46,10 +46,10 @@ def read_csv(file: Path, label: str | None = None) -> LabelledTable:
             names = [f"column {i + 1}" for i in range(len(names))]
             lines.seek(0)
         label = label_column(file, names, label)
-        return _read(_Text(file, names, label, 2 if has_header else 1, delimiter), lines)
+        return _read(_Text(file, names, label, 2 if has_header else 1, delimiter), lines, task)
 
 
-def read_arff(file: Path, label: str | None = None) -> LabelledTable:
+def read_arff(file: Path, label: str | None = None, task: str | None = None) -> LabelledTable:
     """Read an ARFF file, as OpenML publishes them: attributes, then rows separated by commas."""
     names: list[str] = []
     with _opened(file) as lines:
@@ -58,7 +58,7 @@ def read_arff(file: Path, label: str | None = None) -> LabelledTable:
                 names.append(match[1].strip("'\""))
             elif line.strip().lower() == "@data":
                 label = label_column(file, names, label)
-                return _read(_Text(file, names, label, number + 1, comment="%"), lines)
+                return _read(_Text(file, names, label, number + 1, comment="%"), lines, task)
     raise ValueError(f"{file} is not an ARFF file, as it has no line @DATA; download it again")
 
 
@@ -96,7 +96,7 @@ def label_column(file: Path, names: Sequence[str], label: str | None) -> str:
     return usual[0] if usual else names[-1]
 
 
-def _read(text: _Text, lines: TextIO) -> LabelledTable:
+def _read(text: _Text, lines: TextIO, task: str | None) -> LabelledTable:
     """Read all rows of `text`: numbers, except for the labels."""
     label = text.names.index(text.label)
     features = [i for i in range(len(text.names)) if i != label]
@@ -111,9 +111,10 @@ def _read(text: _Text, lines: TextIO) -> LabelledTable:
         codes.append(_numbered(text, labels, words))
     if not words:
         raise ValueError(f"{text.file} has no rows; download or write it again")
-    ranks, classes = coded(np.array(list(words)), text.file)
+    values, classes, task = labelled(np.array(list(words)), text.file, task)
     names = tuple(text.names[i] for i in features)
-    return LabelledTable(np.concatenate(xs), ranks[np.concatenate(codes)], classes, names)
+    y = values[np.concatenate(codes)]
+    return LabelledTable(np.concatenate(xs), y, classes, names, task)
 
 
 def _numbered(text: _Text, labels: np.ndarray, words: dict[str, int]) -> np.ndarray:

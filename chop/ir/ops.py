@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from chop.ir.nested import named_output, named_tuple
 from chop.ir.op_spec import _BY_NAME
 from chop.ir.op_spec import MASE_TYPES as MASE_TYPES
 from chop.ir.op_spec import NAMESPACES as NAMESPACES
@@ -66,6 +67,13 @@ _define_all("placeholder", "placeholder=", traits=MOVES)
 _define_all("get_attr", "get_attr=", traits=MOVES)
 _define_all("output", "output=", traits=MOVES)
 _define_all("implicit_func", "constant=", traits=MOVES)
+define(
+    "named_output",
+    "implicit_func",
+    names="",
+    functions=(named_output, named_tuple),
+    traits=MOVES,
+)
 define("training_mode", "implicit_func", TrainingMode, names="", traits=MOVES)
 _define_all("module", "user_defined_module=")
 _define_all("module_related_func", "lora_linear=")

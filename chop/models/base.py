@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from chop.checkpoints import load_model
-from chop.dataset.base import MaseDatasetInfo
-from chop.models.info import ABILITIES, TASK_NAMES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
+from chop.dataset.base import TASK_NAMES, MaseDatasetInfo
+from chop.models.info import ABILITIES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
 from chop.options import Option, Options, options_of, takes_any
 from chop.registry import Registry, UnknownName, identity, unknown
 
@@ -28,6 +28,7 @@ INFO_NAMES = ("info", "dataset_info")  # names of the builder's parameter for th
 INPUTS = {
     "physical_data_point_classification": ("num_features", "rows of features"),
     "image_classification": ("image_size", "images"),
+    "image_segmentation": ("image_size", "images"),
 }
 
 
@@ -75,20 +76,24 @@ class ModelSpec:
             raise TypeError(
                 f"{owner} needs dataset_info, such as get_dataset_info('jsc'); got {data!r}"
             )
-        inputs = [needed for flag, needed in INPUTS.items() if getattr(self.info, flag)]
+        needed = [needed for flag, needed in INPUTS.items() if getattr(self.info, flag)]
+        inputs = list(dict.fromkeys(needed)) if data.input_shapes is None else []
         if inputs and not any(getattr(data, attribute) for attribute, _ in inputs):
             wanted = " or ".join(f"{words} ({attribute})" for attribute, words in inputs)
             raise ValueError(
                 f"{owner} takes {wanted}, but data set {data.name!r} has {_input(data)}"
             )
-        if "cls" in self.info.tasks and not data.num_classes:
-            raise ValueError(f"{owner} needs num_classes, but data set {data.name!r} has none")
+        fact = "num_classes" if {"cls", "dense"} & {*self.info.tasks} else "num_targets"
+        if {"cls", "dense", "reg"} & {*self.info.tasks} and not data.num_outputs:
+            raise ValueError(f"{owner} needs {fact}, but data set {data.name!r} has none")
 
 
 def _input(data: MaseDatasetInfo) -> str:
     if data.image_size:
         return f"images of {' x '.join(map(str, data.image_size))}"
-    return f"{data.num_features} features" if data.num_features else "neither"
+    if data.num_features:
+        return f"{data.num_features} features"
+    return "neither; set it, or input_shapes for several inputs, in its MaseDatasetInfo"
 
 
 MODELS: Registry[ModelSpec] = Registry("model", package="chop.models")
@@ -246,8 +251,10 @@ def _check_task(info: MaseModelInfo, task: str) -> None:
     if short not in TASKS:
         raise ValueError(unknown("task", task, [*TASKS, *TASK_NAMES]))
     if short not in info.tasks:
+        flag = TASKS[short][0]
         raise ValueError(
-            f"model {info.name!r} supports {', '.join(info.tasks) or 'no task'}, not {task}"
+            f"model {info.name!r} supports {', '.join(info.tasks) or 'no task'}, not {task}; "
+            f"if it is yours, register it with {flag}=True"
         )
 
 

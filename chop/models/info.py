@@ -42,8 +42,9 @@ ABILITIES: dict[str, tuple[str, ...]] = {
         "image_detection",
         "image_segmentation",
         "image_instance_segmentation",
+        "regression",
     ),
-    ModelTaskType.PHYSICAL: ("physical_data_point_classification",),
+    ModelTaskType.PHYSICAL: ("physical_data_point_classification", "regression"),
 }
 # short names of the tasks, and the flags of the models that support each
 TASKS: dict[str, tuple[str, ...]] = {
@@ -52,10 +53,11 @@ TASKS: dict[str, tuple[str, ...]] = {
         "physical_data_point_classification",
         "sequence_classification",
     ),
+    "reg": ("regression",),
+    "dense": ("image_segmentation",),
     "lm": ("causal_LM",),
     "tran": ("seq2seqLM",),
 }
-TASK_NAMES = {"classification": "cls", "language_modeling": "lm", "translation": "tran"}
 
 
 def _is_of(task_type: ModelTaskType) -> property:
@@ -81,6 +83,7 @@ class MaseModelInfo:
     is_lora: bool = False
     is_sparse: bool = False
     is_fx_traceable: bool = False
+    regression: bool = False
 
     def __post_init__(self) -> None:
         source = self._member("model_source", ModelSource)

@@ -31,7 +31,7 @@ class MLP(SeqBlocks):
         super().__init__(*layers, nn.Linear(last[0], last[1]))
 
 
-@model("mlp", physical_data_point_classification=True, image_classification=True)
+@model("mlp", physical_data_point_classification=True, image_classification=True, regression=True)
 def mlp(
     info: MaseDatasetInfo,
     *,
@@ -46,7 +46,7 @@ def mlp(
     return MLP(
         inputs,
         *hidden,
-        info["num_classes"],
+        info["num_outputs"],
         flatten=not info.num_features,
         batch_norm=batch_norm,
         dropout=dropout,

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from chop.models.info import TASK_NAMES, MaseModelInfo
+from chop.dataset.base import LABELLED, TASK_NAMES
+from chop.dataset.matching import named_inputs
+from chop.dataset.nested import on_device, pair_of
+from chop.models.info import MaseModelInfo
 from chop.registry import unknown
 
 LOADERS = ("train", "val", "test")
@@ -25,7 +28,7 @@ TEXT_INPUTS = {
 class InputGenerator:
     """Yields `{"x": batch}`, or the named inputs of a language model; `iter` starts again.
 
-    With `model`, the key is the name of the first argument of its `forward`.
+    With `model`, inputs have the names of the parameters of its `forward`.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class InputGenerator:
         if max_batches is not None and max_batches < 1:
             raise ValueError(f"max_batches must be at least 1, or None for all, not {max_batches}")
         self.model_info, self.task = model_info, _checked(task, model_info)
-        self.max_batches, self.input_name = max_batches, _input_name(model)
+        self.max_batches, self.model = max_batches, model
         self.batch_size = data_module.batch_size
         self.dataloader = getattr(data_module, f"{which_dataloader}_dataloader")()
         self.current_batch = 0
@@ -53,7 +56,7 @@ class InputGenerator:
         self._batches, self.current_batch = iter(self.dataloader), 0
         return self
 
-    def __next__(self) -> dict[str, Tensor]:
+    def __next__(self) -> dict[str, Any]:
         if self._batches is None:
             iter(self)
         if self.current_batch == self.max_batches:
@@ -61,7 +64,7 @@ class InputGenerator:
         assert self._batches is not None
         batch = next(self._batches)
         self.current_batch += 1
-        return _inputs(self.model_info, self.task, batch, self.input_name)
+        return _inputs(self.model_info, self.task, batch, self.model)
 
 
 def get_dummy_input(
@@ -71,20 +74,21 @@ def get_dummy_input(
     device: str | torch.device = "meta",
     *,
     model: nn.Module | None = None,
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     """Return the first training batch (for text, one sample) on `device`, as model arguments.
 
-    The key is the name of the first argument of the `forward` of `model`, or `x` without a model.
+    Inputs have the names of the parameters of the `forward` of `model`: those of a dictionary are
+    matched by name, others by position. Without a model, the name is `x`.
     On the default device, `meta`, tensors have no values; use `"cpu"` to get them.
     """
     assert data_module.train_dataset is not None, "call data_module.setup() first"
-    task, name = _checked(task, model_info), _input_name(model)
+    task = _checked(task, model_info)
     if _is_text(model_info):
-        sample = _inputs(model_info, task, data_module.train_dataset[0], name)
+        sample = _inputs(model_info, task, data_module.train_dataset[0], model)
         inputs = {name: torch.as_tensor(value)[None] for name, value in sample.items()}
     else:
-        inputs = _inputs(model_info, task, next(iter(data_module.train_dataloader())), name)
-    return {name: x.to(device) for name, x in inputs.items()}
+        inputs = _inputs(model_info, task, next(iter(data_module.train_dataloader())), model)
+    return dict(on_device(inputs, device))
 
 
 def get_cf_args(model_info: MaseModelInfo | None, task: str, model: nn.Module) -> dict[str, Any]:
@@ -109,26 +113,18 @@ def _is_text(model_info: MaseModelInfo | None) -> bool:
 
 def _checked(task: str, model_info: MaseModelInfo | None) -> str:
     """Return the short name of a task that the model supports."""
-    known = [*TEXT_INPUTS] if _is_text(model_info) else ["cls"]
+    known = TEXT_INPUTS if _is_text(model_info) else LABELLED
     short = TASK_NAMES.get(task, task)
     if short not in known:
         raise ValueError(unknown("task", task, known))
     return short
 
 
-def _input_name(model: nn.Module | None) -> str:
-    """Return the name of the first argument of `forward`; `x` if it has no name."""
-    if model is None:
-        return "x"
-    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(model.forward).parameters.values()
-    return next((p.name for p in parameters if p.kind not in unnamed), "x")
-
-
 def _inputs(
-    model_info: MaseModelInfo | None, task: str, batch: Any, input_name: str
+    model_info: MaseModelInfo | None, task: str, batch: Any, model: nn.Module | None
 ) -> dict[str, Any]:
+    """Return the inputs of a batch by the names of the parameters of `forward`."""
     if not _is_text(model_info):
-        return {input_name: batch[0]}
+        return named_inputs(model, pair_of(batch)[0])
     assert isinstance(batch, Mapping)
     return {name: batch[name] for name in TEXT_INPUTS[task] if name in batch}

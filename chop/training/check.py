@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
+from chop.dataset.nested import Inputs, num_samples, shapes_of
 from chop.dataset.tensors import TensorSplit
 from chop.memory import memory_for
 from chop.training.feed import Feed
+from chop.training.outputs import Predictor, prediction_of
+from chop.training.tasks import CLASSIFICATION, TrainingTask
 
 
 def float_type(model: nn.Module) -> torch.dtype:
@@ -16,33 +19,26 @@ def float_type(model: nn.Module) -> torch.dtype:
     return next(types, torch.float32)
 
 
-def check_fit(model: nn.Module, feed: Feed, *, learning: bool = True) -> None:
+def check_fit(
+    model: nn.Module, feed: Feed, task: TrainingTask = CLASSIFICATION, *, learning: bool = True
+) -> None:
     """Refuse samples that the model does not accept, and labels that it cannot predict."""
     x, y = feed.few()
-    if y.is_floating_point() or y.dim() != 1:
-        raise ValueError(
-            f"labels must be class indices, one per sample, not "
-            f"{str(y.dtype).removeprefix('torch.')} "
-            f"of shape {tuple(y.shape[1:])}"
-        )
-    scores = _scores(model, x)
+    task.check_labels(y)
     labels = feed.split.y if isinstance(feed.split, TensorSplit) else y
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= scores.shape[1]:
-        raise ValueError(
-            f"the labels are {low} to {high}, but the model has {scores.shape[1]} classes, "
-            f"0 to {scores.shape[1] - 1}"
-        )
+    task.check_outputs(_prediction(model, x), y, labels)
     if learning:
         _check_last_batch(model, feed)
 
 
-def _scores(model: nn.Module, x: Tensor) -> Tensor:
+def _prediction(model: nn.Module, x: Inputs) -> Tensor:
     was_training = model.training
+    predict = Predictor(model)
+    predict.call.signature.match(x)
     model.eval()
     try:
-        with torch.no_grad(), memory_for(f"compute a batch of {len(x)}"):
-            scores = model(x)
+        with torch.no_grad(), memory_for(f"compute a batch of {num_samples(x)}"):
+            output = predict.call(x)
     except Exception as error:
         # unlike the code of a model, generated code of a graph has nothing to debug
         known = isinstance(error, RuntimeError | TypeError | ValueError)
@@ -50,17 +46,11 @@ def _scores(model: nn.Module, x: Tensor) -> Tensor:
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(
-            f"the model cannot process a batch of shape {tuple(x.shape)}: {reason}"
+            f"the model cannot process a batch of shape {shapes_of(x)}: {reason}"
         ) from error
     finally:
         model.train(was_training)
-    if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(x):
-        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise ValueError(
-            f"for {len(x)} samples the model must return scores of shape ({len(x)}, classes), "
-            f"not {got}; return only the scores from forward"
-        )
-    return scores
+    return prediction_of(output)
 
 
 def _check_last_batch(model: nn.Module, feed: Feed) -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from chop.dataset.tensors import EpochPass, TensorSplit, batches
+from chop.dataset.nested import Inputs, map_tensors, on_device, pair_of
+from chop.dataset.tensors import EpochPass, TensorSplit, are_same, batches
 from chop.training.devices import Place
 
 RESIDENT_SHARE = 0.5  # of the free memory of a device, which a data set may take
@@ -24,11 +25,16 @@ class Format:
 
     dtype: torch.dtype
 
-    def x(self, x: Tensor) -> Tensor:
+    def x(self, x: Inputs) -> Inputs:
+        return self._floats(x) if isinstance(x, Tensor) else map_tensors(self._floats, x)
+
+    def _floats(self, x: Tensor) -> Tensor:
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def y(self, y: Tensor) -> Tensor:
-        return y if y.dtype == torch.int64 or y.is_floating_point() else y.long()
+        if y.is_floating_point():
+            return y.to(torch.promote_types(self.dtype, torch.float32))
+        return y if y.dtype == torch.int64 else y.long()
 
     def split(self, split: TensorSplit) -> TensorSplit:
         """Return the split in this format, converted once instead of per batch if possible."""
@@ -36,7 +42,7 @@ class Format:
         if prepare is not None and self.dtype != torch.float32:
             inner = prepare
             prepare = lambda x: self.x(inner(x))  # noqa: E731 - closes over `prepare` of the split
-        if x is split.x and y is split.y and prepare is split.prepare:
+        if are_same(x, split.x) and y is split.y and prepare is split.prepare:
             return split
         return TensorSplit(x, y, prepare=prepare, augment=split.augment)
 
@@ -79,17 +85,17 @@ class Feed:
 
     @property
     def resident(self) -> bool:
-        return isinstance(self.split, TensorSplit) and self.split.x.device == self.place.device
+        return isinstance(self.split, TensorSplit) and self.split.device == self.place.device
 
     @property
-    def stored(self) -> Tensor | None:
+    def stored(self) -> Inputs | None:
         """The stored samples, if they are tensors in memory."""
         return self.split.x if isinstance(self.split, TensorSplit) else None
 
     def pass_of(self, epoch: int) -> EpochPass:
         return EpochPass(self.seed, epoch, self.place.rank, self.place.world)
 
-    def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Inputs, Tensor]]:
         """Return the shuffled batches of `epoch`, starting with batch `first`."""
         shuffled, device = self.pass_of(epoch), self.place.device
         if isinstance(self.split, TensorSplit):
@@ -97,28 +103,26 @@ class Feed:
         order = shuffled.order(self.samples)[first * self.batch_size :]
         return self._loaded(order.tolist(), shuffled, first)
 
-    def every(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def every(self) -> Iterator[tuple[Inputs, Tensor]]:
         """Return all samples of this process once, in order."""
         split, place = self.split, self.place
         if not isinstance(split, TensorSplit):
             return self._loaded(list(range(place.rank, self.samples, place.world)))
         size = max(self.batch_size, SCORED_BYTES * len(split) // split.nbytes)
         if place.world > 1:
-            mine = slice(place.rank, None, place.world)
-            split = TensorSplit(split.x[mine], split.y[mine], prepare=split.prepare)
+            split = split.rows(slice(place.rank, None, place.world))
         return batches(split, size, device=place.device) if len(split) else iter(())
 
-    def few(self) -> tuple[Tensor, Tensor]:
+    def few(self) -> tuple[Inputs, Tensor]:
         """Return the first one or two samples, for checks."""
         count, split = min(2, self.samples), self.split
         if isinstance(split, TensorSplit):
-            first = TensorSplit(split.x[:count], split.y[:count], prepare=split.prepare)
-            return next(batches(first, count, device=self.place.device))
+            return next(batches(split.rows(slice(count)), count, device=self.place.device))
         return next(self._loaded(list(range(count))))
 
     def _loaded(
         self, order: list[int], shuffled: EpochPass | None = None, first: int = 0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    ) -> Iterator[tuple[Inputs, Tensor]]:
         # with a separate generator, workers draw new numbers each epoch, and the model's are kept
         generator = Generator()
         (shuffled or EpochPass(self.seed, 0)).reseed(generator, first)
@@ -130,10 +134,11 @@ class Feed:
             collate_fn=self.collate,
             generator=generator,
         )
-        for x, y in loader:
+        device = self.place.device
+        for batch in loader:
+            x, y = pair_of(batch)
             x, y = self.format.x(x), self.format.y(y)
-            device = self.place.device
-            yield x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            yield on_device(x, device), y.to(device, non_blocking=True)
 
 
 def fits(split: TensorSplit, device: torch.device) -> bool:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torch import Tensor, nn
+from torch import nn
 
+from chop.dataset.nested import Inputs
 from chop.dataset.tensors import TensorSplit
 from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
-from chop.training.evaluate import Score, evaluate
+from chop.training.evaluate import evaluate
 from chop.training.feed import Feed
 from chop.training.fields import START_FROM_WEIGHTS, TrainingProgress
 from chop.training.interruption import Interruption
@@ -27,6 +28,7 @@ from chop.training.optimisers import learning_rate, make_optimizer
 from chop.training.options import TrainOptions
 from chop.training.saving import checkpoint, read_run, restore, write_atomically
 from chop.training.scalars import Visualizer
+from chop.training.scores import Score
 from chop.training.steps import (
     CapturedRun,
     EagerRun,
@@ -36,14 +38,23 @@ from chop.training.steps import (
     Reading,
     Step,
     StepOutcome,
-    cross_entropy,
 )
+from chop.training.tasks import CLASSIFICATION, TrainingTask, logged, task_named
 
 logger = logging.getLogger(__name__)
 # options that must not change when a run is resumed
 FIXED = ("model", "dataset", "batch_size", "accumulate_grad_batches", "num_devices", "num_nodes")
-# options that may change without a warning when a run is resumed
-IRRELEVANT = {"resume", "project", "project_dir", "config", "no_progress", "log_level", "profile"}
+# options that may change without a warning when a run is resumed; the task has its own check
+IRRELEVANT = {
+    "task",
+    "resume",
+    "project",
+    "project_dir",
+    "config",
+    "no_progress",
+    "log_level",
+    "profile",
+}
 
 Watch = Callable[[int, Score], None]  # called after each epoch with its score; may raise to stop
 
@@ -59,6 +70,7 @@ class Fitted:
     samples_per_second: float
     precision: str
     place: Place = field(repr=False)
+    task: TrainingTask = CLASSIFICATION
 
 
 @dataclass
@@ -91,10 +103,11 @@ class Training:
         visualizers: Sequence[Visualizer] = (),
         hyper_parameters: dict[str, Any] | None = None,
         place: Place | None = None,
-        objective: Objective = cross_entropy,
+        task: TrainingTask = CLASSIFICATION,
+        objective: Objective | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self.options, self.names, self.watch = options, names, watch
+        self.options, self.names, self.watch, self.task = options, names, watch, task
         self.place = place or take_place(options)
         self.visualizers = list(visualizers) if self.place.leads else []
         self.hyper_parameters = hyper_parameters or {}
@@ -110,7 +123,7 @@ class Training:
             raise ValueError(
                 "`early_stopping` needs a validation split, which this data set does not have"
             )
-        check_fit(self.model, self.train_feed)
+        check_fit(self.model, self.train_feed, task)
         captured = self._can_capture()
         self.optimizer = make_optimizer(self.model, options, capturable=captured)
         self._step = Step(
@@ -119,6 +132,7 @@ class Training:
             self.optimizer,
             options,
             self.mixed,
+            task,
             objective,
         )
         self.run: EpochRun = self._captured(self._step) if captured else self._eager(self._step)
@@ -194,6 +208,11 @@ class Training:
     def resume_from(self, saved: dict[str, Any]) -> None:
         """Resume from the content of a checkpoint; warn of options that have changed."""
         old = saved["hyper_parameters"]
+        if task_named(old.get("task", self.task.name)) is not self.task:
+            raise ValueError(
+                f"the resumed run has task = {old['task']}, not {self.task.name}; use the same "
+                f"value, or {START_FROM_WEIGHTS}"
+            )
         for name in FIXED:
             if name in old and self.hyper_parameters.get(name, old[name]) != old[name]:
                 raise ValueError(
@@ -229,6 +248,7 @@ class Training:
             samples_per_second=self.samples_per_second,
             precision=self.mixed.name,
             place=self.place,
+            task=self.task,
         )
 
     def _done(self) -> bool:
@@ -303,13 +323,14 @@ class Training:
         if self._sent is None:
             return
         sent, self._sent = self._sent, None
-        accuracy, *losses = sent.reading.values()
+        metric, *losses = sent.reading.values()
         self._check_losses(losses, sent.step)
         loss = losses[-1]
-        metrics = {"train_loss_step": loss, "train_acc_step": accuracy, "lr": sent.rate}
+        watched = logged(self.task.watched)
+        metrics = {"train_loss_step": loss, f"train_{watched}_step": metric, "lr": sent.rate}
         metrics |= {"samples_per_second": self.samples_per_second}
         self._log(metrics, epoch=sent.epoch, step=sent.step)
-        note = f"epoch {sent.epoch + 1}  loss {loss:.4f}  acc {accuracy:.3f}"
+        note = f"epoch {sent.epoch + 1}  loss {loss:.4f}  {watched} {metric:.3f}"
         bar.show(sent.step, note, self.samples_per_second)
 
     def _log(self, metrics: dict[str, float], *, epoch: int, step: int) -> None:
@@ -322,7 +343,7 @@ class Training:
             if not math.isfinite(loss):
                 self._refuse(loss, step - later)
 
-    def _refuse(self, loss: float, step: int, batch: Tensor | None = None) -> NoReturn:
+    def _refuse(self, loss: float, step: int, batch: Inputs | None = None) -> NoReturn:
         why = cause(self.model, batch, self.train_feed.stored)
         raise FloatingPointError(
             f"the loss is {loss} at step {step} (epoch {self.progress.epoch + 1}): {why}"
@@ -341,7 +362,8 @@ class Training:
         loss = self.validation.loss if self.validation else loss
         if loss < progress.best_loss:
             progress.best_loss, progress.best_epoch = loss, progress.epoch - whole
-            progress.best_accuracy = self.validation.accuracy if self.validation else None
+            known = self.validation.metrics if self.validation else {}
+            progress.best_accuracy = known.get("accuracy")
             self._save("best")
         self._save("last")
 
@@ -352,7 +374,9 @@ class Training:
         self.place.same_buffers(self.model)
         limit = 1 if self.options.fast_dev_run else None
         batches, reduce = self.val_feed.every(), self.place.total
-        return evaluate(self.model, batches, mixed=self.mixed, reduce=reduce, limit=limit)
+        return evaluate(
+            self.model, batches, mixed=self.mixed, task=self.task, reduce=reduce, limit=limit
+        )
 
     def _validate(self, seconds: float) -> Score | None:
         score = self._score()
@@ -362,18 +386,19 @@ class Training:
             assert self.val_feed is not None
             why = cause(self.model, data=self.val_feed.stored)
             raise FloatingPointError(f"the validation loss is {score.loss}: {why}")
-        metrics = {"val_loss_epoch": score.loss, "val_acc_epoch": score.accuracy}
-        metrics |= {"epoch_seconds": seconds}
-        self._log(metrics, epoch=self.progress.epoch, step=self.progress.step)
+        metrics = {"val_loss_epoch": score.loss}
+        metrics |= {f"val_{logged(name)}_epoch": value for name, value in score.metrics.items()}
+        self._log(
+            metrics | {"epoch_seconds": seconds}, epoch=self.progress.epoch, step=self.progress.step
+        )
         if self.watch is not None:
             self.watch(self.progress.epoch + 1, score)
         elif self.place.leads:
             logger.info(
-                "Epoch %d/%d  val_loss_epoch %.4f  val_acc_epoch %.4f  %.3g s  %s samples/s",
+                "Epoch %d/%d  %s  %.3g s  %s samples/s",
                 self.progress.epoch + 1,
                 self.options.max_epochs,
-                score.loss,
-                score.accuracy,
+                "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()),
                 seconds,
                 f"{self.samples_per_second:,.0f}",
             )

@@ -7,14 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from chop.dataset.matching import ModelCall
+from chop.dataset.nested import Inputs, tensors_of
 
-def cause(model: nn.Module, batch: Tensor | None = None, data: Tensor | None = None) -> str:
+
+def cause(model: nn.Module, batch: Inputs | None = None, data: Inputs | None = None) -> str:
     """Return the first reason, from the data to the loss, for values that are not finite.
 
     `batch` is the failing batch if it is known; `data` holds all samples.
     """
     for samples, what in ((batch, "the batch itself holds"), (data, "the data hold")):
-        if samples is not None and not torch.isfinite(samples).all():
+        if not all(torch.isfinite(tensor).all() for tensor in tensors_of(samples)):
             return f"{what} values that are not finite: clean the data"
     for name, values in (*model.named_parameters(), *model.named_buffers()):
         if not torch.isfinite(values).all():
@@ -28,7 +31,7 @@ def cause(model: nn.Module, batch: Tensor | None = None, data: Tensor | None = N
     return "the outputs are too large for the loss: lower `learning_rate` or set `gradient_clip`"
 
 
-def first_overflow(model: nn.Module, x: Tensor) -> str | None:
+def first_overflow(model: nn.Module, x: Inputs) -> str | None:
     """Return the name of the first layer with an output that is not finite for `x`."""
     names: list[str] = []
 
@@ -45,7 +48,7 @@ def first_overflow(model: nn.Module, x: Tensor) -> str | None:
     try:
         model.eval()  # does not change running statistics
         with torch.no_grad():
-            model(x)
+            ModelCall(model)(x)
     finally:
         model.train(was_training)
         for handle in handles:

@@ -14,7 +14,8 @@ from chop.charts import Chart, page
 from chop.dataset.base import MaseDatasetInfo
 from chop.files import write_whole
 from chop.training.loop import Fitted
-from chop.training.scalars import read_curves
+from chop.training.scalars import COLUMNS, read_curves
+from chop.training.tasks import CLASSIFICATION, logged
 from chop.version import __version__
 
 
@@ -28,14 +29,14 @@ def write_summary(
     parameters: int,
 ) -> Path:
     """Write the options, data, metrics and versions of a run."""
-    validation = fitted.validation
+    validation, is_classification = fitted.validation, fitted.task is CLASSIFICATION
     content = {
         "dataset": {"name": info.name, "simulated": info.simulated, "fingerprints": fingerprints},
         "metrics": {
             "val_loss_epoch": validation.loss if validation else None,
-            "val_acc_epoch": validation.accuracy if validation else None,
+            **_scores(fitted),
             "best_val_loss": fitted.progress.best_loss if validation else None,
-            "best_val_acc": fitted.progress.best_accuracy,
+            **({"best_val_acc": fitted.progress.best_accuracy} if is_classification else {}),
             "best_epoch": fitted.progress.best_epoch + 1,  # from 1, as in the log
             "seconds": fitted.seconds,
             "samples_per_second": fitted.samples_per_second,
@@ -56,6 +57,12 @@ def write_summary(
     return write_whole(file, text + "\n")
 
 
+def _scores(fitted: Fitted) -> dict[str, float | None]:
+    """Return the metrics of the last epoch, None without a validation split."""
+    known = fitted.validation.metrics if fitted.validation else {}
+    return {f"val_{logged(name)}_epoch": known.get(name) for name in fitted.task.metrics}
+
+
 def _finite(value: Any) -> Any:
     """Replace numbers that JSON cannot express by None."""
     if isinstance(value, dict):
@@ -71,19 +78,28 @@ def device_name(device: torch.device) -> str:
     return device.type
 
 
+# what the panels of a picture show; the loss of a regression is its mean squared error
+PANELS = {
+    "loss": "loss",
+    "acc": "accuracy",
+    "r2": "R²",
+    "mae": "mean absolute error",
+    "mean_iou": "mean IoU",
+    "pixel_acc": "pixel accuracy",
+}
+
+
 def draw_curves(curves: Path, picture: Path, title: str) -> Path:
-    """Draw loss and accuracy over the steps of a run from its metrics in `curves`."""
+    """Draw the loss and the metrics over the steps of a run, from its file `curves`."""
     rows = read_curves(curves)
-    panels = [
-        Chart(
-            f"{title}: {label}",
-            "optimiser steps",
-            label,
-            {
-                name: [(float(r["step"]), float(r[name])) for r in rows if r.get(name)]
-                for name in (f"train_{kind}_step", f"val_{kind}_epoch")
-            },
-        )
-        for kind, label in (("loss", "loss"), ("acc", "accuracy"))
-    ]
+    columns = rows[0] if rows else COLUMNS
+    panels = []
+    for kind, label in PANELS.items():
+        series = {
+            name: [(float(r["step"]), float(r[name])) for r in rows if r.get(name)]
+            for name in (f"train_{kind}_step", f"val_{kind}_epoch")
+            if name in columns
+        }
+        if series:
+            panels.append(Chart(f"{title}: {label}", "optimiser steps", label, series))
     return write_whole(picture, page(panels))

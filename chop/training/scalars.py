@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chop.files import naming, whole_file, write_whole
+from chop.training.tasks import CLASSIFICATION, TASKS, TrainingTask, logged
 
 RESUME = "free some space, then `resume`"
-COLUMNS = (
-    *("epoch", "step", "lr", "train_loss_step", "train_acc_step"),
-    *("val_loss_epoch", "val_acc_epoch", "epoch_seconds", "samples_per_second"),
-)
+
+
+def columns_of(task: TrainingTask) -> tuple[str, ...]:
+    """Return the columns of `metrics.csv`."""
+    steps = ("train_loss_step", f"train_{logged(task.watched)}_step")
+    scores = (f"val_{logged(name)}_epoch" for name in ("loss", *task.metrics))
+    return ("epoch", "step", "lr", *steps, *scores, "epoch_seconds", "samples_per_second")
+
+
+COLUMNS = columns_of(CLASSIFICATION)
 
 
 class Visualizer(Protocol):
@@ -50,18 +57,24 @@ class ResumedAt:
 class CsvCurves:
     """Writes a row to `metrics.csv` for each log entry, at once."""
 
-    def __init__(self, file: Path, *, resumed_at: ResumedAt | None = None) -> None:
-        self.file = file
+    def __init__(
+        self,
+        file: Path,
+        *,
+        resumed_at: ResumedAt | None = None,
+        task: TrainingTask = CLASSIFICATION,
+    ) -> None:
+        self.file, columns = file, columns_of(task)
         kept = resumed_at.rows_of(file) if resumed_at is not None else []
         with (
             whole_file(file, advice=RESUME) as part,
             open(part, "w", newline="", encoding="utf-8") as out,
         ):
-            writer = csv.DictWriter(out, COLUMNS)
+            writer = csv.DictWriter(out, columns)
             writer.writeheader()
             writer.writerows(kept)
         self._out = open(file, "a", newline="", encoding="utf-8")  # noqa: SIM115 - closed in finalize
-        self._writer = csv.DictWriter(self._out, COLUMNS, extrasaction="ignore")
+        self._writer = csv.DictWriter(self._out, columns, extrasaction="ignore")
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         with naming(self.file, RESUME):
@@ -78,7 +91,7 @@ def read_curves(file: Path) -> list[dict[str, str]]:
     try:
         with open(file, newline="", encoding="utf-8") as lines:
             reader = csv.DictReader(lines)
-            if tuple(reader.fieldnames or COLUMNS) != COLUMNS:
+            if tuple(reader.fieldnames or COLUMNS) not in map(columns_of, TASKS):
                 raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
             rows = [row for row in reader if None not in row.values()]
         for row in rows:
@@ -92,7 +105,7 @@ def read_curves(file: Path) -> list[dict[str, str]]:
 
 def _check_numbers(row: Mapping[str, Any]) -> None:
     for name, cell in row.items():
-        if name not in COLUMNS:
+        if name is None:
             raise ValueError("a row has too many cells")
         if cell:
             (int if name in ("epoch", "step") else float)(cell)

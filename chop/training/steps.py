@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from chop.dataset.tensors import EpochPass, TensorSplit
+from chop.dataset.nested import Inputs
+from chop.dataset.tensors import EpochPass, TensorSplit, gathered
 from chop.training.optimisers import set_rate
 from chop.training.options import TrainOptions
+from chop.training.outputs import Predictor
+from chop.training.tasks import CLASSIFICATION, TrainingTask
 
 logger = logging.getLogger(__name__)
 WARM_UP = 3  # steps in which CUDA libraries initialise themselves before a capture
@@ -46,15 +48,16 @@ class StepOutcome:
     """Result of one optimiser step: tensors on the device, read only when they are logged."""
 
     loss: Tensor
-    logits: Tensor
-    inputs: Tensor
+    outputs: Tensor
+    inputs: Inputs
     labels: Tensor
     recent: Tensor  # the losses of the last steps, ending with this one
+    task: TrainingTask
 
     def reading(self) -> Reading:
-        """Start copying the accuracy and the recent losses, without blocking a GPU."""
-        accuracy = (self.logits.argmax(-1) == self.labels).float().mean()
-        return Reading(torch.cat([accuracy.view(1), self.recent.float()]))
+        """Start copying the watched metric and the recent losses, without blocking a GPU."""
+        metric = self.task.on_batch(self.outputs, self.labels).float()
+        return Reading(torch.cat([metric.view(1), self.recent.float()]))
 
 
 class Mixed:
@@ -76,15 +79,19 @@ class Mixed:
         return torch.autocast(self.device, dtype=self.half)
 
 
-Forward = Callable[[Tensor], Tensor]
-# model, samples, labels -> loss, logits
-Objective = Callable[[Forward, Tensor, Tensor], tuple[Tensor, Tensor]]
+Forward = Callable[[Inputs], Tensor]
+# model, samples, labels -> loss, outputs
+Objective = Callable[[Forward, Inputs, Tensor], tuple[Tensor, Tensor]]
 
 
-def cross_entropy(forward: Forward, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy loss, for classification."""
-    logits = forward(x)
-    return F.cross_entropy(logits, y), logits
+def objective_of(task: TrainingTask) -> Objective:
+    """Return the loss of a task as an objective."""
+
+    def objective(forward: Forward, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = forward(x)
+        return task.loss(outputs, y), outputs
+
+    return objective
 
 
 class Step:
@@ -93,16 +100,17 @@ class Step:
     def __init__(
         self,
         model: nn.Module,
-        forward: Forward,
+        forward: nn.Module,
         optimizer: Optimizer,
         options: TrainOptions,
         mixed: Mixed,
-        objective: Objective = cross_entropy,
+        task: TrainingTask = CLASSIFICATION,
+        objective: Objective | None = None,
     ) -> None:
         self.model, self.optimizer, self.options, self.mixed = model, optimizer, options, mixed
-        self.objective = objective
+        self.task, self.objective = task, objective or objective_of(task)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.forward = forward
+        self.forward: Forward = Predictor(model, forward)
         self.loss_of = self._loss
         if options.compile:
             self.loss_of = torch.compile(self._loss, dynamic=False)
@@ -111,20 +119,20 @@ class Step:
         num_losses = options.log_every_n_steps if self.parameters[0].is_cuda else 1
         self.recent = torch.zeros(num_losses, device=self.parameters[0].device)
 
-    def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.objective(self.forward, x, y)
 
-    def accumulate(self, x: Tensor, y: Tensor, parts: int) -> StepOutcome:
+    def accumulate(self, x: Inputs, y: Tensor, parts: int) -> StepOutcome:
         """Add the gradient of one batch, weighted with `1 / parts`."""
         if self._size is None:
-            self._size = len(x)
+            self._size = len(y)
         # compiling again for the smaller last batch of an epoch costs more than it saves
-        loss_of = self.loss_of if len(x) == self._size else self._loss
+        loss_of = self.loss_of if len(y) == self._size else self._loss
         if self.mixed.half is None:
-            loss, logits = loss_of(x, y)
+            loss, outputs = loss_of(x, y)
         else:
             with self.mixed.autocast():
-                loss, logits = loss_of(x, y)
+                loss, outputs = loss_of(x, y)
         total = loss if parts == 1 else loss / parts
         if self.mixed.scaler is not None:
             total = self.mixed.scaler.scale(total)
@@ -134,7 +142,7 @@ class Step:
             self.recent.copy_(torch.cat([self.recent[1:], loss.float().view(1)]))
         else:
             self.recent = loss.view(1)
-        return StepOutcome(loss, logits.detach(), x, y, self.recent)
+        return StepOutcome(loss, outputs.detach(), x, y, self.recent, self.task)
 
     def update(self) -> None:
         """Apply the accumulated gradients."""
@@ -163,7 +171,7 @@ class EagerRun:
     def __init__(
         self,
         step: Step,
-        feed: Callable[[int, int], Iterator[tuple[Tensor, Tensor]]],
+        feed: Callable[[int, int], Iterator[tuple[Inputs, Tensor]]],
         rate: Callable[[], float],
         batches_per_epoch: int,
     ) -> None:
@@ -242,7 +250,7 @@ class CapturedRun:
     ) -> None:
         self.step, self.split, self.batch_size = step, split, batch_size
         self.pass_of, self.rate = pass_of, rate
-        device = split.x.device
+        device = split.device
         self.order = torch.empty(len(split), dtype=torch.int64, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
         self.ahead = torch.arange(batch_size, device=device)
@@ -270,7 +278,7 @@ class CapturedRun:
         return outcome
 
     def _train(self, index: Tensor) -> StepOutcome:
-        x, y = self.split.x.index_select(0, index), self.split.y.index_select(0, index)
+        x, y = gathered(self.split, index)
         outcome = self.step.accumulate(self.split.prepare(x) if self.split.prepare else x, y, 1)
         self.step.update()
         return outcome

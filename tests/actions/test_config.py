@@ -243,7 +243,7 @@ def test_a_wrong_flag_is_refused_in_one_sentence(name, value, sentence):
         ('to_debug = "yes"', "to_debug: should be a valid boolean, not 'yes'"),
         ("load_name = 3", "load_name: should be a valid string, not 3"),
         ("passes = 3", "passes: should be an object, not 3"),
-        ('task = "clas"', "task: should be 'classification', 'cls', 'translation', 'tran', 'language_modeling' or 'lm', not 'clas'; did you mean 'cls'?"),  # noqa: E501
+        ('task = "clas"', "task: should be 'classification', 'cls', 'regression', 'reg', 'dense', 'translation', 'tran', 'language_modeling' or 'lm', not 'clas'; did you mean 'cls'?"),  # noqa: E501
         ('load_name = "/gone"', "load_name: there is no file or folder '/gone'"),
         ("lerning_rate = 1", "unknown key 'lerning_rate'; did you mean 'learning_rate'?"),
         ("load = 'a.ckpt'", "unknown key 'load'; did you mean 'load_name'?"),

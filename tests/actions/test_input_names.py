@@ -95,6 +95,7 @@ def _models_as_found(monkeypatch):
     monkeypatch.setattr(MODELS, "_items", dict(MODELS._items))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NODES)
 @pytest.mark.parametrize(("action", "tables"), [("transform", PASSES), ("search", SEARCH)])
 def test_every_command_takes_it(here, tmp_path, name, action, tables):

@@ -32,6 +32,7 @@ def refused(here, tmp_path):
     return run
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "key"), WRITES)
 def test_a_file_that_is_named_outside_of_the_project_is_refused(tmp_path, refused, name, key):
     away = tmp_path / "away.svg"

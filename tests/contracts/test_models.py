@@ -47,6 +47,7 @@ def outputs(model: nn.Module, name: str) -> torch.Tensor:
         return model.eval()(batch_for(name))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", BUILT)
 def test_a_row_of_class_scores_comes_out_for_every_sample(name):
     with torch.device("meta"):
@@ -96,6 +97,7 @@ def test_the_same_seed_gives_the_same_weights(built):
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.sampled(5)
 def test_a_step_downhill_lowers_the_loss(built):
     name, model, _ = built
     model = copy.deepcopy(model).train()
@@ -113,6 +115,7 @@ def test_a_step_downhill_lowers_the_loss(built):
         assert F.cross_entropy(model(x), y) < before
 
 
+@pytest.mark.sampled(5)
 def test_weights_come_back_from_a_file(built, tmp_path):
     name, model, _ = built
     model = copy.deepcopy(model)

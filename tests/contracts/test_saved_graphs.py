@@ -135,6 +135,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize(
     "name",
@@ -166,6 +167,7 @@ def masks(graph: MaseGraph) -> dict[str, Tensor]:
     return {key: value.clone() for key, value in state if key.endswith("_mask")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     [
@@ -237,6 +239,7 @@ ARGUMENTS = {name: arguments for arguments, names in GROUPS for name in names.sp
 TORCH_LAYERS = [cls for op in TABLE for cls in op.modules if cls.__module__.startswith("torch.nn.")]
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("cls", TORCH_LAYERS, ids=lambda cls: cls.__name__)
 def test_every_layer_of_torch_that_the_table_knows_comes_back(cls, tmp_path):

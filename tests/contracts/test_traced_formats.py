@@ -37,7 +37,7 @@ def quantised(name, precision):
     return Pipeline(steps)(MaseGraph(Net().eval()))[0].model.eval()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("grad", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_trace_gives_the_same_bits(name, grad):

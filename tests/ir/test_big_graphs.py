@@ -77,7 +77,7 @@ def reduced(request, networks):
 
 
 class TestTrueSize:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(1)
     def test_metadata_is_complete_and_accepted(self, full):
         graph, millions, num_nodes = full
         parameters = sum(p.numel() for p in graph.model.parameters())
@@ -104,6 +104,7 @@ def _gives_tensors(node):
     return any(node.meta["mase"].common.results.tensors())
 
 
+@pytest.mark.slow
 def test_resnet18_is_what_it_is_known_for(networks):
     graph = annotate(networks.resnet18(), image(1, 224), add_value=False, force_device_meta=True)
     ops = Counter(node.meta["mase"]["common"]["mase_op"] for node in graph.nodes)

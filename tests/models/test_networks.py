@@ -48,6 +48,7 @@ def size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_weights_would_fit(name):
     parameters, entries, keys = PUBLISHED[name]

@@ -103,6 +103,7 @@ def test_every_format_has_an_example():
 
 @pytest.mark.parametrize("fmt", CASES, ids=repr)
 class TestFormat:
+    @pytest.mark.sampled(14)
     @given(x=tensors)
     def test_shape_dtype_and_the_input_are_kept_and_the_same_again_gives_the_same(self, fmt, x):
         before = x.clone()
@@ -111,6 +112,7 @@ class TestFormat:
         assert torch.equal(x, before)
         assert torch.equal(fmt(before), y)
 
+    @pytest.mark.sampled(14)
     @given(x=tensors)
     def test_finite_numbers_stay_finite_and_nothing_is_beyond_the_ends(self, fmt, x):
         if saturates(fmt):
@@ -119,6 +121,7 @@ class TestFormat:
             assert (y <= fmt.range[1]).all()
             assert (y >= fmt.range[0]).all()
 
+    @pytest.mark.sampled(14)
     @given(x=rows)
     def test_order_is_kept(self, fmt, x):
         """Within a block: the least that two of them can hold may differ."""
@@ -126,11 +129,13 @@ class TestFormat:
         y = fmt(x.sort().values[: size if size > 0 else None])
         assert (y[1:] >= y[:-1]).all()
 
+    @pytest.mark.sampled(14)
     @given(x=tensors)
     def test_what_is_rounded_stays(self, fmt, x):
         if fmt.name not in NOT_IDEMPOTENT:
             assert torch.equal(fmt(fmt(x)), fmt(x))
 
+    @pytest.mark.sampled(14)
     @given(x=tensors)
     def test_the_negative_of_a_number_becomes_the_negative(self, fmt, x):
         if fmt.name not in NOT_ODD:
@@ -222,7 +227,7 @@ class TestFormat:
         assert torch.equal(slope(few), torch.ones_like(few))
         assert torch.equal(torch.func.vmap(slope)(few[None]), torch.ones(1, *few.shape))
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(1)
     def test_values_are_the_same_compiled_as_one_graph(self, fmt):
         torch._dynamo.reset()
         compiled = torch.compile(lambda x: fmt(x), fullgraph=True, backend="eager")
@@ -511,6 +516,7 @@ def posit(monkeypatch):
 LAWS = [name for name in vars(TestFormat) if name.startswith("test_")]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("law", LAWS)
 def test_the_format_of_the_page_keeps_the_contract(law, posit):
     getattr(TestFormat(), law)(posit)

@@ -130,6 +130,7 @@ def test_an_unknown_setting_is_refused():
         fused.set_fused("fast")
 
 
+@pytest.mark.slow
 def test_the_environment_decides(after_imports):
     assert after_imports["fused"] == "off"
 
@@ -186,7 +187,7 @@ class TestTracing:
         each = torch.stack([fmt.rounded(sample) for sample in x])
         assert torch.equal(torch.func.vmap(fmt)(x), each)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("fmt", FORMS, ids=lambda fmt: fmt.name)
     def test_compiled_without_a_break(self, fmt):
         x = torch.randn(64, 64)

@@ -305,6 +305,7 @@ def test_a_file_is_replaced_only_when_the_new_one_is_whole(jets, tmp_path):
     assert [file.read_text() for file in tmp_path.iterdir()] == ["whole"]
 
 
+@pytest.mark.slow
 def test_processes_do_not_change_the_jets(tmp_path):
     run = [*command(tmp_path), "--jets", "5", "--shard-size", "2"]
     files = {}

@@ -7,9 +7,9 @@ from torch import fx, nn
 from chop.dataset import TensorSplit
 
 
-class Pair(nn.Linear):
+class Odd(nn.Linear):
     def forward(self, x):
-        return super().forward(x), x
+        return None, super().forward(x)
 
 
 def labelled(y) -> TensorSplit:
@@ -19,7 +19,11 @@ def labelled(y) -> TensorSplit:
 @pytest.mark.parametrize(
     ("model", "split", "sentence"),
     [
-        (Pair(16, 5), None, r"scores of shape \(2, classes\), not tuple; return only the scores"),
+        (
+            Odd(16, 5),
+            None,
+            "a tuple that does not start with a tensor, .* return a tensor, a tuple",
+        ),
         (nn.Linear(16, 3), None, r"labels are 0 to 4, but the model has 3 classes, 0 to 2"),
         (nn.Linear(8, 5), None, r"cannot process a batch of shape \(2, 16\): mat1 and mat2"),
         (nn.Unflatten(1, (4, 4)), None, r"no trainable|must return scores"),

@@ -140,6 +140,7 @@ def test_frozen_parameters_stay(small):
     assert torch.equal(model[2].weight, before)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -84,9 +84,9 @@ def run_transform(config: RunConfig, project: Project) -> None:
 
 def _scorer(config: RunConfig, data_module: Any) -> Scorer:
     from chop.actions.test import scored
-    from chop.actions.train import options_of
+    from chop.actions.train import checked_task, options_of
 
-    options = options_of(config)
+    options, task = options_of(config), checked_task(config.task, data_module)
     splits = data_module.dataset_info.available_splits
     split = "test" if "test" in splits else "validation"
-    return lambda model: scored(model, data_module, split, options)
+    return lambda model: scored(model, data_module, split, options, task)

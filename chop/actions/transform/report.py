@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chop.files import read_json, write_whole
 
 if TYPE_CHECKING:
-    from chop.training.evaluate import Score
+    from chop.training.scores import Score
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,8 @@ class Result:
         """Return the metrics before and after, with their difference; empty without --test."""
         if self.before is None or self.after is None:
             return []
-        metrics = {
-            m: (getattr(self.before, m), getattr(self.after, m)) for m in ("accuracy", "loss")
-        }
+        before, after = self.before.with_loss, self.after.with_loss
+        metrics = {name: (before[name], after[name]) for name in before}
         return [
             {"Metric": metric, "Before": before, "After": after, "Difference": after - before}
             for metric, (before, after) in metrics.items()

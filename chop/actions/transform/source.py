@@ -65,7 +65,7 @@ class Source:
         from chop.checkpoints import load_graph
         from chop.ir.graph.mase_graph import MaseGraph
         from chop.ir.graph.saving import is_saved_graph
-        from chop.ir.graph.tracer import TraceError
+        from chop.ir.graph.trace_errors import TraceError
         from chop.tools.get_input import get_cf_args
 
         if self.load_type == "mz" and self.load_name and is_saved_graph(self.load_name):

@@ -16,7 +16,9 @@ from torch.nn.parameter import is_lazy
 
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
+from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
+from chop.ir.graph.trace_errors import TraceError
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
 from chop.registry import UnknownName
 
@@ -24,6 +26,7 @@ from chop.registry import UnknownName
 MODEL_ATTRIBUTES: dict[str, type] = {"patched_op_names": list, "patched_custom_layers": list}
 MODEL_ATTRIBUTES |= {"additional_inputs": dict, "custom_ops": dict, "original_architecture": dict}
 # keys that a model may set in its dict `patched_nodes`
+FRONT_ENDS = ("auto", "fx", "export")
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 
 
@@ -76,19 +79,28 @@ class MaseGraph:
         hf_input_names: list[str] | None = None,
         skip_init_metadata: bool = False,
         add_metadata_args: Mapping[str, Any] | None = None,
+        *,
+        front_end: str = "auto",
+        dummy_in: Any = None,
     ) -> None:
-        """Trace `model`; an fx.GraphModule is used as it is.
+        """Capture `model`; an fx.GraphModule is used as it is.
 
         `cf_args` freezes forward arguments at the given values, by name, so that Python control
         flow on them can be traced. `custom_ops = {"modules": {Cls: {…}}, "functions": {fn: {…}}}`
         keeps those modules and functions whole. `hf_input_names` lists the inputs to keep: all
-        others are frozen at their defaults. The last two arguments exist for older scripts.
+        others are frozen at their defaults. `front_end` is `"fx"` (torch.fx), `"export"`
+        (torch.export, which needs example inputs in `dummy_in`: a dict by name, a tuple, or a
+        tensor), or `"auto"`: torch.fx where it works, else torch.export.
+        `skip_init_metadata` and `add_metadata_args` exist for older scripts.
         """
         _check_model(model)
         for name, value in (("cf_args", cf_args), ("custom_ops", custom_ops)):
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"{name} must be a dict, not {type(value).__name__} {value!r:.40}")
         del skip_init_metadata, add_metadata_args
+        if front_end not in FRONT_ENDS:
+            raise UnknownName("front end", front_end, FRONT_ENDS)
+        self.front_end = "fx"
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self)}
@@ -105,9 +117,9 @@ class MaseGraph:
         else:
             if hf_input_names is not None:
                 self.cf_args = _defaults_of_others(model, hf_input_names) | self.cf_args
-            self._trace(model)
+            self._capture(model, front_end, dummy_in)
 
-    def _trace(self, model: nn.Module) -> None:
+    def _capture(self, model: nn.Module, front_end: str, dummy_in: Any) -> None:
         patched = _checked_patched_nodes(model)
         layers = tuple(patched.get("layers", ()))
         functions = tuple(patched.get("functions", ()))
@@ -117,7 +129,7 @@ class MaseGraph:
             custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
         )
         with attributes_restored(model):  # fx stores the constants of the graph on the model
-            graph = self.tracer.trace(model, self.cf_args or None)
+            graph = self._traced(model, front_end, dummy_in)
             self.model = fx.GraphModule(model, graph)
         _copy_container_state(self.model, model)
         self.tracer.forget()
@@ -130,6 +142,31 @@ class MaseGraph:
                 "custom_ops": self.custom_ops,
             },
         )
+
+    def _traced(self, model: nn.Module, front_end: str, dummy_in: Any) -> fx.Graph:
+        """Return the graph by the front end that is asked for, or by the first that can."""
+        from chop.ir.graph.export_front_end import exported
+
+        assert self.tracer is not None
+        if front_end == "export" and dummy_in is None:
+            raise ValueError(
+                "torch.export needs example inputs; give MaseGraph(model, dummy_in={name: tensor})"
+            )
+        if front_end != "export":
+            alone = front_end == "fx" or dummy_in is None
+            try:
+                with noticed_contexts() as found:
+                    graph = self.tracer.trace(model, self.cf_args or None)
+            except TraceError:
+                if alone:
+                    raise
+            else:
+                # torch.export keeps no_grad, and neither keeps autocast
+                if alone or all(context.name == "autocast" for context in found):
+                    warn_of_contexts(found, "; use front_end='export' with dummy_in to keep it")
+                    return graph
+        self.front_end = "export"
+        return exported(model, self.tracer, dummy_in, self.cf_args)
 
     @classmethod
     def from_module(

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph.encoding import DEVICE
 from chop.ir.graph.names import OWN_LAYERS, TORCH_LAYERS, ForeignName, check_method
+from chop.ir.nested import named_output, named_tuple
 from chop.ir.ops import StandIn, identify
 from chop.ir.pure import FUNCTIONS, PYTHON
 
@@ -158,6 +159,8 @@ def _check_function(node: fx.Node, root: nn.Module) -> None:
         raise ForeignName(
             f"it calls {target.__name__} with {keywords}, which a saved graph may not give"
         )
+    elif target in (named_output, named_tuple):
+        _check_arguments(values, _is_public_key, dicts=True)
     elif target in FUNCTIONS or isinstance(target, ATEN):
         _check_arguments(values, TEXTS.get(identify(node).name, _is_word))
     else:

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from chop.files import replaced_folder, restore_folder, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
+    FRONT_ENDS,
     MODEL_ATTRIBUTES,
     MaseGraph,
     checked_custom_ops,
@@ -85,6 +86,7 @@ def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[st
         "version": VERSION,
         "class_name": type(model).__name__,
         "made_from": _made_from(graph.meta.get("made_from", {})),
+        "front_end": graph.front_end,
         "nodes": [_node(node, model, names, encode) for node in graph.nodes],
         "modules": modules,
         "attributes": encode(attributes),
@@ -99,6 +101,13 @@ def _made_from(names: Any) -> dict[str, str]:
     if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
         raise ValueError(f"made_from has names by kind, and is {names!r:.60}")
     return dict(names)
+
+
+def _front_end(name: Any) -> str:
+    """Check the note of the front end; older files have none, and are of torch.fx."""
+    if name not in FRONT_ENDS:
+        raise ValueError(f"its front end is {name!r:.40}, and not one of {', '.join(FRONT_ENDS)}")
+    return str(name)
 
 
 def made_from(folder: str | Path) -> dict[str, str]:
@@ -218,6 +227,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
         vars(model)[part] = vars(root)[part]
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
+    graph.front_end = _front_end(content.get("front_end", "fx"))
     graph.cf_args = decode(content["cf_args"])
     settings = Decoder(names, tensors, kinds=VALUES | {"function"})
     graph.custom_ops = checked_custom_ops(settings(content["custom_ops"]))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-import linecache
 import logging
 import math
 import operator
-import os
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from chop.ir.graph.trace_errors import TraceError, explained, is_library
 from chop.ir.ops import TrainingMode, is_tensor_constant
 from chop.registry import UnknownName
 
@@ -31,14 +26,6 @@ _CONSTRUCTORS = """
     scalar_tensor tensor tril_indices triu_indices zeros
 """
 CONSTRUCTORS = tuple(getattr(torch, name) for name in _CONSTRUCTORS.split())
-# frames of these are not the user's code
-LIBRARIES = (
-    str(Path(torch.__file__).parent) + os.sep,
-    str(Path(__file__).parents[1]) + os.sep,
-    "<eval_with_key>",
-    "<frozen",
-)
-STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 FRAMES_PER_LEVEL = 20  # of Python's stack, per level of nested modules, to trace or copy them
 
 
@@ -56,26 +43,28 @@ _VIEWS = """
 """
 VIEWS = frozenset(_VIEWS.split())
 
-# these come from a mistake in forward(), not from the limits of tracing
-ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupError)
 
+class Mode(int):
+    """`self.training` during tracing, which tells use as an argument from use in a branch.
 
-class _Mode(int):
-    """`self.training` during tracing, which tells use as an argument from use in a branch."""
+    One object stands for the mode of all modules, so that it warns once.
+    """
+
+    warned = False
 
     def __bool__(self) -> bool:
-        logger.warning(
-            "forward() branches on self.training: the graph keeps the branch of %s mode",
-            "train" if int(self) else "eval",
-        )
+        frame = sys._getframe(1)
+        if not self.warned and not is_library(frame.f_code.co_filename):
+            self.warned = True
+            logger.warning(
+                "forward() branches on self.training: the graph keeps the branch of %s mode (%s)",
+                "train" if int(self) else "eval",
+                f"{frame.f_code.co_filename} line {frame.f_lineno}",
+            )
         return bool(int(self))
 
     def __repr__(self) -> str:
         return repr(int(self) == 1)
-
-
-class TraceError(RuntimeError):
-    """A model that fx cannot trace; the message says where, why, and what to do."""
 
 
 class Proxy(fx.Proxy):
@@ -151,7 +140,7 @@ class MaseTracer(fx.Tracer):
         except UnknownName:
             raise
         except Exception as error:
-            raise TraceError(self._explain(error)) from error
+            raise TraceError(explained(error, *self._where[-1])) from error
         for tensor, name in self.tensor_attrs.items():
             if "." not in name:  # a constant, which fx stored on the root for fx.GraphModule
                 vars(self.root).setdefault(name, tensor)
@@ -161,24 +150,10 @@ class MaseTracer(fx.Tracer):
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
-        self._insert_mode_nodes(graph)
+        insert_mode_nodes(graph, self.root)
         _restore_in_place_writes(graph)
-        _renew_constants(graph)
+        renew_constants(graph)
         return graph
-
-    def _insert_mode_nodes(self, graph: fx.Graph) -> None:
-        """Insert a node that reads the mode wherever `self.training` was an argument."""
-        users = [n for n in graph.nodes if any(isinstance(a, _Mode) for a in _leaves(n))]
-        if not users:
-            return
-        self.root.training_mode = TrainingMode().train(bool(int(self.root.training)))
-        with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
-            mode = graph.call_module("training_mode")
-        for node in users:
-            node.args, node.kwargs = (
-                fx.node.map_aggregate(part, lambda a: mode if isinstance(a, _Mode) else a)
-                for part in (node.args, node.kwargs)
-            )
 
     def forget(self) -> None:
         """Drop references to the model, as a tracer lives as long as its graph and its copies."""
@@ -203,30 +178,6 @@ class MaseTracer(fx.Tracer):
         result = super().call_module(m, forward, args, kwargs)
         self._where.pop()  # not reached on an error, so that the innermost module is known
         return result
-
-    def _explain(self, error: Exception) -> str:
-        name, module = self._where[-1]
-        cls = type(module).__name__
-        subject = f"module {name!r} ({cls})" if name else f"{cls}.forward"
-        # the first sentence of fx's explanation is about the model, the rest about fx
-        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
-        reason = reason or type(error).__name__
-        frames = traceback.extract_tb(error.__traceback__)
-        users_error = isinstance(error, ORDINARY) or not _is_library(frames[-1].filename)
-        if users_error and "Proxy" not in str(error):
-            kind = type(error).__name__
-            return f"cannot trace {subject}{_users_line(error)}: {kind}: {reason}; fix forward()"
-        as_leaf = f'custom_ops={{"modules": {{{cls}: {{}}}}}}'
-        whole = (
-            f"keep the module whole with MaseGraph(model, {as_leaf})"
-            if name
-            else f"keep it whole in another module with MaseGraph({_wrapped(module)}, {as_leaf})"
-        )
-        return (
-            f"cannot trace {subject}{_users_line(error)}: {reason}; "
-            f"freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
-            f"{whole}, or use module passes, which work on the model itself"
-        )
 
 
 @contextmanager
@@ -258,20 +209,28 @@ def attributes_restored(model: object) -> Iterator[None]:
             attributes.update(snapshot)
 
 
-def _wrapped(model: object) -> str:
-    """Return code for a module that calls `model`; nn.Sequential suffices for one input."""
-    forward = getattr(model, "forward", None)
-    params = inspect.signature(forward).parameters.values() if forward else ()
-    required = [p for p in params if p.default is p.empty]
-    return "nn.Sequential(model)" if len(required) == 1 else "outer"
-
-
 def _make_mode_traceable(root: object) -> None:
     """Replace `self.training` by a traceable value in modules that share the root's mode."""
     if isinstance(root, nn.Module):
+        mode = Mode(root.training)
         for module in root.modules():
-            if module.training == root.training and not isinstance(module, torch.jit.ScriptModule):
-                vars(module)["training"] = _Mode(root.training)
+            if int(module.training) == mode and not isinstance(module, torch.jit.ScriptModule):
+                vars(module)["training"] = mode
+
+
+def insert_mode_nodes(graph: fx.Graph, root: nn.Module) -> None:
+    """Insert a node that reads the mode wherever `self.training` was an argument."""
+    users = [n for n in graph.nodes if any(isinstance(a, Mode) for a in _leaves(n))]
+    if not users:
+        return
+    root.training_mode = TrainingMode().train(bool(int(root.training)))
+    with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+        mode = graph.call_module("training_mode")
+    for node in users:
+        node.args, node.kwargs = (
+            fx.node.map_aggregate(part, lambda a: mode if isinstance(a, Mode) else a)
+            for part in (node.args, node.kwargs)
+        )
 
 
 def _leaves(node: fx.Node) -> list[Any]:
@@ -311,7 +270,7 @@ def _restore_in_place_writes(graph: fx.Graph) -> None:
             node.target = augmented[node]
 
 
-def _renew_constants(graph: fx.Graph) -> None:
+def renew_constants(graph: fx.Graph) -> None:
     """Recreate in each run a tensor that forward() creates and changes in place."""
     reads: dict[str, list[fx.Node]] = {}
     for node in graph.nodes:
@@ -355,21 +314,3 @@ def _in_place(node: fx.Node) -> bool:
 def _is_torchs(fn: object) -> bool:
     module = getattr(fn, "__module__", None) or "torch"  # torch.arange has none
     return module.partition(".")[0] == "torch"
-
-
-def _is_library(filename: str) -> bool:
-    installed = "site-packages" in filename  # show the code of models from installed packages
-    return filename.startswith(LIBRARIES) or (
-        filename.startswith(STANDARD_LIBRARY) and not installed
-    )
-
-
-def _users_line(error: Exception) -> str:
-    """Return `, file.py line 12: if x.sum() > 0:` for the innermost frame outside libraries."""
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not _is_library(frame.filename)]
-    if not users:
-        return ""
-    frame = users[-1]
-    text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-    return f", {frame.filename} line {frame.lineno}: `{text}`"

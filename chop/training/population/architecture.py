@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
-from chop.ir.graph.tracer import MaseTracer, TraceError
+from chop.ir.graph.trace_errors import TraceError
+from chop.ir.graph.tracer import MaseTracer
 from chop.ir.ops import identify, ops_with
 from chop.numerics import NumberFormat
 from chop.numerics.float import Float

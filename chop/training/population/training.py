@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from chop.dataset.tensors import TensorSplit
 from chop.devices import parse_accelerator
@@ -119,6 +119,8 @@ def _checked(
             raise ValueError(f"{len(models)} models need as many {name}, not {len(values)}")
     if data[1] is None and any(each.early_stopping is not None for each in options):
         raise ValueError("early_stopping needs a validation split")
+    if not isinstance(data[0].x, Tensor):
+        raise Unfit("the data set has several inputs; train these networks one by one")
     try:
         return _family(models, options)
     except Unfit as error:

@@ -68,7 +68,7 @@ PATHS = [
 ODD = [1, "x", [["NA"]], {"a": 1}, "NA"]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", PATHS, ids=".".join)
 def test_a_value_of_another_kind_is_one_sentence(here, tmp_path, path):
     import tomlkit

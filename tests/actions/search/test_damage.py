@@ -139,7 +139,7 @@ RESUME, APPLY = ("--resume",), ("--apply", "best")
 BOTH = pytest.mark.parametrize("flags", [RESUME, pytest.param(APPLY, marks=pytest.mark.slow)])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", LINES)
 @BOTH
 def test_a_damaged_journal_is_named_in_a_sentence(copied, case, flags):
@@ -276,7 +276,7 @@ ROWS = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ROWS)
 @BOTH
 def test_a_damaged_database_is_named_in_a_sentence(copied, case, flags):

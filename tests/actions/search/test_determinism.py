@@ -64,7 +64,7 @@ def alone(tmp_path_factory, case):
     return table
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_workers_gives_the_same_table(tmp_path, case, alone, workers):
     sampler, ways, choices, count, setup = case
@@ -96,7 +96,7 @@ def test_a_search_that_was_killed_again_and_again_gives_the_same_table(
     assert recorded(tmp_path / "k", choices, ways) == alone
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_a_search_whose_n_trials_was_raised_goes_on_as_if_it_had_been_so(tmp_path, case, alone):
     sampler, ways, choices, count, setup = case
     for trials in (1, count // 3, count // 3 + 1, count):

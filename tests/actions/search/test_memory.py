@@ -46,6 +46,7 @@ def growth(path, sampler, first=300, last=1300):
 
 
 # a sampler that learns has the trials in a study of its own
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "most"),
     [("random", 2_500), pytest.param("nsgaii", 4_500, marks=pytest.mark.slow)],

@@ -124,6 +124,7 @@ QUICK = (signal.SIGKILL, ())
 CASES = list(itertools.product(CODES, ((), ("--resume",))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "flags"),
     [pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow) for case in CASES],
@@ -158,7 +159,7 @@ def test_a_trained_parent_is_taken_as_it_is(trained, here):
     assert (trained.software() / "training_ckpts" / "best.ckpt").read_bytes() == before
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("flags", "difference"),
     [
@@ -200,6 +201,7 @@ def interrupted(here, words, step=20):
     assert code == 130, said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", [3, 20])  # before and after the first epoch has ended
 def test_resume_finds_a_cut_training_in_the_folder_of_its_date(runs, here, step):
     runs.file.write_text(FILE.replace('project = "p"\n', ""))

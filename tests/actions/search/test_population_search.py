@@ -112,6 +112,7 @@ def joint(runner, options, **redefine):
     return tables
 
 
+@pytest.mark.slow
 def test_a_joint_space_is_searched_by_training_many_or_one_at_a_time(network, tmp_path):
     options = {"max_epochs": 1, "learning_rate": 0.02, "num_val_samples": 2000}
     whole = joint("population_train", options | {"population": 4})

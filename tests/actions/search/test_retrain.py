@@ -241,6 +241,7 @@ def test_designs_of_one_family_become_what_each_becomes_alone(
         assert mine == counted
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("all_three")
 def test_a_population_that_was_killed_goes_on_from_its_last_epoch(run, tmp_path):
     how = {"max_epochs": 3, "early_stopping": 3, "every": True}
@@ -287,6 +288,7 @@ def test_nothing_is_tested_before_all_of_a_population_are_trained(run, data, tmp
     assert epochs == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("all_three")
 def test_one_that_diverges_is_named_and_costs_the_others_nothing(run, monkeypatch, tmp_path):
     untrained = Worker.untrained

@@ -98,6 +98,7 @@ def test_optuna_reads_a_study_and_continues_it(storage, study):
     assert trial.number == 4
 
 
+@pytest.mark.sampled(1)
 def test_a_slow_trial_is_reserved_and_finished_later(storage, study):
     with opened(storage, study) as ours:
         ours.reserve(0, CHOICES.nth(3), {"note": 1})
@@ -121,6 +122,7 @@ def test_an_empty_file_has_no_study_and_stays_empty(tmp_path, url):
     assert (tmp_path / "empty").read_bytes() == b""
 
 
+@pytest.mark.sampled(1)
 def test_attributes_of_a_study_are_kept(storage, study):
     with opened(storage, study) as ours:
         ours.set_attribute("about", {"seed": 3})
@@ -129,6 +131,7 @@ def test_attributes_of_a_study_are_kept(storage, study):
         assert again.about == {"seed": 3}
 
 
+@pytest.mark.sampled(1)
 def test_one_process_writes_a_study_while_others_read_it(storage, study):
     with opened(storage, study) as ours:
         ours.add(CHOICES.nth(0), {}, outcome(0))
@@ -141,6 +144,7 @@ def test_one_process_writes_a_study_while_others_read_it(storage, study):
         assert next_one.outcomes.keys() == {0, 1}
 
 
+@pytest.mark.sampled(1)
 def test_a_study_to_which_another_program_adds_trials_is_left_alone(storage, study):
     with opened(storage, study) as ours:
         ours.add(CHOICES.nth(0), {}, outcome(0))
@@ -155,6 +159,7 @@ def test_a_study_to_which_another_program_adds_trials_is_left_alone(storage, stu
     assert len(as_optuna_reads_it(storage, study).trials) == 3
 
 
+@pytest.mark.slow
 def test_two_studies_of_a_database_are_written_at_the_same_time(tmp_path, postgres, study):
     for url in (f"sqlite:///{tmp_path}/study.db", postgres):
         with opened(url, f"{study}0") as first, opened(url, f"{study}1") as second:
@@ -166,7 +171,7 @@ def test_two_studies_of_a_database_are_written_at_the_same_time(tmp_path, postgr
             assert [trial.number for trial in trials] == [0, 1, 2]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", [InOrder, Shuffled])
 def test_a_killed_search_continues_as_if_nothing_had_happened(storage, study, tmp_path, engine):
     slots = 1 if engine is InOrder else 3
@@ -224,6 +229,7 @@ def test_sqlite_waits_for_the_disk_from_time_to_time(tmp_path, monkeypatch):
     assert levels == ["full", "normal", "normal", "full"]
 
 
+@pytest.mark.sampled(1)
 def test_a_transaction_that_fails_leaves_nothing(storage, study):
     with opened(storage, study) as ours:
         ours.add(CHOICES.nth(0), {}, outcome(0))

@@ -54,6 +54,7 @@ def spec_of(parent):
     return build_spec(parent, TABLES, settings_of(TABLES))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", ["jsc-tiny", "mlp"])
 def test_a_trial_does_not_depend_on_those_before_it(data, model):
     parent = parent_of(data, model)

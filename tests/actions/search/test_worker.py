@@ -1,6 +1,5 @@
 """What measures a design, with runners that only look around."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -50,7 +49,7 @@ def worker():
 
     def make(*runners, **setup):
         pairs = tuple((cls, {}) for cls in runners or (Threads,))
-        settings = dataclasses.replace(settings_of(tables(**setup)), runners=pairs)
+        settings = settings_of(tables(**setup)).model_copy(update={"runners": pairs})
         candidate = Candidate(torch.nn.Identity(), None)
         facts = {"choices": CHOICES, "config_of": dict, "expect_training": lambda: None}
         space = SimpleNamespace(candidate=lambda config: candidate, **facts)

@@ -182,6 +182,7 @@ def test_each_node_and_each_edge_is_drawn_once(graph, picture) -> None:
     assert sorted((edge.source, edge.target) for edge in picture.edges) == sorted(expected)
 
 
+@pytest.mark.sampled(3)
 def test_boxes_do_not_overlap(picture) -> None:
     for a, b in itertools.combinations(picture.boxes.values(), 2):
         beside = a.right < b.left or b.right < a.left
@@ -199,6 +200,7 @@ def test_edges_run_down_from_producer_to_consumer(picture) -> None:
         assert all(b.y - a.y >= -1e-6 for a, b in itertools.pairwise(edge.points))
 
 
+@pytest.mark.sampled(3)
 def test_edges_pass_around_all_boxes(picture) -> None:
     for edge, box in itertools.product(picture.edges, picture.boxes.values()):
         shrunk = Box(box.left, box.top + 0.2, box.width, box.height - 0.4)
@@ -364,6 +366,7 @@ def test_edges_that_run_upwards_are_refused() -> None:
         lay_out([(10, 10)] * 2, [(1, 0)])
 
 
+@pytest.mark.slow
 def test_large_graphs_draw() -> None:
     deep = fx.Graph()
     x = deep.placeholder("x")

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from chop.ir import MaseGraph
-from chop.ir.graph.tracer import TraceError
+from chop.ir.graph.trace_errors import TraceError
 from chop.ir.ops import OPS
 from chop.passes import Pipeline, verify_metadata_analysis_pass
 from chop.registry import UnknownName
@@ -192,6 +192,7 @@ class TestWhatItTakes:
         with pytest.raises(TypeError, match=f"MaseGraph takes an nn.Module or .*{message}"):
             MaseGraph(model)
 
+    @pytest.mark.sampled(1)
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     @pytest.mark.parametrize("compiled", [torch.jit.script, torch.compile])
     def test_a_compiled_model_is_refused(self, compiled):

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from chop.ir import MaseGraph, MaseTracer
-from chop.ir.graph.tracer import Leaf, TraceError
+from chop.ir.graph.trace_errors import TraceError
+from chop.ir.graph.tracer import Leaf
 from chop.nn.quantizers import integer_quantizer
 from chop.passes import (
     add_common_metadata_analysis_pass,

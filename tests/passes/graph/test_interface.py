@@ -77,6 +77,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, st.dictionaries(TEXTS, VALUES, max_size=4), max_size=3))
 def test_any_metadata_is_read_by_lines_as_by_a_toml_parser(tables):
     encoded = Encoder(SavedNames(), Tensors(), "")(tables)

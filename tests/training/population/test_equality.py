@@ -21,7 +21,7 @@ def assert_as_alone(family, models, chosen, splits=None):
     return family.assert_as_alone(models, chosen, splits or family.splits)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_pairs_learn_as_alone(family, seed):
     draw = random.Random(seed)
@@ -65,6 +65,7 @@ def test_many_more_pairs(family, seed):
     test_random_pairs_learn_as_alone(family, seed)
 
 
+@pytest.mark.slow
 def test_the_best_epoch_is_kept_as_its_checkpoint_would_be(family, tmp_path):
     own = [
         family.options(

@@ -45,7 +45,7 @@ class Picture(nn.Module):
         return self.fc2(torch.tanh(self.fc1(self.act(x))))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("format", [None, "integer", "scale_integer", "block_fp"])
 def test_small_resnets_of_several_widths_learn_as_alone(family, format):
     config = family.integer(8, 5) if format == "integer" else format and family.of_format(format)

@@ -49,7 +49,7 @@ def facts(outcome):
     return {key: value for key, value in vars(outcome).items() if key != "seconds"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("killed_at", [1, 2, 3, 4])
 def test_resumed_is_uninterrupted(family, tmp_path, killed_at):
     whole = models(family)
@@ -71,7 +71,7 @@ def test_resumed_is_uninterrupted(family, tmp_path, killed_at):
     assert family.distance(again[0], members[0]) == 0
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", [2, 4])
 def test_the_best_epoch_survives_as_well(family, tmp_path, killed_at):
     whole = models(family)
@@ -134,6 +134,7 @@ def test_kill_9_loses_at_most_an_epoch(tmp_path):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.mark.slow
 def test_another_population_is_not_resumed(family, tmp_path):
     file = tmp_path / "population.pt"
     train(family, models(family), snapshot=file)

@@ -61,7 +61,9 @@ class LabRunner:
 
     @property
     def available_metrics(self) -> tuple[str, ...]:
-        return tuple((self._runner or self._cls).metrics)
+        if self._runner is not None:
+            return tuple(self._runner.metrics)
+        return tuple(self._cls.metrics_for(self.task))
 
     def __call__(
         self, data_module: Any, model: MaseGraph | nn.Module, sampled_config: dict[str, Any]

@@ -122,6 +122,11 @@ class Runner:
         return {}
 
     @classmethod
+    def metrics_for(cls, task: str) -> Mapping[str, Direction]:
+        """Return the metrics for a task, which is known before the data are loaded."""
+        return cls.metrics
+
+    @classmethod
     def direction_of(cls, metric: str, options: Mapping[str, Any]) -> Direction | None:
         """Return which direction is better, None for a metric that is not measured.
 

@@ -1,4 +1,4 @@
-"""`basic_evaluation`: loss and accuracy on the first samples of a split."""
+"""`basic_evaluation`: loss and metrics of the task on the first samples of a split."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
-    Runner,
     RunnerContext,
     Trial,
     register_runner,
 )
 from chop.actions.search.metrics.samples import Batch, Loader, first_of, on_device, split_of
 from chop.actions.search.metrics.state import isolated
+from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
+from chop.dataset.nested import Inputs, copied
 from chop.options import PositiveInt
+from chop.training.outputs import Predictor
+from chop.training.scores import IGNORED
+from chop.training.tasks import CLASSIFICATION
+
+PREFIXES = {"accuracy": "accuracy", "IoU": "iou"}  # of the metrics of each class
 
 
-@register_runner("basic_evaluation", "software", accuracy="maximize", loss="minimize")
-class BasicEvaluation(Runner):
-    """Loss and accuracy on exactly the first `num_samples` of a split.
+@register_runner("basic_evaluation", "software", **TASK_METRICS)
+class BasicEvaluation(TaskRunner):
+    """Loss and metrics on exactly the first `num_samples` of a split.
 
-    `average = "macro"` gives every class the same weight. `per_class` adds a metric
-    `accuracy_<class>` for each class among the samples. `dataloader` is the older name of
-    `data_loader`.
+    The metrics are those of the task: accuracy, r2, mse and mae, or mean_iou and pixel_accuracy.
+    `average = "macro"` gives every class the same weight in the accuracy. `per_class` adds a metric
+    `accuracy_<class>`, or `iou_<class>`, for each class among the samples. `dataloader` is the
+    older name of `data_loader`.
     """
 
     def __init__(
@@ -53,43 +60,53 @@ class BasicEvaluation(Runner):
         self._split = first_of(split_of(context, loader, "basic_evaluation"), num_samples)
         self._batch_size, self._macro, self._allow = batch_size, average == "macro", allow_untrained
         self._per_class = per_class
+        self._check_options(average, per_class)
         if per_class:
             better: dict[str, Direction] = dict.fromkeys(self._class_metrics.values(), "maximize")
             self.metrics = {**self.metrics, **better}
 
+    def _check_options(self, average: str, per_class: bool) -> None:
+        """Refuse options that the task has no use for."""
+        if per_class and self.task.by_class is None:
+            raise ValueError(f"basic_evaluation: {self.task.name} has no classes; omit per_class")
+        if average == "macro" and self.task is not CLASSIFICATION:
+            raise ValueError(
+                f"basic_evaluation: average = 'macro' is for the accuracy of classification, not "
+                f"for {self.task.name}; omit it"
+            )
+
     @classmethod
     def direction_of(cls, metric: str, options: Mapping[str, Any]) -> Direction | None:
-        if options.get("per_class") and metric.startswith("accuracy_"):
+        if options.get("per_class") and metric.startswith(("accuracy_", "iou_")):
             return "maximize"
         return super().direction_of(metric, options)
 
     @cached_property
     def _batches(self) -> list[Batch]:
         batches = on_device(self.context, self._split, self._batch_size)
-        labels = batches[0][1]
-        if labels.is_floating_point() or labels.dim() != 1:
-            raise ValueError(
-                f"basic_evaluation needs class labels, but the labels are {labels.dtype} of "
-                f"shape {tuple(labels.shape[1:])} per sample"
-            )
+        self.task.check_labels(batches[0][1])
         return batches
 
     @cached_property
     def _count(self) -> dict[int, int]:
         """The number of samples of each class that has any."""
-        counts = torch.cat([y for _, y in self._batches]).bincount().tolist()
+        labels = torch.cat([y for _, y in self._batches])
+        counts = labels[labels != IGNORED].bincount().tolist()
         return {number: samples for number, samples in enumerate(counts) if samples}
 
     @cached_property
     def _class_metrics(self) -> dict[int, str]:
         names = self.context.dataset_info.class_names
-        return {n: f"accuracy_{names[n] if n < len(names) else n}" for n in self._count}
+        prefix = PREFIXES[str(self.task.by_class)]
+        return {n: f"{prefix}_{names[n] if n < len(names) else n}" for n in self._count}
 
     def __call__(self, trial: Trial) -> Metrics:
         refuse_untrained(trial, allowed=self._allow)
-        batches, model = self._batches, trial.model
-        with isolated(model, self.context.device, trial.seed), torch.inference_mode():
-            sums = torch.stack([self._sums(model, x, y) for x, y in batches]).sum(0)
+        batches, predict = self._batches, Predictor(trial.model)
+        with isolated(trial.model, self.context.device, trial.seed), torch.inference_mode():
+            if self.task is not CLASSIFICATION:
+                return self._tallied(predict)
+            sums = torch.stack([self._sums(predict, x, y) for x, y in batches]).sum(0)
             loss, *correct = sums.tolist()  # the only wait for the device
         samples = len(self._split)
         metrics = {"accuracy": sum(correct) / samples, "loss": loss / samples}
@@ -103,14 +120,30 @@ class BasicEvaluation(Runner):
 
     def samples_by_metric(self) -> dict[str, int]:
         """Return the samples of each share; a mean of the classes' shares is not one."""
+        if self.task is not CLASSIFICATION:
+            return {}
         samples = {} if self._macro else {"accuracy": len(self._split)}
         if self._per_class:
             samples |= {name: self._count[n] for n, name in self._class_metrics.items()}
         return samples
 
-    def _sums(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    def _tallied(self, predict: Predictor) -> Metrics:
+        """Return the metrics of a task other than classification."""
+        tally = self.task.tally()
+        for number, (x, y) in enumerate(self._batches):
+            outputs = predict(copied(x))  # a model may work in place
+            if number == 0:
+                self.task.check_outputs(outputs, y, y)
+            tally.add(outputs, y)
+        score = tally.score(lambda sums: sums)
+        if not self._per_class:
+            return score.with_loss
+        by_class = {name: score.by_class[n] or 0.0 for n, name in self._class_metrics.items()}
+        return score.with_loss | by_class
+
+    def _sums(self, predict: Predictor, x: Inputs, y: Tensor) -> Tensor:
         """Return loss and correct samples, in total or by class, in float64 on the device."""
-        logits = model(x.clone())  # a model may work in place
+        logits = predict(copied(x))  # a model may work in place
         if logits.shape[-1] <= (largest := max(self._count)):
             raise ValueError(
                 f"the candidate has {logits.shape[-1]} outputs, but there are samples of class "

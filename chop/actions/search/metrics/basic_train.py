@@ -9,22 +9,26 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from annotated_types import Ge, Interval
 from torch import Tensor, nn
 
-from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
+from chop.actions.search.metrics.base import Metrics, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.rungs import Rungs, left_at
 from chop.actions.search.metrics.samples import first_of, split_of
 from chop.actions.search.metrics.state import isolated
+from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
+from chop.dataset.nested import Inputs, copied
 from chop.options import Option, Options, PositiveFloat, PositiveInt, Share
 from chop.training.check import float_type
 from chop.training.devices import Place
-from chop.training.evaluate import Score, evaluate
+from chop.training.evaluate import evaluate
 from chop.training.feed import Feed
 from chop.training.loop import Training
 from chop.training.options import CANDIDATE, TrainOptions, table_options
-from chop.training.steps import Forward, Mixed, Objective, cross_entropy
+from chop.training.outputs import Predictor
+from chop.training.scores import Score
+from chop.training.steps import Forward, Mixed, Objective
+from chop.training.tasks import CLASSIFICATION, TrainingTask
 
 Budget = Annotated[int, Ge(-1)]
 KeptShare = Annotated[float, Interval(gt=0, lt=1)]
@@ -42,9 +46,11 @@ class Data:
     collate_fn: Any
 
 
-@register_runner("basic_train", "software", accuracy="maximize", loss="minimize")
-class BasicTrain(Runner):
-    """Loss and accuracy on the validation split after training; the weights stay trained.
+@register_runner("basic_train", "software", **TASK_METRICS)
+class BasicTrain(TaskRunner):
+    """Loss and metrics on the validation split after training; the weights stay trained.
+
+    The metrics are those of the task: accuracy, r2, mse and mae, or mean_iou and pixel_accuracy.
 
     Training ends after `num_samples` (-1: no such limit), `max_steps`, `max_epochs` or
     `max_seconds`, whichever comes first. The learning rate follows `schedule` by the step, after
@@ -104,7 +110,7 @@ class BasicTrain(Runner):
     def __call__(self, trial: Trial) -> Metrics:
         def watch(epoch: int, score: Score) -> None:
             whole = training.progress.step_in_epoch >= training.steps_per_epoch
-            self._report(trial, epoch, _metrics(score), whole=whole)
+            self._report(trial, epoch, score.with_loss, whole=whole)
 
         with isolated(trial.model, self.context.device, trial.seed, training=True):
             training = Training(
@@ -112,12 +118,13 @@ class BasicTrain(Runner):
                 self._data,
                 replace(self._options, seed=trial.seed),
                 place=Place(self.context.device),
+                task=self.task,
                 objective=self._objective,
                 watch=watch,
             )
             score = training.fit().validation
         assert score is not None, "there is a validation split"
-        return _metrics(score)
+        return score.with_loss
 
     def parent_metrics(self, trial: Trial) -> Metrics:
         """Return the metrics of the parent on the samples on which candidates are scored."""
@@ -128,11 +135,13 @@ class BasicTrain(Runner):
             feed = Feed(self._data.val_dataset, *facts, num_workers=workers, collate=collate)
             mixed = Mixed(self._options.precision, place.device)
             with isolated(model, place.device, trial.seed):
-                self._of_parent = _metrics(evaluate(model, feed.every(), mixed=mixed))
+                score = evaluate(model, feed.every(), mixed=mixed, task=self.task)
+            self._of_parent = score.with_loss
         return self._of_parent
 
     def samples_by_metric(self) -> dict[str, int]:
-        return {"accuracy": len(self._data.val_dataset)}
+        is_share = self.task is CLASSIFICATION
+        return {"accuracy": len(self._data.val_dataset)} if is_share else {}
 
     def _report(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
         """Report the metrics after an epoch; a trial that does not pass a rung is stopped."""
@@ -143,15 +152,12 @@ class BasicTrain(Runner):
             raise left_at(epoch)
 
     @cached_property
-    def _objective(self) -> Objective:
+    def _objective(self) -> Objective | None:
         if not self._distill:
-            return cross_entropy
+            return None
         teacher = self.context.graph.clone().model.to(self.context.device)
-        return _distilled(teacher.eval().requires_grad_(False), self._distill, self._temperature)
-
-
-def _metrics(score: Score) -> dict[str, float]:
-    return {"accuracy": score.accuracy, "loss": score.loss}
+        teacher.eval().requires_grad_(False)
+        return _distilled(teacher, self.task, self._distill, self._temperature)
 
 
 def _data(context: RunnerContext, batch_size: int | None, num_val_samples: int | None) -> Data:
@@ -178,15 +184,17 @@ def _schedule(name: str | None, *, ends: bool) -> str:
     return name
 
 
-def _distilled(teacher: nn.Module, share: float, temperature: float) -> Objective:
-    """Return cross entropy plus divergence from the teacher's scores (Hinton et al. 2015)."""
+def _distilled(
+    teacher: nn.Module, task: TrainingTask, share: float, temperature: float
+) -> Objective:
+    """Return the loss of the task plus the distance from the teacher's outputs."""
+    predict = Predictor(teacher)
 
-    def objective(forward: Forward, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(forward: Forward, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():  # before the student, which may work in place
-            target = (teacher(x.clone()) / temperature).log_softmax(1)
-        loss, logits = cross_entropy(forward, x, y)
-        softened = (logits / temperature).log_softmax(1)
-        distance = F.kl_div(softened, target, reduction="batchmean", log_target=True)
-        return (1 - share) * loss + share * temperature**2 * distance, logits
+            target = predict(copied(x))
+        outputs = forward(x)
+        distance = task.distance(outputs, target, temperature)
+        return (1 - share) * task.loss(outputs, y) + share * distance, outputs
 
     return objective

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.samples import any_split, first_of, on_device
 from chop.actions.search.metrics.state import isolated
+from chop.dataset.matching import ModelCall
+from chop.dataset.nested import Inputs, copied, joined, num_samples, rows_of, tensors_of
 from chop.numerics import frozen_weights
 from chop.options import NonNegativeInt, PositiveInt
 
@@ -39,32 +40,33 @@ class Latency(Runner):
         self._split = any_split(context, "latency")
 
     @cached_property
-    def _sample(self) -> Tensor:
+    def _sample(self) -> Inputs:
         """One batch; samples of a smaller split are repeated."""
         batches = on_device(self.context, first_of(self._split, self._batch_size))
-        x = torch.cat([x for x, _ in batches])
-        return x.repeat(-(-self._batch_size // len(x)), *[1] * (x.dim() - 1))[: self._batch_size]
+        x = joined([x for x, _ in batches])
+        return rows_of(x, [i % num_samples(x) for i in range(self._batch_size)])
 
     def __call__(self, trial: Trial) -> Metrics:
         model, sample, device = trial.model, self._sample, self.context.device
-        timed = _on_gpu if sample.is_cuda else _on_host
+        call = ModelCall(model)
+        timed = _on_gpu if device.type == "cuda" else _on_host
         with isolated(model, device, trial.seed), torch.inference_mode(), frozen_weights(model):
             for _ in range(self._warmup):
-                model(sample.clone())
-            times = [timed(model, sample.clone()) for _ in range(self._repeats)]
+                call(copied(sample))
+            times = [timed(call, copied(sample)) for _ in range(self._repeats)]
         low, median, high = np.percentile(times, [25, 50, 75]).tolist()
         return {"latency": median, "latency_spread": high - low}
 
 
-def _on_host(call: Callable[[Tensor], object], x: Tensor) -> float:
+def _on_host(call: Callable[[Inputs], object], x: Inputs) -> float:
     began = time.perf_counter()
     call(x)
     return 1e3 * (time.perf_counter() - began)
 
 
-def _on_gpu(call: Callable[[Tensor], object], x: Tensor) -> float:
+def _on_gpu(call: Callable[[Inputs], object], x: Inputs) -> float:
     """Return the time by the GPU's clock, starting from an empty queue."""
-    torch.cuda.synchronize(x.device)
+    torch.cuda.synchronize(tensors_of(x)[0].device)
     events: Any = torch.cuda.Event
     began, ended = (events(enable_timing=True) for _ in range(2))
     began.record()

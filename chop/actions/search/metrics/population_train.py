@@ -47,7 +47,7 @@ class PopulationTrain(BasicTrain, PopulationRunner):
         if context.folder is not None:
             self._identity = identity(context.model, context.data_module, context.seed)
         self._groups: StackableGroups[Trial] = StackableGroups(
-            "population_train", self._options, self._data.train_dataset
+            "population_train", self._options, self._data.train_dataset, self.task
         )
 
     @classmethod

@@ -17,8 +17,12 @@ from torch.func import functional_call
 from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.samples import Batch, Loader, seeded_batch, split_of
 from chop.actions.search.metrics.state import copied_buffers, isolated
+from chop.dataset.matching import ForwardSignature
+from chop.dataset.nested import Inputs, copied, map_tensors, tensors_of
 from chop.ir.ops import identify, ops_with
 from chop.options import PositiveInt
+from chop.training.outputs import prediction_of
+from chop.training.tasks import task_named
 
 RIDGE = 1e-5  # keeps logarithms finite if samples are indistinguishable
 Tensors = dict[str, Tensor]
@@ -47,15 +51,24 @@ class Proxy(Runner):
         with isolated(trial.model, self.context.device, trial.seed, training=self.training):
             return {self.name: float(self.score(trial, *self._batch))}
 
-    def score(self, trial: Trial, x: Tensor, y: Tensor) -> Tensor:
+    def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
         raise NotImplementedError
 
 
-def _weight_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _weight_gradients(
+    trial: Trial, context: RunnerContext, x: Inputs, y: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the weights of each layer, and the gradient of the loss with respect to them."""
-    parameters = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
-    logits = functional_call(model, {**parameters, **copied_buffers(model)}, (x.clone(),))
-    return _gradients(F.cross_entropy(logits.float(), y), parameters)
+    named = trial.model.named_parameters()
+    parameters = {n: p.detach().clone().requires_grad_() for n, p in named}
+    outputs = _output(trial.model, {**parameters, **copied_buffers(trial.model)}, copied(x))
+    return _gradients(task_named(context.task).loss(outputs.float(), y), parameters)
+
+
+def _output(model: nn.Module, tensors: Tensors, x: Inputs) -> Tensor:
+    """Return the prediction of a model with other parameters and buffers."""
+    positional, by_name = ForwardSignature.of(model).arguments(x)
+    return prediction_of(functional_call(model, tensors, positional, by_name))
 
 
 def _gradients(value: Tensor, parameters: Tensors) -> Iterator[tuple[Tensor, Tensor]]:
@@ -71,11 +84,11 @@ def _gradients(value: Tensor, parameters: Tensors) -> Iterator[tuple[Tensor, Ten
 class GradNorm(Proxy):
     """Sum over the layers of the Euclidean norm of the weights' gradient (Abdelfattah et al. 2021).
 
-    The loss is the cross entropy of one batch in train mode.
+    The loss is that of the task on one batch in train mode.
     """
 
-    def score(self, trial: Trial, x: Tensor, y: Tensor) -> Tensor:
-        gradients = _weight_gradients(trial.model, x, y)
+    def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
+        gradients = _weight_gradients(trial, self.context, x, y)
         return _total(gradient.norm() for _, gradient in gradients)
 
 
@@ -83,8 +96,8 @@ class GradNorm(Proxy):
 class Snip(Proxy):
     """Sum of |weight · gradient|, the connection sensitivity (Lee, Ajanthan, Torr 2019)."""
 
-    def score(self, trial: Trial, x: Tensor, y: Tensor) -> Tensor:
-        gradients = _weight_gradients(trial.model, x, y)
+    def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
+        gradients = _weight_gradients(trial, self.context, x, y)
         return _total((weight * gradient).abs().sum() for weight, gradient in gradients)
 
 
@@ -98,14 +111,24 @@ class SynFlow(Proxy):
 
     training = False
 
-    def score(self, trial: Trial, x: Tensor, y: Tensor) -> Tensor:
+    def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
         model = trial.model
         parameters = {
             name: p.detach().abs().double().requires_grad_() for name, p in model.named_parameters()
         }
-        ones = torch.ones_like(x[:1], dtype=torch.float64)
-        flow = functional_call(model, {**parameters, **_neutral_buffers(model)}, (ones,)).sum()
+        flow = _output(model, {**parameters, **_neutral_buffers(model)}, _ones(x)).sum()
         return _total((weight * grad).sum() for weight, grad in _gradients(flow, parameters))
+
+
+def _ones(x: Inputs) -> Inputs:
+    """Return one sample of ones; whole numbers, which may be indices, stay."""
+
+    def one(tensor: Tensor) -> Tensor:
+        first = tensor[:1]
+        is_float = first.is_floating_point()
+        return torch.ones_like(first, dtype=torch.float64) if is_float else first
+
+    return map_tensors(one, x)
 
 
 def _neutral_buffers(model: nn.Module) -> Tensors:
@@ -126,12 +149,12 @@ class NasWot(Proxy):
     Activations agree where both are positive or neither is.
     """
 
-    def score(self, trial: Trial, x: Tensor, y: Tensor) -> Tensor:
+    def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
         model = trial.model if isinstance(trial.model, fx.GraphModule) else trial.graph.model
         recorder = _CodeRecorder(model)
         buffers = {f"model.{name}": b for name, b in copied_buffers(model).items()}
         with torch.no_grad():
-            functional_call(recorder, buffers, (x.clone(),))
+            functional_call(recorder, buffers, (copied(x),))
         if not recorder.codes:
             raise ValueError(
                 f"naswot needs activations such as relu, but this network has none; supported "
@@ -150,8 +173,12 @@ class _CodeRecorder(nn.Module):
         super().__init__()
         self.model, self.codes = model, list[Tensor]()
 
-    def forward(self, x: Tensor) -> Any:
-        return _RecordingInterpreter(self.model, self.codes).run(x)
+    def forward(self, x: Inputs) -> Any:
+        by_name = ForwardSignature.of(self.model).match(x)
+        # in the order of the placeholders; those that are missing have defaults
+        nodes = self.model.graph.find_nodes(op="placeholder")
+        values = [by_name[str(node.target)] for node in nodes if str(node.target) in by_name]
+        return _RecordingInterpreter(self.model, self.codes).run(*values)
 
 
 class _RecordingInterpreter(fx.Interpreter):
@@ -177,13 +204,17 @@ class JacobCov(Proxy):
 
     training = False
 
-    def score(self, trial: Trial, x: Tensor, y: Tensor) -> Tensor:
-        x = x.clone().requires_grad_()
+    def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
+        x = map_tensors(lambda t: t.clone().requires_grad_(t.is_floating_point()), x)
         fixed = {n: p.detach() for n, p in trial.model.named_parameters()}
         tensors = {**fixed, **copied_buffers(trial.model)}
-        output = functional_call(trial.model, tensors, (x.clone(),))
-        [jacobian] = torch.autograd.grad(output.sum(), x)
-        rows = jacobian.flatten(1).double()
+        output = _output(trial.model, tensors, copied(x))
+        inputs = [tensor for tensor in tensors_of(x) if tensor.requires_grad]
+        if not inputs:
+            raise ValueError("jacob_cov needs an input of real numbers; use another proxy")
+        jacobians = torch.autograd.grad(output.sum(), inputs, allow_unused=True)
+        parts = [j.reshape(len(y), -1) for j in jacobians if j is not None]
+        rows = torch.cat(parts, 1).double()
         rows = F.normalize(rows - rows.mean(1, keepdim=True))
         spread: Tensor = torch.linalg.eigvalsh(rows @ rows.T).clamp(min=0) + RIDGE
         return -(spread.log() + 1 / spread).sum()

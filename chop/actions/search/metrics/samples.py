@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from chop.actions.search.metrics.base import RunnerContext
+from chop.dataset.nested import Inputs, joined, num_bytes, split_up
 from chop.dataset.tensors import TensorSplit
 from chop.training.check import float_type
 from chop.training.devices import Place
 from chop.training.feed import SCORED_BYTES, Feed
 
 Loader = Literal["train_dataloader", "val_dataloader", "test_dataloader", "pred_dataloader"]
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Inputs, Tensor]
 DATASETS = {loader: f"{loader.removesuffix('_dataloader')}_dataset" for loader in get_args(Loader)}
 
 
@@ -52,7 +53,7 @@ def _subset(split: Any, indices: Sequence[int]) -> Any:
     if not isinstance(split, TensorSplit):
         return torch.utils.data.Subset(split, indices)
     rows = slice(len(indices)) if isinstance(indices, range) else indices  # a view, not a copy
-    return TensorSplit(split.x[rows], split.y[rows], prepare=split.prepare)
+    return split.rows(rows)
 
 
 def on_device(context: RunnerContext, split: Any, batch_size: int | None = None) -> list[Batch]:
@@ -67,9 +68,9 @@ def on_device(context: RunnerContext, split: Any, batch_size: int | None = None)
         collate=getattr(module, "collate_fn", None),
     )
     batches = list(feed.every())
-    x, y = map(torch.cat, zip(*batches, strict=True))
-    size = batch_size or max(module.batch_size, SCORED_BYTES * len(x) // max(1, x.nbytes))
-    return list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+    x, y = map(joined, zip(*batches, strict=True))
+    size = batch_size or max(module.batch_size, SCORED_BYTES * len(y) // max(1, num_bytes(x)))
+    return list(zip(split_up(x, size), torch.split(y, size), strict=True))
 
 
 def seeded_batch(context: RunnerContext, split: Any, size: int) -> Batch:

@@ -6,12 +6,14 @@ import math
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.samples import Batch, Loader, first_of, on_device, split_of
 from chop.actions.search.metrics.state import isolated
+from chop.dataset.nested import Inputs, copied
 from chop.options import PositiveInt
+from chop.training.outputs import Predictor
 
 # in decibel: float32 cannot resolve more, and a score must be finite
 LIMIT = -20 * math.log10(torch.finfo(torch.float32).eps)
@@ -19,7 +21,7 @@ LIMIT = -20 * math.log10(torch.finfo(torch.float32).eps)
 
 @register_runner("sqnr", "software", sqnr="maximize")
 class Sqnr(Runner):
-    """Signal-to-quantisation-noise ratio of the scores against the parent's, in decibel.
+    """Signal-to-quantisation-noise ratio of the outputs against the parent's, in decibel.
 
     It needs no labels. A candidate that equals its parent has 138.5 dB, the resolution of float32,
     and one without any signal has minus that.
@@ -43,19 +45,21 @@ class Sqnr(Runner):
         context = self.context
         batches = on_device(context, self._split, self._batch_size)
         with isolated(context.model, context.device, context.seed), torch.inference_mode():
-            return [(x, context.model(x.clone()).double()) for x, _ in batches]
+            predict = Predictor(context.model)
+            return [(x, predict(copied(x)).double()) for x, _ in batches]
 
     def __call__(self, trial: Trial) -> Metrics:
         references = self._references
         with isolated(trial.model, self.context.device, trial.seed), torch.inference_mode():
-            powers = [_powers(trial.model, x, reference) for x, reference in references]
+            predict = Predictor(trial.model)
+            powers = [_powers(predict, x, reference) for x, reference in references]
             signal, noise = torch.stack(powers).sum(0).tolist()
         return {"sqnr": decibel(signal, noise)}
 
 
-def _powers(model: nn.Module, x: Tensor, reference: Tensor) -> Tensor:
+def _powers(predict: Predictor, x: Inputs, reference: Tensor) -> Tensor:
     """Return the power of the signal and of the noise."""
-    noise = model(x.clone()) - reference
+    noise = predict(copied(x)) - reference
     return torch.stack([reference.square().sum(), noise.square().sum()])
 
 

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from chop.dataset.tensors import TensorSplit
 from chop.training.options import TrainOptions
 from chop.training.population import reason_against
+from chop.training.tasks import CLASSIFICATION, TrainingTask
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,11 @@ R = TypeVar("R")
 class StackableGroups(Generic[D]):
     """Sorts designs into groups that can be stacked; each reason against is logged once."""
 
-    def __init__(self, user: str, options: TrainOptions, train_dataset: Any) -> None:
+    def __init__(
+        self, user: str, options: TrainOptions, train_dataset: Any, task: TrainingTask
+    ) -> None:
         self._user, self._options, self._data = user, options, train_dataset
+        self._task = task
         self._logged: set[str] = set()
 
     def trained(
@@ -55,6 +59,12 @@ class StackableGroups(Generic[D]):
     def _grouped(self, designs: Sequence[D]) -> list[list[D]]:
         if not isinstance(self._data, TensorSplit):
             self.warn(designs, "the data set is not held in memory as tensors")
+            return []
+        if self._task is not CLASSIFICATION:
+            self.warn(designs, f"populations support classification, not {self._task.name}")
+            return []
+        if not isinstance(self._data.x, Tensor):
+            self.warn(designs, "the data set has several inputs")
             return []
         if len({id(design.model) for design in designs}) < len(designs):
             self.warn(designs, "the search space uses one network for all designs")

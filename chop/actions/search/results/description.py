@@ -46,7 +46,7 @@ def description_of(spec: StudySpec) -> dict[str, Any]:
             },
             "samples": {m: n for r in spec.runners for m, n in r.samples_by_metric().items()},
             "runners": {cls.name: dict(options) for cls, options in settings.runners},
-            "early_stopping": stopping and dataclasses.asdict(stopping),
+            "early_stopping": stopping and stopping.model_dump(),
             "honour_directions": objectives.honour_directions,
             "objectives": [dataclasses.asdict(objective) for objective in objectives.members],
             "summed": objectives.summed,

@@ -29,6 +29,7 @@ from chop.training.names import Names
 from chop.training.options import RETRAIN, TrainOptions
 from chop.training.population import Report, train_population
 from chop.training.saving import read_run
+from chop.training.tasks import task_named
 
 logger = logging.getLogger(__name__)
 
@@ -135,8 +136,8 @@ class _Design:
         graph, names = self.untrained(), self.names
         self.folder.mkdir(parents=True, exist_ok=True)
         begun = read_run(names.last) if names.last.exists() else None
-        data = self.parent.data_module
-        fit(graph.model, data, self.options, names=names, resume=begun, graph=graph)
+        data, task = self.parent.data_module, task_named(self.parent.task)
+        fit(graph.model, data, self.options, names=names, resume=begun, graph=graph, task=task)
         with best_weights(graph.model, names):
             return _scores(graph.model, self.parent, self.options)
 
@@ -153,7 +154,10 @@ def _train_populations(spec: StudySpec, folder: Path, designs: Sequence[_Design]
     usual = POPULATION.get(spec.context.device.type, POPULATION["cpu"])
     size = spec.group_size if spec.group_size > 1 else usual
     families: StackableGroups[_Design] = StackableGroups(
-        "search.retrain", designs[0].options, spec.parent.data_module.train_dataset
+        "search.retrain",
+        designs[0].options,
+        spec.parent.data_module.train_dataset,
+        task_named(spec.parent.task),
     )
     ended: dict[int, str] = {}
     for i in range(0, len(designs), size):
@@ -235,6 +239,6 @@ def _is_score(scores: Any, split: str) -> bool:
 def _scores(model: nn.Module, parent: Parent, options: TrainOptions) -> Scores:
     scores = {}
     for split in RETRAIN_SPLITS:
-        score = scored(model, parent.data_module, split, options)
-        scores[split] = {"accuracy": score.accuracy, "loss": score.loss}
+        score = scored(model, parent.data_module, split, options, task_named(parent.task))
+        scores[split] = score.with_loss
     return scores

@@ -9,6 +9,7 @@ from typing import Any, cast
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.hooks import HookSpace
 from chop.actions.search.space.pass_spaces import PassSpace, pass_space
+from chop.dataset.nested import on_device
 from chop.options import Options
 from chop.registry import Registry, UnknownName
 from chop.tools.get_input import InputGenerator, get_dummy_input
@@ -150,7 +151,7 @@ def _batches(parent: Parent) -> list[Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(parent.seed)
         batches = _generator(parent, NORM_BATCHES)
-        return [{name: x.to(device) for name, x in batch.items()} for batch in batches]
+        return [on_device(batch, device) for batch in batches]
 
 
 def _generator(parent: Parent, max_batches: int | None = None) -> InputGenerator:

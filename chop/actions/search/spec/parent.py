@@ -178,7 +178,14 @@ def _trained(
     config: RunConfig, project: Project, model: nn.Module, data_module: Any, *, alone: bool
 ) -> str:
     """Train the parent as `ch train` does, or continue the training of an earlier run."""
-    from chop.actions.train import fit, options_of, plain, say_resumed
+    from chop.actions.train import (
+        checked_task,
+        fit,
+        hint_of_guessing,
+        options_of,
+        plain,
+        say_resumed,
+    )
     from chop.training.names import Names
 
     earlier = _earlier(config, project)
@@ -192,5 +199,9 @@ def _trained(
     else:
         names, resume = Names.claim(project.training_ckpts), None
     options = dataclasses.replace(options_of(config), progress=not config.no_progress)
-    fit(model, data_module, options, names=names, resume=resume, hyper_parameters=plain(config))
+    task, kept = checked_task(config.task, data_module), plain(config)
+    fitted = fit(
+        model, data_module, options, names=names, resume=resume, hyper_parameters=kept, task=task
+    )
+    hint_of_guessing(fitted, options)
     return str(names.best)

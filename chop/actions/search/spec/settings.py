@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 from annotated_types import Predicate
+from pydantic import BaseModel, ConfigDict, InstanceOf
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import RUNNERS, Direction, Runner, Side, check_options
@@ -36,31 +37,34 @@ SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
 IGNORED = ("model_parallel", "runner_style", "save_every_n_trials", "heartbeat")
 
 
-@dataclass(frozen=True)
-class EarlyStopping:
+class _Table(BaseModel):
+    """A checked table, which cannot be changed."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+
+class EarlyStopping(_Table):
     """A trial in training is stopped if it would be dominated even if `margin` better."""
 
     # the possible improvement by metric, unscaled
     margin: Annotated[
         dict[str, NonNegativeFloat],
         Says("must give the possible improvement of each metric, as in margin.accuracy = 0.02"),
-    ] = field(default_factory=dict)
+    ] = {}
     # reports before which nothing is stopped
     warmup: Annotated[PositiveInt, Says("must be a positive whole number")] = 1
 
 
-@dataclass(frozen=True)
-class Retrain:
+class Retrain(_Table):
     """`[search.retrain]`: the designs that are trained after the search, and how."""
 
     designs: Annotated[
         Literal["front", "best"] | PositiveInt, Says("must be 'front', 'best' or a number")
     ]
-    training: TrainOptions
+    training: InstanceOf[TrainOptions]
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(_Table):
     """`[search.strategy.metrics.<name>]`; the default direction is that of the metric."""
 
     scale: Annotated[
@@ -69,8 +73,7 @@ class Goal:
     direction: Annotated[Direction, Says("is maximize or minimize")] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
+class Setup(_Table):
     """`[search.strategy.setup]`."""
 
     n_jobs: PositiveInt = 1
@@ -84,20 +87,19 @@ class Setup:
     cpus_per_trial: NonNegativeFloat = 1
     gpus_per_trial: NonNegativeFloat | None = None  # one if the parent is on a GPU
     sampler: str = "tpe"
-    sampler_options: dict[str, Any] = field(default_factory=dict)
+    sampler_options: dict[str, Any] = {}
     sum_scaled_metrics: bool = False
     direction: Annotated[Direction, Says("is maximize or minimize")] = "maximize"
     honour_directions: bool = True
     pkl_ckpt: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(Setup):
     """`[search]`."""
 
     space: Mapping[str, Any]
     runners: tuple[tuple[type[Runner], Mapping[str, Any]], ...]
-    objectives: Objectives
+    objectives: InstanceOf[Objectives]
     strategy: MakeStrategy
     early_stopping: EarlyStopping | None = None
     retrain: Retrain | None = None
@@ -286,7 +288,7 @@ def _retrain(table: Any) -> Retrain | None:
     known = {"designs": designs} | table_options("search.retrain", RETRAIN)
     values = {name: option.default for name, option in known.items()}
     values |= Options("search.retrain", known, "key", finite=True).check(table)
-    return Retrain(values.pop("designs"), TrainOptions(**values))
+    return Retrain(designs=values.pop("designs"), training=TrainOptions(**values))
 
 
 def _early_stopping(

@@ -19,6 +19,7 @@ import torch
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import PopulationRunner, Runner, RunnerContext
+from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
 from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
@@ -141,10 +142,11 @@ def build_spec(
     facts = (space, context, tuple(runners), model_name, tuple(imports), given_space)
     spec = StudySpec(parent, tables, settings, *facts)
     _check_whole_populations(spec)
+    _check_measured(spec)
     if settings.retrain is not None:
         check_retrain_splits(parent.data_module)
     groups = math.ceil(settings.in_flight / spec.group_size)  # designs are asked for by the group
-    settings = dataclasses.replace(settings, in_flight=groups * spec.group_size)
+    settings = settings.model_copy(update={"in_flight": groups * spec.group_size})
     return dataclasses.replace(spec, settings=settings)
 
 
@@ -164,6 +166,19 @@ def _check_whole_populations(spec: StudySpec) -> None:
             f"of population = {runner.population}; set n_trials to "
             f"{math.ceil(trials / runner.population) * runner.population}"
         )
+
+
+def _check_measured(spec: StudySpec) -> None:
+    """Refuse objectives and constraints that the runners measure for another task only."""
+    by_task = [runner for runner in spec.runners if isinstance(runner, TaskRunner)]
+    measured = {metric for runner in spec.runners for metric in getattr(runner, "metrics", ())}
+    for name in spec.settings.objectives.metrics:
+        if by_task and name in TASK_METRICS and name not in measured:
+            task = by_task[0].task
+            raise ConfigError(
+                f"search.strategy: {name} is not a metric of the task {task.name}; use "
+                f"{', '.join(task.directions)}, or another `task`"
+            )
 
 
 def check_retrain_splits(data_module: Any) -> None:

@@ -64,7 +64,7 @@ def waiting(request, searches):
     return Waiting(searches, *request.param)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 def test_a_running_search_is_shown_as_far_as_it_is(waiting, report):
     assert not (waiting.searches.results() / "search.json").exists()
     code, out, err = report(waiting.folder)

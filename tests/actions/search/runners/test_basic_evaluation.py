@@ -114,7 +114,7 @@ def test_two_names_of_the_loader_must_agree(jets):
 
 def test_labels_that_are_not_classes_are_refused(jets, trial):
     split = TensorSplit(jets.data_module.val_dataset.x[:9], torch.rand(9))
-    with pytest.raises(ValueError, match="needs class labels"):
+    with pytest.raises(ValueError, match="must be class indices"):
         Evaluation(with_splits(jets, val_dataset=split), num_samples=9)(trial)
 
 

@@ -38,6 +38,7 @@ def fresh(jets, width=32, **facts):
     return make_trial(graph_of(model, torch.randn(4, 16)), fresh=("_1", "_3"), **facts)
 
 
+@pytest.mark.slow
 def test_a_new_network_learns_and_keeps_what_it_learnt(jets):
     trial = fresh(jets)
     found = Train(jets, num_samples=20_000, learning_rate=1e-2)(trial)

@@ -87,6 +87,7 @@ def test_a_runner_gives_exactly_its_metrics_as_numbers(name, setting):
     assert {m: runner.direction_of(m, options) for m in found} == runner.metrics
 
 
+@pytest.mark.sampled(18)
 def test_a_runner_leaves_no_traces(name, setting):
     context, trial = setting
     before, parent = traces(trial.model), traces(context.model)
@@ -97,6 +98,7 @@ def test_a_runner_leaves_no_traces(name, setting):
     assert same(parent, traces(context.model))
 
 
+@pytest.mark.sampled(18)
 def test_a_runner_says_the_same_twice(name, setting):
     context, trial = setting
     if name in MEASURE_TIME:
@@ -107,6 +109,7 @@ def test_a_runner_says_the_same_twice(name, setting):
     assert made(name, context)(copy) == first
 
 
+@pytest.mark.sampled(18)
 def test_a_runner_can_be_called_for_many_candidates(name, setting):
     context, trial = setting
     if name in MEASURE_TIME or RUNNERS[name].trains:

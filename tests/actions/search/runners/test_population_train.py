@@ -60,7 +60,7 @@ def plain(number, width=6, **facts):
     return make_trial(graph, number=number, seed=number, **facts)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -126,6 +126,7 @@ def test_a_trial_is_stopped_by_the_search(jets):
 # --- rungs
 
 
+@pytest.mark.slow
 def test_rungs_let_the_better_half_go_on(jets):
     options = BUDGET | {"rungs": [1, 2]}
     losses = {}

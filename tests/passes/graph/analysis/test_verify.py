@@ -187,6 +187,7 @@ class TestMutations:
         _, problems = verify_metadata_analysis_pass(graph)
         assert text in "; ".join(problems[name])
 
+    @pytest.mark.sampled(9)
     def test_strict_raises_with_the_nodes_name(self, graph, mutate, name, text):
         mutate(graph)
         _, problems = verify_metadata_analysis_pass(graph)

@@ -111,6 +111,7 @@ def test_a_linear_layer_takes_its_norm_in():
     assert_fused_alike(Row(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU()), torch.randn(3, 5), 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "dataset", "shape", "fused"),
     [

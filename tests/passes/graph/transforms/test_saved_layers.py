@@ -97,6 +97,7 @@ def trained(model, x):
     return model.eval()(x)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", KINDS)
 def test_a_saved_graph_computes_trains_and_is_described_alike(graph, change, x, tmp_path):
     change(graph)

@@ -328,6 +328,7 @@ ONE_BY_ONE = [
 ]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("layer", ONE_BY_ONE, ids=lambda layer: str(layer).partition("(")[0])
 def test_operations_beside_products_are_those_that_run(layer, make):
     model, x = make.whole(layer).eval(), torch.randn(2, 4, 8, 8)

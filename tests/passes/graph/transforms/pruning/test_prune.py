@@ -68,6 +68,7 @@ def all_weights(graph):
 @pytest.mark.parametrize("method", ["random", "l1-norm", "l2-norm"])
 @pytest.mark.parametrize("sparsity", [0, 0.1, 0.37, 0.5, 0.999, 1])
 class TestExactness:
+    @pytest.mark.sampled(6)
     def test_locally_every_layer_reaches_it(self, graph, sparsity, method):
         _, info = prune_transform_pass(graph, weight={"sparsity": sparsity, "method": method})
         for name in LAYERS:
@@ -76,6 +77,7 @@ class TestExactness:
             assert info["weight"][name]["reached"] == zeros(layer) / layer.weight.numel()
             assert info["weight"][name]["requested"] == sparsity
 
+    @pytest.mark.sampled(6)
     def test_globally_all_layers_together_reach_it(self, graph, sparsity, method):
         wish = {"sparsity": sparsity, "method": method, "scope": "global"}
         total = prune_transform_pass(graph, weight=wish)[1]["weight"]["total"]

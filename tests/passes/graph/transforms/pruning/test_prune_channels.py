@@ -379,7 +379,7 @@ def test_random_networks_give_what_their_masked_selves_give(seed):
     assert size(mg.model) < size(model)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg7", "resnet18", "mobilenetv2", "mobilenetv3_small"])
 def test_the_networks_of_the_registry_shrink(name):
     torch.manual_seed(0)
@@ -390,6 +390,7 @@ def test_the_networks_of_the_registry_shrink(name):
     assert all(row["reached"] > 0.3 for row in list(info["channels"].values())[:-1])
 
 
+@pytest.mark.slow
 def test_hidden_neurons_of_a_transformer_shrink():
     model = get_model("vit_tiny_patch4_32", dataset_info=PICTURES)
     x = torch.randn(1, 3, 32, 32, dtype=torch.double)

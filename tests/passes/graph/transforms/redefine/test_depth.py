@@ -48,6 +48,7 @@ def test_a_residual_block_is_repeated(parents, weights):
     assert not any(module.training for module in mg.model.modules())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("key", ["layer1.1", "layer1_1"])
 def test_a_block_is_skipped_by_either_name(parents, key):
     parent = parents("resnet")
@@ -83,6 +84,7 @@ def test_a_layer_is_a_block_of_its_own_and_copies_have_its_width(parents):
     assert info["fresh"] == []
 
 
+@pytest.mark.slow
 def test_depth_and_width_change_together_and_again(parents, tmp_path):
     parent = parents("resnet")
     config = {"layer1.1": {"config": {"repeat": 2}}, "weights": "inherit"}

@@ -1,0 +1,132 @@
+"""Checks of sizes in a graph: what torch.export assumed of its inputs.
+
+torch.export writes each assumption as Python, such as `L['ts'][0].size()[1] <= 20`. Here it becomes
+nodes of the graph, so that other sizes are refused in one sentence.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+BINARY: dict[type, tuple[Callable[..., Any], str]] = {
+    ast.Add: (operator.add, "+"),
+    ast.Sub: (operator.sub, "-"),
+    ast.Mult: (operator.mul, "*"),
+    ast.FloorDiv: (operator.floordiv, "//"),
+    ast.Mod: (operator.mod, "%"),
+}
+COMPARED: dict[type, tuple[Callable[..., Any], str]] = {
+    ast.LtE: (operator.le, "<="),
+    ast.Lt: (operator.lt, "<"),
+    ast.GtE: (operator.ge, ">="),
+    ast.Gt: (operator.gt, ">"),
+    ast.Eq: (operator.eq, "=="),
+    ast.NotEq: (operator.ne, "!="),
+}
+
+
+class _Other(ValueError):
+    """An assumption that is not arithmetic on sizes."""
+
+
+Size = tuple[int, int]  # the input's place among the tensors, and the dimension
+
+
+class SizeCheck:
+    """One assumption on sizes of the inputs: `left <= right`."""
+
+    def __init__(self, tree: ast.Compare) -> None:
+        if len(tree.ops) != 1 or type(tree.ops[0]) not in COMPARED:
+            raise _Other
+        self.left, self.right = tree.left, tree.comparators[0]
+        self.compare, self.sign = COMPARED[type(tree.ops[0])]
+        self.sizes = [*_sizes(self.left), *_sizes(self.right)]
+        self.fixed: int | None = None  # the size, if it can only be this one
+        if self.sign == "==" and _size(self.left) and isinstance(self.right, ast.Constant):
+            self.fixed = int(self.right.value)  # type: ignore[arg-type]
+
+    @property
+    def equates(self) -> bool:
+        """Whether it says only that two sizes are equal, which layers check themselves."""
+        return self.sign == "==" and bool(_size(self.left)) and bool(_size(self.right))
+
+    def text(self, names: Sequence[str]) -> str:
+        """Return it in words of the model: `ids.shape[1] <= 20`."""
+        return f"{_text(self.left, names)} {self.sign} {_text(self.right, names)}"
+
+    def add_to(self, graph: fx.Graph, inputs: Mapping[int, fx.Node], names: Sequence[str]) -> None:
+        """Add nodes that check it."""
+        holds = graph.call_function(
+            self.compare, (_node(self.left, graph, inputs), _node(self.right, graph, inputs))
+        )
+        message = f"this graph is only for inputs with {self.text(names)}"
+        graph.call_function(torch._assert, (holds, message))
+
+
+def size_checks(program: torch.export.ExportedProgram) -> list[SizeCheck]:
+    """Return what an exported program assumed of the sizes of its inputs, each size once."""
+    checks: list[SizeCheck] = []
+    for code in getattr(program, "_guards_code", ()):
+        try:
+            tree = ast.parse(code, mode="eval").body
+            checks += [SizeCheck(tree)] if isinstance(tree, ast.Compare) else []
+        except (_Other, SyntaxError):
+            continue
+    fixed = {check.sizes[0] for check in checks if check.fixed is not None}
+    return [c for c in checks if c.fixed is not None or not set(c.sizes) <= fixed]
+
+
+def _size(tree: ast.AST) -> Size | None:
+    """Return the size that `L['ts'][0].size()[1]` reads."""
+    match tree:
+        case ast.Subscript(
+            value=ast.Call(
+                func=ast.Attribute(
+                    value=ast.Subscript(
+                        value=ast.Subscript(), slice=ast.Constant(value=int(place))
+                    ),
+                    attr="size",
+                )
+            ),
+            slice=ast.Constant(value=int(dim)),
+        ):
+            return place, dim
+    return None
+
+
+def _sizes(tree: ast.AST) -> list[Size]:
+    size = _size(tree)
+    if size:
+        return [size]
+    if isinstance(tree, ast.BinOp) and type(tree.op) in BINARY:
+        return [*_sizes(tree.left), *_sizes(tree.right)]
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        return []
+    raise _Other
+
+
+def _text(tree: ast.AST, names: Sequence[str]) -> str:
+    size = _size(tree)
+    if size:
+        return f"{names[size[0]]}.shape[{size[1]}]"
+    if isinstance(tree, ast.BinOp):
+        sign = BINARY[type(tree.op)][1]
+        return f"({_text(tree.left, names)} {sign} {_text(tree.right, names)})"
+    return ast.unparse(tree)
+
+
+def _node(tree: ast.AST, graph: fx.Graph, inputs: Mapping[int, fx.Node]) -> Any:
+    size = _size(tree)
+    if size:
+        return graph.call_method("size", (inputs[size[0]], size[1]))
+    if isinstance(tree, ast.BinOp):
+        sides = (_node(tree.left, graph, inputs), _node(tree.right, graph, inputs))
+        return graph.call_function(BINARY[type(tree.op)][0], sides)
+    assert isinstance(tree, ast.Constant)
+    return tree.value

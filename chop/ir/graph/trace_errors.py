@@ -1,0 +1,124 @@
+"""What is said when a model cannot be captured: where, why, and what to do."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+# frames of these are not the user's code
+LIBRARIES = (
+    str(Path(torch.__file__).parent) + os.sep,
+    str(Path(__file__).parents[1]) + os.sep,
+    "<eval_with_key>",
+    "<frozen",
+)
+STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+
+# these come from a mistake in forward(), not from the limits of tracing
+ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupError)
+BY_VALUE = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
+
+
+class TraceError(RuntimeError):
+    """A model that cannot be captured; the message says where, why, and what to do."""
+
+
+def explained(error: Exception, name: str, module: object) -> str:
+    """Return the message for a model that torch.fx cannot trace; `module` was running."""
+    subject = _subject(name, module)
+    # the first sentence of fx's explanation is about the model, the rest about fx
+    reason = _first_sentence(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    users_error = isinstance(error, ORDINARY) or not is_library(frames[-1].filename)
+    if users_error and "Proxy" not in str(error):
+        kind = type(error).__name__
+        return f"cannot trace {subject}{users_line(error)}: {kind}: {reason}; fix forward()"
+    return (
+        f"cannot trace {subject}{users_line(error)}: {reason}; "
+        f"give example inputs with MaseGraph(model, dummy_in={{name: tensor}}), "
+        f"freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
+        f"{_kept_whole(name, module)}, or use module passes, which work on the model itself"
+    )
+
+
+def explained_export(error: BaseException, name: str, module: object) -> str:
+    """Return the message for a model that torch.export cannot capture; `module` was running."""
+    cause = next((each for each in chain_of(error) if users_line(each)), error)
+    begin = f"cannot trace {_subject(name, module)}{users_line(cause)}"
+    whole = f"{_kept_whole(name, module)}, or use module passes, which work on the model itself"
+    if is_about_values(error):
+        return (
+            f"{begin}: it decides by the values of a tensor, which a graph cannot; "
+            f"compute both ways and choose with torch.where, {whole}"
+        )
+    reason = f"{type(cause).__name__}: {_first_sentence(cause)}"
+    frames = traceback.extract_tb(cause.__traceback__)
+    if isinstance(cause, ORDINARY) or (frames and not is_library(frames[-1].filename)):
+        return f"{begin}: {reason}; fix forward()"
+    return f"{begin}: torch.export gives up with {reason}; {whole}"
+
+
+def is_about_values(error: BaseException) -> bool:
+    """Return whether forward() decides by the values of tensors."""
+    return any(type(each).__name__ in BY_VALUE for each in chain_of(error))
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that caused it."""
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def _first_sentence(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    return text or type(error).__name__
+
+
+def _subject(name: str, module: object) -> str:
+    cls = type(module).__name__
+    return f"module {name!r} ({cls})" if name else f"{cls}.forward"
+
+
+def _kept_whole(name: str, module: object) -> str:
+    as_leaf = f'custom_ops={{"modules": {{{type(module).__name__}: {{}}}}}}'
+    if name:
+        return f"keep the module whole with MaseGraph(model, {as_leaf})"
+    return f"keep it whole in another module with MaseGraph({_wrapped(module)}, {as_leaf})"
+
+
+def _wrapped(model: object) -> str:
+    """Return code for a module that calls `model`; nn.Sequential suffices for one input."""
+    forward = getattr(model, "forward", None)
+    params = inspect.signature(forward).parameters.values() if forward else ()
+    required = [p for p in params if p.default is p.empty]
+    return "nn.Sequential(model)" if len(required) == 1 else "outer"
+
+
+def is_library(filename: str) -> bool:
+    """Return whether code of this file is not the user's."""
+    installed = "site-packages" in filename  # show the code of models from installed packages
+    return filename.startswith(LIBRARIES) or (
+        filename.startswith(STANDARD_LIBRARY) and not installed
+    )
+
+
+def users_line(error: BaseException) -> str:
+    """Return `, file.py line 12: if x.sum() > 0:` for the innermost frame outside libraries."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if not is_library(frame.filename)]
+    return f", {written(users[-1])}" if users else ""
+
+
+def written(frame: traceback.FrameSummary) -> str:
+    """Return the file, line and code of a frame."""
+    text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+    return f"{frame.filename} line {frame.lineno}: `{text}`"

@@ -1,0 +1,66 @@
+"""The prediction in what a model returns: a tensor, or one inside a tuple, dict or dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from chop.dataset.matching import ModelCall
+from chop.dataset.nested import Inputs
+
+KEY = "logits"  # the prediction in a mapping, dataclass or ModelOutput
+
+
+class Predictor:
+    """Calls a model with inputs of a data set, and returns its prediction.
+
+    `forward` may wrap the model, for several devices.
+    """
+
+    def __init__(self, model: nn.Module, forward: Callable[..., Any] | None = None) -> None:
+        self.call = ModelCall(model, forward)
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        output = self.call(inputs)
+        return output if isinstance(output, Tensor) else prediction_of(output)
+
+
+def prediction_of(output: Any) -> Tensor:
+    """Return the tensor that a model predicts.
+
+    It is the first element of a tuple or list; of a mapping, dataclass or ModelOutput it is
+    `logits`, or else the only tensor.
+    """
+    if isinstance(output, Tensor):
+        return output
+    fields = _fields(output)
+    if fields is not None:
+        tensors = [value for value in fields.values() if isinstance(value, Tensor)]
+        chosen = fields.get(KEY, tensors[0] if len(tensors) == 1 else None)
+        if isinstance(chosen, Tensor):
+            return chosen
+        what = f"{type(output).__name__} with {', '.join(map(str, fields)) or 'nothing'}"
+    elif isinstance(output, tuple | list):
+        if output and isinstance(output[0], Tensor):
+            return output[0]
+        what = f"a {type(output).__name__} that does not start with a tensor"
+    else:
+        what = type(output).__name__
+    raise ValueError(
+        f"the model returns {what}, in which the prediction cannot be found; return a tensor, a "
+        f"tuple that starts with it, or a dictionary with it under {KEY!r}"
+    )
+
+
+def _fields(output: Any) -> Mapping[str, Any] | None:
+    """Return the named values of a mapping, dataclass or named tuple; None for other objects."""
+    if isinstance(output, Mapping):
+        return output
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+    if isinstance(output, tuple) and KEY in getattr(output, "_fields", ()):
+        return output._asdict()  # type: ignore[attr-defined,no-any-return]
+    return None

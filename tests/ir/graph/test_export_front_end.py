@@ -1,0 +1,407 @@
+"""Models that torch.fx cannot trace, as graphs by torch.export."""
+
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from chop.ir import MaseGraph
+from chop.ir.graph.trace_errors import TraceError
+from chop.passes import (
+    add_common_metadata_analysis_pass,
+    add_software_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    prune_transform_pass,
+    quantize_transform_pass,
+    report_node_type_analysis_pass,
+    verify_common_metadata_analysis_pass,
+)
+from chop.registry import UnknownName
+
+Pair = namedtuple("Pair", "mean spread")
+
+
+@dataclass
+class Both:
+    features: torch.Tensor
+    classes: torch.Tensor
+    cache: object = None
+
+
+class ByShape(nn.Module):
+    """Decides by shape and loops over a size."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, features):
+        if features.shape[-1] != 4:
+            features = F.pad(features, (0, 4 - features.shape[-1]))
+        for _ in range(features.dim()):
+            features = torch.relu(self.inner(features))
+        return self.head(features)
+
+
+class Unet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = nn.Conv2d(1, 2, 3, padding=1), nn.ConvTranspose2d(2, 2, 2, stride=2)
+        self.pool, self.head = nn.MaxPool2d(2), nn.Conv2d(4, 3, 1)
+
+    def forward(self, image):
+        skip = F.relu(self.down(image))
+        y = self.up(self.pool(skip))
+        if y.shape[-2:] != skip.shape[-2:]:
+            y = F.interpolate(y, size=skip.shape[-2:], mode="bilinear", align_corners=False)
+        return self.head(torch.cat((skip, y), 1))
+
+
+class Loop(nn.Module):
+    """A cell in a loop over time."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRUCell(3, 5), nn.Linear(5, 2)
+
+    def forward(self, steps):
+        state = steps.new_zeros(steps.shape[0], 5)
+        for t in range(steps.shape[1]):
+            state = self.cell(steps[:, t], state)
+        return self.head(state)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
+        )
+        self.lstm = nn.LSTM(8, 4, batch_first=True)
+
+    def forward(self, x):
+        batch, _, width = x.shape
+        assert width == 8, f"a width of {width}"
+        y, _ = self.attention(x, x, x, need_weights=False)
+        y, (state, _) = self.lstm(self.encoder(y), (x.new_zeros(1, batch, 4),) * 2)
+        return y, state[-1]
+
+
+class Dicts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(2, 4)
+
+    def forward(self, batch, *, extra=None, scale=2.0):
+        y = self.a(batch["a"]) + self.b(batch["deep"][0])
+        if extra is not None:
+            y = y + extra
+        return {"y": y * scale, "parts": [y, (y.sum(),)], "absent": None}
+
+
+class Dataclass(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, input, mask):
+        if input.shape != mask.shape:
+            mask = mask.expand(input.shape)
+        features = self.body(input) * mask
+        return Both(features, self.head(features))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 6), nn.Linear(6, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("positions", torch.randn(20, 6), persistent=False)
+
+    def forward(self, ids):
+        length = ids.shape[1]
+        if length > 20:
+            raise ValueError("at most 20")
+        y = self.embed(ids) + self.positions[:length]
+        return self.head(y), F.linear(y, self.embed.weight)
+
+
+class Bag(nn.Module):
+    """Takes any number of inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, *args, **kwargs):
+        total = sum(self.layer(x) for x in args)
+        return Pair(total + kwargs["shift"], total if len(args) > 1 else None)
+
+
+class Trains(nn.Module):
+    """Reads `self.training`, and has layers that do."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(4), nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        if x.shape[0] > 10**6:
+            x = x * 0
+        return F.dropout(self.drop(self.norm(x)), 0.5, self.training)
+
+
+def image(batch):
+    return {"image": torch.randn(batch, 1, 9, 9)}
+
+
+def nested(batch):
+    inputs = {"a": torch.randn(batch, 3), "deep": [torch.randn(batch, 2)]}
+    return {"batch": inputs, "extra": torch.randn(batch, 4)}
+
+
+def bag(batch):
+    return {"args": (torch.randn(batch, 4), torch.randn(batch, 4)), "shift": torch.ones(4)}
+
+
+OWN = {
+    "by shape": (ByShape, lambda batch: {"features": torch.randn(batch, 3)}),
+    "u-net": (Unet, image),
+    "loop": (Loop, lambda batch: {"steps": torch.randn(batch, 6, 3)}),
+    "attention": (Attention, lambda batch: {"x": torch.randn(batch, 5, 8)}),
+    "nested inputs": (Dicts, nested),
+    "dataclass": (
+        Dataclass,
+        lambda batch: {"input": torch.randn(batch, 4), "mask": torch.ones(batch, 4)},
+    ),
+    "tied": (Tied, lambda batch: {"ids": torch.randint(0, 10, (batch, 7))}),
+    "any number": (Bag, bag),
+    "trains": (Trains, lambda batch: {"x": torch.randn(batch, 4)}),
+}
+
+
+def called(model, inputs):
+    positional = inputs.get("args", ())
+    return model(*positional, **{key: value for key, value in inputs.items() if key != "args"})
+
+
+def captured(name, batch=2):
+    cls, inputs = OWN[name]
+    model = cls().eval()
+    return model, MaseGraph(model, front_end="export", dummy_in=inputs(batch)), inputs
+
+
+def assert_equal(results, expected):
+    ours, theirs = tree_leaves(plain(results)), tree_leaves(plain(expected))
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def plain(value):
+    return dict(vars(value)) if isinstance(value, Both) or hasattr(value, "to_tuple") else value
+
+
+def layers(graph):
+    return [str(node.target) for node in graph.nodes if node.op == "call_module"]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", OWN)
+class TestOwnModels:
+    def test_results_are_equal_for_other_batches(self, name):
+        model, graph, inputs = captured(name, batch=1 if name == "tied" else 2)
+        assert graph.front_end == "export"
+        for batch in (2, 5):
+            given = inputs(batch)
+            assert_equal(called(graph.model, given), called(model, given))
+
+    def test_names_of_layers_and_weights_are_the_models(self, name):
+        model, graph, _ = captured(name)
+        names = dict(model.named_modules())
+        assert layers(graph)
+        for target in layers(graph):
+            assert type(graph.modules[target]) is type(names.get(target, graph.modules[target]))
+        ours = {key for key in graph.model.state_dict() if "_tensor_constant" not in key}
+        assert ours == set(model.state_dict())
+
+    def test_all_passes_work(self, name, tmp_path, capsys):
+        model, graph, inputs = captured(name)
+        inputs = inputs(2)
+        if name == "any number":
+            inputs = {"args": inputs["args"], "kwargs": {"shift": inputs["shift"]}}
+        init_metadata_analysis_pass(graph)
+        add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+        add_software_metadata_analysis_pass(graph)
+        verify_common_metadata_analysis_pass(graph)
+        report_node_type_analysis_pass(graph)
+        assert graph.draw(tmp_path / "graph.svg").exists()
+        graph.export(tmp_path / "graph")
+        again = MaseGraph.from_checkpoint(tmp_path / "graph")
+        assert again.front_end == "export"
+        given = OWN[name][1](3)
+        for copy in (again, graph.clone()):
+            assert_equal(called(copy.model, given), called(model, given))
+        quantized = graph.clone()
+        by_type = {
+            "by": "type",
+            "linear": {"config": INTEGER},
+            "default": {"config": {"name": None}},
+        }
+        quantize_transform_pass(quantized, by_type)
+        called(quantized.model, given)
+        changed = [t for t in layers(quantized) if "Integer" in type(quantized.modules[t]).__name__]
+        linear = [t for t in layers(graph) if type(graph.modules[t]) is nn.Linear]
+        assert changed == linear
+        if linear:
+            prune_transform_pass(graph, PRUNE)
+        called(graph.model, given)
+
+
+INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+INTEGER |= {"weight_width": 8, "weight_frac_width": 4, "bias_width": 8, "bias_frac_width": 4}
+PRUNE = {"weight": {"sparsity": 0.5, "scope": "local", "method": "l1-norm"}}
+
+
+class ByValue(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x * 2
+        return x
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.gate = nn.Linear(4, 4), ByValue()
+
+    def forward(self, x):
+        return self.gate(self.layer(x))
+
+
+X = {"x": torch.randn(3, 4)}
+
+
+class Wrong(nn.Module):
+    def forward(self, x):
+        return x + self.missing if x.shape[0] > 0 else x
+
+
+class TestRefusals:
+    def test_a_decision_by_value_is_refused_with_file_line_and_code(self):
+        with pytest.raises(TraceError) as refused:
+            MaseGraph(Gated(), dummy_in=X)
+        text = str(refused.value)
+        assert text.startswith(f"cannot trace module 'gate' (ByValue), {__file__} line ")
+        assert "`if x.sum() > 0:`: it decides by the values of a tensor" in text
+        assert "torch.where" in text
+        assert "freeze" not in text
+        assert 'MaseGraph(model, custom_ops={"modules": {ByValue: {}}})' in text
+
+    @pytest.mark.slow
+    def test_the_module_that_decides_is_kept_whole(self):
+        model = Gated()
+        whole = {"modules": {ByValue: {}}}
+        graph = MaseGraph(model, custom_ops=whole, front_end="export", dummy_in=X)
+        assert layers(graph) == ["layer", "gate"]
+        for x in (torch.randn(7, 4), -torch.ones(5, 4)):
+            torch.testing.assert_close(graph.model(x), model(x))
+
+    def test_without_inputs_fx_refuses_and_asks_for_inputs(self):
+        with pytest.raises(
+            TraceError, match=r"give example inputs with MaseGraph\(model, dummy_in="
+        ):
+            MaseGraph(ByShape())
+        with pytest.raises(TraceError):
+            MaseGraph(ByShape(), front_end="fx", dummy_in={"features": torch.randn(2, 4)})
+
+    @pytest.mark.slow
+    def test_a_mistake_in_forward_is_said(self):
+        with pytest.raises(TraceError, match="no attribute 'missing'; fix forward"):
+            MaseGraph(Wrong(), front_end="export", dummy_in=X)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"front_end": "dynamo"}, "unknown front end 'dynamo' (known: auto, fx, export)"),
+            ({"front_end": "export"}, "torch.export needs example inputs"),
+            ({"dummy_in": {"y": X["x"]}}, "unknown input in dummy_in 'y' (known: x)"),
+            ({"dummy_in": {}}, "dummy_in has no value for the model's input 'x'"),
+            ({"dummy_in": 3}, "dummy_in is a dict of inputs by name, a tuple of them, or a tensor"),
+            ({"dummy_in": (X["x"], X["x"])}, "dummy_in has 2 inputs, and forward() takes 1"),
+            ({"dummy_in": X, "cf_args": {"z": 1}}, "forward argument in cf_args 'z' (known: x)"),
+        ],
+    )
+    def test_wrong_options(self, options, words):
+        options = {"front_end": "export", **options}
+        with pytest.raises((TypeError, ValueError, UnknownName)) as refused:
+            MaseGraph(Gated(), **options)
+        assert words in str(refused.value)
+
+
+class NoGrad(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fixed, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.fixed(x).exp()
+        return self.head(y)
+
+
+class Autocast(NoGrad):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.fixed(x)
+        with torch.autocast("cpu", enabled=False):
+            return self.head(y.float())
+
+
+class Inference(NoGrad):
+    @torch.inference_mode()
+    def forward(self, x):
+        return self.head(self.fixed(x))
+
+
+class TestContexts:
+    def test_fx_warns_of_no_grad(self, caplog):
+        graph = MaseGraph(NoGrad())
+        (record,) = caplog.records
+        assert f"forward() uses no_grad ({__file__} line " in record.getMessage()
+        assert "gradients flow" in record.getMessage()
+        assert graph.front_end == "fx"
+
+    @pytest.mark.slow
+    def test_export_keeps_no_grad_and_is_chosen_for_it(self, caplog):
+        graph = MaseGraph(NoGrad(), dummy_in=X)
+        assert graph.front_end == "export"
+        assert "no_grad" not in caplog.text
+        x = torch.randn(2, 4, requires_grad=True)
+        graph.model(x).sum().backward()
+        assert x.grad is None
+        assert graph.model.fixed.weight.grad is None
+        assert graph.model.head.weight.grad is not None
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("options", [{}, {"front_end": "export"}])
+    def test_both_warn_of_autocast_once(self, caplog, options):
+        graph = MaseGraph(Autocast(), dummy_in=X, **options)
+        texts = [record.getMessage() for record in caplog.records if record.name.startswith("chop")]
+        assert len(texts) == 1
+        assert f"forward() uses autocast ({__file__} line " in texts[0]
+        assert graph.model(X["x"]).dtype == torch.float32
+
+    @pytest.mark.slow
+    def test_both_warn_of_inference_mode(self, caplog):
+        for options in ({}, {"dummy_in": X}):
+            MaseGraph(Inference(), **options)
+            assert "forward() uses inference_mode" in caplog.text
+            caplog.clear()
