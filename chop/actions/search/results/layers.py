@@ -97,7 +97,8 @@ def _own_formats(node: fx.Node, weight: nn.Parameter) -> dict[str, Any]:
     args: Operands = mase(node).common.args
     tensors = dict(args.tensors())
     data = next((t for name, t in tensors.items() if name.startswith(("data_in", "input"))), None)
-    known = tensors.get("weight")
+    named = (tensor for name, tensor in tensors.items() if "weight" in name)  # weight_ih_l0, …
+    known = tensors.get("weight") or next(named, None)
     bits = float(8 * weight.element_size()) if known is None else float(known.format.bits)
     return {
         "format": "float" if known is None else known.type,
@@ -131,6 +132,9 @@ SHAPES: dict[tuple[str, ...], Callable[[Any], str]] = {
         f"{m.in_channels}→{m.out_channels}, {_kernel(m)}"
     ),
     ("input_size", "hidden_size"): _recurrent,
+    ("self_attn", "linear1"): lambda m: (
+        f"{m.self_attn.embed_dim}, {m.self_attn.num_heads} heads, {m.linear1.out_features} hidden"
+    ),
     ("embed_dim", "num_heads"): lambda m: f"{m.embed_dim}, {m.num_heads} heads",
     ("num_embeddings", "embedding_dim"): lambda m: f"{m.num_embeddings}→{m.embedding_dim}",
     ("nx", "nf"): lambda m: f"{m.nx}→{m.nf}",

@@ -21,6 +21,10 @@ from chop.passes import run_pass
         (nn.GRU(8, 16, num_layers=2, bidirectional=True), "GRU 8→16, 2 layers, bidirectional"),
         (nn.LSTMCell(8, 16), "LSTMCell 8→16"),
         (nn.MultiheadAttention(64, 4), "MultiheadAttention 64, 4 heads"),
+        (
+            nn.TransformerEncoderLayer(16, 2, 32),
+            "TransformerEncoderLayer 16, 2 heads, 32 hidden",
+        ),
         (nn.Embedding(1000, 32), "Embedding 1000→32"),
         (nn.BatchNorm1d(16), "BatchNorm1d 16"),
         (nn.GroupNorm(2, 8), "GroupNorm 8, 2 groups"),

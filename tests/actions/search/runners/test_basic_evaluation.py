@@ -1,5 +1,7 @@
 """`basic_evaluation`: exactly the samples asked for, counted anew for every trial."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -152,3 +154,13 @@ def test_shares_of_samples_say_of_how_many(jets, trial):
     samples = by_class.samples_by_metric()
     assert samples.keys() == {f"accuracy_{name}" for name in jets.dataset_info.class_names}
     assert sum(samples.values()) == 500
+
+
+@pytest.mark.parametrize("task", ["reg", "dense"])
+@pytest.mark.parametrize(
+    ("runner", "options"),
+    [("basic_evaluation", {"num_samples": 500}), ("basic_train", {"max_epochs": 1})],
+)
+def test_metrics_of_other_tasks_are_no_shares_of_samples(jets, task, runner, options):
+    context = dataclasses.replace(jets, task=task)
+    assert RUNNERS[runner](context, **options).samples_by_metric() == {}
