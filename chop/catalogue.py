@@ -37,7 +37,8 @@ KINDS: dict[str, Kind] = {
         "chop.dataset.base:DATASETS",
         lambda spec: {
             "input": list(spec.info.image_size or filter(None, [spec.info.num_features])),
-            "classes": spec.info.num_classes,
+            "task": spec.info.known_task or "–",
+            "classes": spec.info.num_classes or "–",
             "simulated": spec.info.simulated,
             "about": _first_line(spec.load),
         },

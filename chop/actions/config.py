@@ -222,6 +222,15 @@ class RunConfig:
         ),
     ] = False
 
+    front_end: Annotated[
+        Literal["auto", "fx", "export"],
+        OtherGeneral(
+            "How the model becomes a graph: with torch.fx, with torch.export, "
+            "or with torch.fx where it works.",
+            only=("transform", "search"),
+        ),
+    ] = "auto"
+
     resume: Annotated[bool, OtherTrainer("Resume the project's last run.")] = False
     schedule: Annotated[Schedule, OtherTrainer("Learning rate schedule.")] = "cosine"
     warmup_steps: Annotated[

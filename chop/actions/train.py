@@ -68,7 +68,7 @@ def train(
     )
     names = Names.claim(Path(save_path)) if save_path is not None else None
     graph = graph_to_train(load_name, load_type or "mz")
-    return fit(
+    fitted = fit(
         model if graph is None else graph.model,
         data_module,
         options,
@@ -79,6 +79,8 @@ def train(
         graph=graph,
         task=kind,
     )
+    hint_of_guessing(fitted, options)
+    return fitted
 
 
 def graph_to_train(load_name: str | Path | None, load_type: str) -> MaseGraph | None:
@@ -192,7 +194,7 @@ def checked_task(name: str, data_module: Any) -> TrainingTask:
 def hint_of_guessing(fitted: Fitted, options: TrainOptions) -> None:
     """Warn if the validation score is no better than the best constant guess."""
     score, task = fitted.validation, fitted.task
-    if score is None or options.fast_dev_run:
+    if score is None or options.fast_dev_run or not fitted.place.leads:
         return
     reached = score.metrics[task.main]
     if fitted.progress.best_accuracy is not None:

@@ -92,7 +92,8 @@ def joined(batches: Sequence[Inputs]) -> Inputs:
     if isinstance(first, Mapping):
         return {key: joined([batch[key] for batch in batches]) for key in first}
     if isinstance(first, tuple | list):
-        return type(first)(joined(parts) for parts in zip(*batches, strict=True))
+        parts = [joined(part) for part in zip(*batches, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return first
 
 

@@ -16,6 +16,14 @@ TENSORS = (Tensor,)
 TRACED = (Tensor, torch.SymInt)  # values that differ between runs of one graph
 
 
+PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value can be written into a graph as it is."""
+    return isinstance(value, PLAIN)
+
+
 @dataclass(frozen=True)
 class TensorPlace:
     """The place of a tensor in a template."""

@@ -37,6 +37,7 @@ Trait = Literal[
     "no_op",  # returns its input; dropout does in eval mode
     "no_arithmetic",  # moves, creates or looks up numbers, and computes none
     "weighted_sum",  # a layer that sums inputs times weights: linear layers and convolutions
+    "inner_products",  # another layer that multiplies with weights: attention, recurrence
     "convolution",
     "transposed",  # a convolution whose weight has its inputs first
     "pool",  # reduces fixed windows of each channel
@@ -85,6 +86,8 @@ OPS: Registry[OpSpec] = Registry("op")
 _BY_MODULE: dict[type, OpSpec] = {}
 _BY_FUNCTION: dict[Any, OpSpec] = {}
 _BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
+# classes of libraries that need not be installed, by path: "transformers.pytorch_utils.Conv1D"
+_BY_PATH: dict[str, OpSpec] = {}
 
 
 def define(
@@ -97,12 +100,14 @@ def define(
     quantized: str = "",
     pure: bool = True,
     traits: str = "",
+    paths: tuple[str, ...] = (),
 ) -> OpSpec:
     """Add an op. `names` are the spellings of its functions and methods, by default the op's name.
 
     A name means the functions of `NAMESPACES` and the Tensor method of that name, with their
     in-place forms, unless such a form is an op itself. Your own op lists its `modules` and
-    `functions`. Saved graphs may call them, unless it is not `pure`.
+    `functions`. Saved graphs may call them, unless it is not `pure`. `paths` are classes of
+    libraries that need not be installed; they compute what the first of `modules` does.
     """
     for trait in traits.split():
         if trait not in TRAITS:
@@ -124,6 +129,7 @@ def define(
             raise ValueError(f"op {name!r} claims a function or module of op {other.name!r}")
     OPS.register(name, replace=again)(spec)
     _BY_MODULE.update(dict.fromkeys(modules, spec))
+    _BY_PATH.update(dict.fromkeys(paths, spec))
     # of a name that two rows spell, such as sum in torch and in Python, the first row has it
     for fn in unique:
         _BY_FUNCTION.setdefault(fn, spec)
@@ -152,7 +158,16 @@ def module_op(cls: Any) -> OpSpec | None:
     named = getattr(cls, "mase_op", None)
     if isinstance(named, str):
         return OPS[named]
-    return next((_BY_MODULE[base] for base in cls.__mro__ if base in _BY_MODULE), None)
+    return next((spec for base in cls.__mro__ if (spec := _of_class(base)) is not None), None)
+
+
+def _of_class(cls: type) -> OpSpec | None:
+    return _BY_MODULE.get(cls) or _BY_PATH.get(f"{cls.__module__}.{cls.__qualname__}")
+
+
+def is_named_in_table(cls: type) -> bool:
+    """Return whether the table names a class by its path, as transformers' Conv1D."""
+    return f"{cls.__module__}.{cls.__qualname__}" in _BY_PATH
 
 
 def _function_op(target: Any) -> OpSpec | None:
@@ -164,8 +179,15 @@ def _function_op(target: Any) -> OpSpec | None:
     if isinstance(target, torch._ops.OpOverloadPacket):
         qualified = target._qualified_op_name
         aten = qualified.startswith("aten::")
-        return _BY_NAME.get(qualified.removeprefix("aten::")) if aten else None
+        return _named_op(qualified.removeprefix("aten::")) if aten else None
     return _BY_FUNCTION.get(target)
+
+
+def _named_op(name: str) -> OpSpec | None:
+    """Find an op by the name of a method or an operator; `__and__` is Python's operator."""
+    if name.startswith("__"):
+        return _BY_FUNCTION.get(getattr(operator, name, None))
+    return _BY_NAME.get(name)
 
 
 _TENSOR_CONSTANT = re.compile(r"_tensor_constant\d+")
@@ -200,7 +222,7 @@ def identify(node: fx.Node, module: nn.Module | None = None) -> OpSpec:
     if node.op == "call_function":
         return _function_op(node.target) or OPS["user_defined_function"]
     if node.op == "call_method":
-        return _BY_NAME.get(str(node.target)) or OPS["user_defined_method"]
+        return _named_op(str(node.target)) or OPS["user_defined_method"]
     if node.op == "get_attr" and (
         is_tensor_constant(node.name) or is_seq_blocks_parameter(node.name)
     ):

@@ -111,14 +111,16 @@ def _of_parameter(p: Parameter) -> Param:
 
 
 def _of_schemas(name: str, method: bool = False) -> list[CallSignature]:
-    calls = []
-    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
-        arguments = schema.arguments
-        if method:  # torch.where(condition, x, y), but x.where(condition, y)
-            arguments = sorted(arguments, key=lambda a: a.name != "self")
-        named = [("input" if a.name == "self" else a.name, a) for a in arguments]
-        calls.append(tuple(Param(n, str(a.type), a.kwarg_only) for n, a in named))
-    return calls
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    return [_of_schema(schema, method) for schema in schemas]
+
+
+def _of_schema(schema: torch.FunctionSchema, method: bool = False) -> CallSignature:
+    arguments = schema.arguments
+    if method:  # torch.where(condition, x, y), but x.where(condition, y)
+        arguments = sorted(arguments, key=lambda a: a.name != "self")
+    named = [("input" if a.name == "self" else a.name, a) for a in arguments]
+    return tuple(Param(n, str(a.type), a.kwarg_only) for n, a in named)
 
 
 @lru_cache(maxsize=4096)
@@ -127,6 +129,8 @@ def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[CallSignature]:
         return [_of_names(names)]
     if op == "call_method":
         return _of_schemas(target, method=True)
+    if isinstance(target, torch._ops.OpOverload):
+        return [_of_schema(target._schema)]
     # F.max_pool2d and the like dispatch on `return_indices` to a Python function
     table: Any = getattr(torch._jit_internal, "boolean_dispatched", {})
     fn = table[target]["if_false"] if target in table else target
@@ -215,9 +219,10 @@ class _Operands(dict[str, Any]):
 
 
 def argument_names(target: Any, spec: OpSpec) -> list[str]:
-    """Return the names of a function's positional arguments."""
+    """Return the names of a function's positional arguments; `*operands` stands for any number."""
     calls = _calls("call_function", target, spec.params)
-    return [param.name for param in calls[0]] if calls else []
+    known = [param for param in calls[0] if param is not ANY_KEYWORD] if calls else []
+    return [f"*{param.name}" if param.repeated else param.name for param in known]
 
 
 def bind_operands(

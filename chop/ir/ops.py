@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from chop.ir.nested import named_output, named_tuple
-from chop.ir.op_spec import _BY_NAME
+from chop.ir.op_spec import _BY_NAME, _BY_PATH
 from chop.ir.op_spec import MASE_TYPES as MASE_TYPES
 from chop.ir.op_spec import NAMESPACES as NAMESPACES
 from chop.ir.op_spec import OPS as OPS
@@ -17,6 +18,7 @@ from chop.ir.op_spec import Trait as Trait
 from chop.ir.op_spec import define as define
 from chop.ir.op_spec import has_trait as has_trait
 from chop.ir.op_spec import identify as identify
+from chop.ir.op_spec import is_named_in_table as is_named_in_table
 from chop.ir.op_spec import is_seq_blocks_parameter as is_seq_blocks_parameter
 from chop.ir.op_spec import is_tensor_constant as is_tensor_constant
 from chop.ir.op_spec import module_op as module_op
@@ -28,6 +30,21 @@ class TrainingMode(nn.Module):
 
     def forward(self) -> bool:
         return self.training
+
+
+class TransposedLinear(nn.Module):
+    """A linear layer that stores its weight with the inputs first, as transformers' Conv1D does."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        """Create a layer from `nx` features to `nf`."""
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight = nn.Parameter(torch.empty(nx, nf))
+        self.bias = nn.Parameter(torch.zeros(nf))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.T, self.bias)
 
 
 def _define_all(
@@ -82,6 +99,15 @@ _define_all("patched_func", "user_defined_function= user_defined_method= patched
 # --- layers with weights
 _define_all("module_related_func", "linear:Linear", traits="weighted_sum", quantized=WEIGHTED)
 _define_all("module_related_func", "bilinear:Bilinear")
+define(
+    "transposed_linear",
+    "module",
+    TransposedLinear,
+    names="",
+    traits="inner_products",
+    quantized=WEIGHTED,
+    paths=("transformers.pytorch_utils.Conv1D",),
+)
 for _rows, _traits in (
     ("conv{0}d:Conv{0}d", "weighted_sum convolution"),
     (
@@ -91,7 +117,8 @@ for _rows, _traits in (
 ):
     for _d in DIMS:
         _define_all("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
-_define_all("builtin_func", "convolution/_convolution")
+_define_all("builtin_func", "convolution/_convolution", quantized=WEIGHTED)
+_define_all("builtin_func", "weight_norm=_weight_norm/_weight_norm_interface")
 _define_all("module_related_func", "embedding:Embedding", traits=MOVES, quantized="weight")
 _define_all("module_related_func", "embedding_bag:EmbeddingBag", quantized="weight")
 
@@ -175,13 +202,23 @@ _define_all(
     "_scaled_dot_product_cudnn_attention",
     quantized="data_in data_in data_in",
 )
-_define_all("module_related_func", "attention=multi_head_attention_forward:MultiheadAttention")
+_define_all(
+    "module_related_func",
+    "attention=multi_head_attention_forward:MultiheadAttention",
+    traits="inner_products",
+    quantized="data_in data_in data_in weight bias",  # query, key and value
+)
+_define_all(
+    "module",
+    "rnn=:RNN lstm:LSTM gru:GRU rnn_cell=:RNNCell lstm_cell:LSTMCell gru_cell:GRUCell",
+    traits="inner_products",
+    quantized="data_in data_in weight bias",  # the input and the hidden state
+)
 _define_all(
     "module",
     "transformer=:Transformer transformer_encoder=:TransformerEncoder "
     "transformer_encoder_layer=:TransformerEncoderLayer transformer_decoder=:TransformerDecoder "
-    "transformer_decoder_layer=:TransformerDecoderLayer rnn=:RNN lstm:LSTM gru:GRU "
-    "rnn_cell=:RNNCell lstm_cell:LSTMCell gru_cell:GRUCell grouped_query_attention=",
+    "transformer_decoder_layer=:TransformerDecoderLayer grouped_query_attention=",
 )
 
 # --- losses and distances
@@ -242,9 +279,12 @@ _define_all(
 )
 _define_all("builtin_func", "allclose equal", BINARY)
 _define_all("builtin_func", "addcmul addcdiv lerp rsub", traits=POINTWISE)
-_define_all("builtin_func", "addmm baddbmm addbmm addmv addr")
-define("einsum", "builtin_func", params="equation *operands")
-_define_all("builtin_func", "tensordot outer inner dot vdot mv cross kron cdist multi_dot det")
+# a linear layer with its inputs first: the term that is added, the inputs, the weight
+_define_all("builtin_func", "addmm baddbmm addbmm addmv", quantized="bias data_in weight")
+# of any number of operands, those after the first are weights
+define("einsum", "builtin_func", params="equation *operands", quantized="data_in weight")
+_define_all("builtin_func", "tensordot inner dot vdot mv", quantized="data_in weight")
+_define_all("builtin_func", "addr outer cross kron cdist multi_dot det")
 define("inverse", "builtin_func", functions=(torch.linalg.inv,))
 
 # --- arithmetic on one tensor
@@ -353,3 +393,5 @@ define("df_split", "builtin_func", names="", traits=MOVES)
 # for chop.ir.pure: later rows are the user's
 TABLE = tuple(OPS.values())
 PURE_SPELLINGS = frozenset(spelling for spelling, op in _BY_NAME.items() if op.pure)
+# layers that are classes of libraries, by path
+PATHS = _BY_PATH

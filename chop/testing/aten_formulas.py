@@ -69,6 +69,11 @@ FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "pow", "neg"), times(1)),
     **dict.fromkeys(("maximum", "minimum", "clamp_min", "clamp_max", "relu", "threshold"), larger),
     **dict.fromkeys(("gt", "lt", "ge", "le", "eq", "ne"), larger),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), times(1)),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "logical_not"), times(1)),
+    **dict.fromkeys(("__and__", "__or__", "__xor__"), times(1)),
+    "cumsum": times(1),
+    "floor_divide": lambda x: root(x / 1),
     **dict.fromkeys(("abs", "exp", "log", "sqrt", "erf", "tanh", "sin", "cos"), root),
     **dict.fromkeys(("floor", "ceil", "round", "trunc", "sign", "reciprocal"), root),
     "rsqrt": lambda x: 1 / root(x),
@@ -107,6 +112,8 @@ TERMS: Mapping[str, Formula] = {
     **dict.fromkeys(("var", "std"), lambda x: (x + 1 - 1) * x + 1),  # the sum, the squares' sum
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), times(1)),
     "mse_loss": lambda x: (x - 1) * x + 1,
+    # the norm of each row, and each weight by it
+    **dict.fromkeys(("_weight_norm", "_weight_norm_interface"), lambda x: (x * x + 1) * 1),
 }
 
 # kernels that only move or create numbers; torch itself knows which ones return views
@@ -118,7 +125,8 @@ _FREE = (
     "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
     "replication_pad3d index_select index_put select_scatter slice_scatter flip roll tril triu "
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _reshape_alias _reshape_copy resize "
-    "unsafe_split unsafe_chunk pixel_shuffle im2col native_dropout _local_scalar_dense"
+    "unsafe_split unsafe_chunk as_strided transpose pixel_shuffle im2col native_dropout "
+    "_local_scalar_dense"
 )
 FREE = frozenset(_FREE.split())
 

@@ -39,9 +39,10 @@ def prediction_of(output: Any) -> Tensor:
     fields = _fields(output)
     if fields is not None:
         tensors = [value for value in fields.values() if isinstance(value, Tensor)]
-        chosen = fields.get(KEY, tensors[0] if len(tensors) == 1 else None)
-        if isinstance(chosen, Tensor):
-            return chosen
+        if isinstance(fields.get(KEY), Tensor):
+            return fields[KEY]  # type: ignore[no-any-return]
+        if len(tensors) == 1:
+            return tensors[0]
         what = f"{type(output).__name__} with {', '.join(map(str, fields)) or 'nothing'}"
     elif isinstance(output, tuple | list):
         if output and isinstance(output[0], Tensor):

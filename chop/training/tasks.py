@@ -158,6 +158,8 @@ class Regression(TrainingTask):
                 f"for labels of shape {tuple(y.shape)} the model must return as many numbers, not "
                 f"{tuple(outputs.shape)}; give it one output per target"
             )
+        if not labels.isfinite().all():
+            raise ValueError("the labels hold values that are not finite; clean the data")
 
 
 class DensePrediction(TrainingTask):

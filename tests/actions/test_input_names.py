@@ -108,3 +108,17 @@ def test_every_command_takes_it(here, tmp_path, name, action, tables):
         file = tmp_path / "out" / "p" / "software" / "search_ckpts" / "log.json"
         states = [row["state"] for row in json.loads(file.read_text()).values()]
         assert states == ["COMPLETE", "COMPLETE"], said
+
+
+def test_the_example_of_the_docs_is_trained_transformed_and_searched(here, tmp_path):
+    (tmp_path / "passes.toml").write_text(PASSES)
+    (tmp_path / "search.toml").write_text(SEARCH.replace("NODE", NODES["two-layers"]))
+    words = ("two-layers", "jsc-sim", "--import", write_models(tmp_path), "--no-progress")
+    words += ("--batch-size", 4096, "--project", "p", "--project-dir", tmp_path / "out")
+    code, _, said = here("train", *words, "--max-epochs", 1, "--learning-rate", 0.01)
+    assert code == 0, said
+    best = tmp_path / "out" / "p" / "software" / "training_ckpts" / "best.ckpt"
+    for action, file in (("transform", "passes.toml"), ("search", "search.toml")):
+        loaded = ("--load", best, "--load-type", "pl", "--config", tmp_path / file)
+        code, _, said = here(action, *words, *loaded)
+        assert code == 0, said

@@ -66,6 +66,7 @@ EXAMPLES = {
     "cifar100": Example(cifar_archive(100)),
     "csv": Example(lambda folder: {"path": LAYOUTS["write_csv"](folder / "own.csv", JETS)}),
     "digits": Example(),
+    "friedman": Example(),
     "jsc": Example(lambda folder: {"path": LAYOUTS["write_cernbox"](folder / "jsc.h5", JETS)}),
     "jsc-openml": Example(lambda folder: {"path": LAYOUTS["write_arff"](folder / "j.arff", JETS)}),
     "jsc-sim": Example(),
@@ -138,6 +139,11 @@ def test_every_sample_is_finite(loaded):
 
 def test_labels_are_classes_and_training_sees_them_all(loaded):
     info = loaded.info
+    if info.known_task == "reg":
+        assert all(
+            s.y.dtype == torch.float32 and s.y.isfinite().all() for s in loaded.splits.values()
+        )
+        return
     for split in loaded.splits.values():
         assert split.y.dtype == torch.int64
         assert split.y.min() >= 0

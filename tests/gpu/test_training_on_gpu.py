@@ -12,6 +12,7 @@ from chop.training.loop import Training
 from chop.training.names import Names
 from chop.training.options import TrainOptions
 from chop.training.steps import CapturedRun, EagerRun
+from chop.training.tasks import CLASSIFICATION, REGRESSION
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda:0")
@@ -123,3 +124,45 @@ def test_bytes_are_prepared_inside_the_captured_step():
     run = Training(network(), data, options, place=Place(GPU))
     assert isinstance(run.run, CapturedRun)
     assert run.fit().progress.step == 16
+
+
+class Halves(nn.Module):
+    """Takes two inputs by name, and returns its prediction in a dictionary."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        torch.manual_seed(7)
+        self.left, self.right = nn.Linear(8, 16), nn.Linear(8, 16)
+        self.last = nn.Linear(16, outputs)
+
+    def forward(self, *, left, right):
+        return {"logits": self.last(torch.relu(self.left(left) + self.right(right))), "more": left}
+
+
+def halves(size, seed, task):
+    split = rows(size, seed)
+    left, right = split.x.split(8, 1)
+    y = split.x.sum(1) if task is REGRESSION else split.y
+    return TensorSplit({"right": right, "left": left}, y)
+
+
+@pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION], ids=lambda task: task.name)
+def test_a_captured_run_with_several_inputs_is_the_eager_run(task):
+    runs = []
+    for eager in (False, True):
+        data = SimpleNamespace(
+            train_dataset=halves(1000, 1, task), val_dataset=halves(300, 2, task),
+            batch_size=64, num_workers=0,
+        )  # fmt: skip
+        options = TrainOptions(max_epochs=5, learning_rate=1e-2, progress=False)
+        model = Halves(1 if task is REGRESSION else 5)
+        run = Training(model, data, options, place=Place(GPU), task=task)
+        assert isinstance(run.run, CapturedRun)
+        if eager:
+            feed = run.train_feed
+            run.run = EagerRun(run.run.step, feed.train, run._rate, feed.batches_per_epoch)
+        runs.append((run.fit(), state(run)))
+    (captured, weights), (_, eager_weights) = runs
+    for key, value in weights.items():
+        torch.testing.assert_close(value, eager_weights[key], rtol=1e-4, atol=1e-5)
+    assert captured.validation.metrics[task.main] > 0.6

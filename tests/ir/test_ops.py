@@ -217,12 +217,20 @@ ATEN = torch.ops.aten
         (ATEN._to_copy.default, "to"),
         (ATEN.upsample_nearest2d.vec, "interpolate"),
         (ATEN.sym_size.int, "size"),
+        (ATEN._weight_norm.default, "weight_norm"),
+        (ATEN.baddbmm.default, "baddbmm"),
+        (ATEN.__and__.Tensor, "bitwise_and"),
         (ATEN.add, "add"),
     ],
     ids=str,
 )
 def test_overloads_of_aten_are_known_by_their_exact_name(overload, name):
     assert op_of(overload).name == name
+
+
+@pytest.mark.parametrize(("method", "name"), [("__and__", "bitwise_and"), ("__add__", "add")])
+def test_methods_of_python_operators_are_known(method, name):
+    assert op_of(method).name == name
 
 
 def test_operators_of_other_libraries_are_user_defined():

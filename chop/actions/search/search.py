@@ -66,6 +66,7 @@ def search(
     resume: bool = False,
     engine: str = "local",
     allow_nonfinite: bool = False,
+    front_end: str = "auto",
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search import labs
@@ -83,7 +84,8 @@ def search(
     check_tables(tables)
     strategy_class = labs.strategy_class_of(tables)
     settings = settings_of(tables) if strategy_class is None else None
-    source = Source(model, model_info, "", data_module, task, load_name, load_type or "mz")
+    checkpoint = load_name, load_type or "mz"
+    source = Source(model, model_info, "", data_module, task, *checkpoint, front_end)
     parent = make_parent(source, accelerator, seed, allow_nonfinite=allow_nonfinite)
     location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
@@ -154,7 +156,7 @@ def run_search(config: RunConfig, project: Project) -> None:
     def parent_of(model: nn.Module, load_name: str | None, load_type: str) -> Parent:
         name, task = str(config.model), config.task
         return parents.make_parent(
-            Source(model, info, name, data_module, task, load_name, load_type),
+            Source(model, info, name, data_module, task, load_name, load_type, front_end),
             config.accelerator,
             config.seed,
             cf_args=config.cf_args,
@@ -163,6 +165,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         )
 
     location = _location(config, project)
+    front_end = _front_end(config, location)
     is_trained = not parents.trains_parent(config, project)
     if settings is not None and not is_trained:
         untrained = parent_of(copy.deepcopy(model), None, config.load_type)
@@ -220,6 +223,21 @@ def _location(config: RunConfig, project: Project) -> StudyLocation:
         config.ray_address,
         begins=note is not None and note.study is None,
     )
+
+
+def _front_end(config: RunConfig, location: StudyLocation) -> str:
+    """Return the front end of the study that is continued or applied, unless another is given."""
+    from chop.actions.search.store.location import latest
+    from chop.actions.search.store.study_store import read_about
+
+    if config.front_end != "auto" or not (location.continues or config.apply is not None):
+        return config.front_end
+    try:
+        current = latest(location)
+        stored = read_about(current.url, current.study).get("front_end")
+    except (ValueError, OSError):  # what is wrong is said where it is opened
+        return "auto"
+    return stored if stored in OPTIONS["front_end"].choices else "auto"
 
 
 @contextmanager

@@ -40,6 +40,8 @@ def transform(
     load_name: str | None = None,
     load_type: str | None = None,
     accelerator: str = "auto",
+    *,
+    front_end: str = "auto",
 ) -> MaseGraph:
     """Run the passes of `config`, a TOML file or a dict, with the labs' arguments.
 
@@ -51,7 +53,8 @@ def transform(
     table = convert_str_na_to_none(config) if isinstance(config, Mapping) else load_config(config)
     folder = Path(save_dir) if save_dir is not None else None
     plan = plan_of(table, folder)
-    source = Source(model, model_info, model_name, data_module, task, load_name, load_type or "mz")
+    checkpoint = load_name, load_type or "mz"
+    source = Source(model, model_info, model_name, data_module, task, *checkpoint, front_end)
     graph: MaseGraph = carry_out(plan, source, folder, accelerator).graph
     return graph
 
@@ -75,7 +78,14 @@ def run_transform(config: RunConfig, project: Project) -> None:
     project.create()
     logger.info("Transforming model '%s'...", config.model)
     source = Source(
-        model, info, str(config.model), data_module, config.task, config.load_name, config.load_type
+        model,
+        info,
+        str(config.model),
+        data_module,
+        config.task,
+        config.load_name,
+        config.load_type,
+        config.front_end,
     )
     score = _scorer(config, data_module) if config.to_test else None
     carry_out(plan, source, folder, config.accelerator, score)

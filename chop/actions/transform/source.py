@@ -22,6 +22,7 @@ class Source:
     task: str
     load_name: str | None
     load_type: str
+    front_end: str = "auto"  # that makes a graph of the model
 
     def model_on(self, device: Any) -> nn.Module:
         """Return the model with its weights."""
@@ -73,9 +74,17 @@ class Source:
         model = self.model_on(device)
         fixed = get_cf_args(self.model_info, self.task, model) | cf_args
         try:
-            return MaseGraph(model, cf_args=fixed)
+            return MaseGraph(
+                model, cf_args=fixed, front_end=self.front_end, dummy_in=self._examples(device)
+            )
         except TraceError as error:
-            raise ValueError(f'{error}; or set style = "module" in [transform]') from error
+            other = "use `front_end='auto'`, or " if self.front_end == "fx" else ""
+            raise ValueError(f'{error}; or {other}set style = "module" in [transform]') from error
+
+    def _examples(self, device: Any) -> dict[str, Any]:
+        """Return example inputs: a batch, and what the model says that it needs besides."""
+        additional = (getattr(self.model, "patched_nodes", None) or {}).get("additional_inputs")
+        return self.batch_on(device, self.model) | dict(additional or {})
 
 
 def model_of(subject: Any) -> Any:

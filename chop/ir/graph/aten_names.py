@@ -249,6 +249,13 @@ def _to(a: Arguments, target: Any) -> TorchCall:
     )
 
 
+ATTRIBUTES = {"numpy_T": "T", "mT": "mT", "mH": "mH", "matrix_H": "H"}
+
+
+def _attribute(a: Arguments, target: Any) -> TorchCall:
+    return _function(getattr, a["self"], ATTRIBUTES[name_of(target)])
+
+
 def _size(a: Arguments, target: Any) -> TorchCall:
     return TorchCall("call_method", "size", (a["self"], a["dim"]), {})
 
@@ -288,6 +295,7 @@ SPECIAL: dict[str, Callable[[Arguments, Any], TorchCall | None]] = {
     "constant_pad_nd": _constant_pad,
 }
 SPECIAL |= dict.fromkeys((f"{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3)), _pool)
+SPECIAL |= dict.fromkeys(ATTRIBUTES, _attribute)
 _LOSSES = "cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss"
 SPECIAL |= dict.fromkeys(_LOSSES.split(), _loss)
 _RESIZES = "nearest1d nearest2d nearest3d linear1d bilinear2d bicubic2d trilinear3d"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
+import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
 from inspect import Parameter
 from typing import Any
 
@@ -16,16 +19,23 @@ from torch.export import Dim
 from torch.export.graph_signature import InputKind
 from torch.overrides import TorchFunctionMode
 
-from chop.ir.graph.aten_names import is_check
+from chop.ir.graph.aten_names import is_check, name_of
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.exported_graph import Capture, Input, built_graph
 from chop.ir.graph.leaf_calls import LeafCalls
 from chop.ir.graph.trace_errors import TraceError, explained_export, is_about_values
 from chop.ir.graph.tracer import MaseTracer, Mode, attributes_restored, room_to_recurse
-from chop.ir.nested import TRACED, Nest, filled, separated
+from chop.ir.nested import TRACED, Nest, TensorPlace, filled, is_plain, separated
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
+
+NOISY = (
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.export",
+    "torch._export",
+)
 
 
 def exported(
@@ -48,9 +58,12 @@ class _Export:
         self.forward = model.forward
         self.signature = inspect.signature(model.forward)
         self.output: Any = None
-        template, self.tensors = separated(given)
+        self.left_out: set[Any] = set()  # results that a graph cannot make
+        template, tensors = separated(given)
+        self.tensors = _distinct(tensors, model)
         assert isinstance(template, Nest)
         self.template = template
+        _check_inputs(template)
 
     def graph(self) -> fx.Graph:
         with room_to_recurse(self.model):
@@ -72,7 +85,8 @@ class _Export:
         """Capture with as many free sizes as the model allows."""
         first: Exception | None = None
         doubled = _of_two(self.tensors)
-        for tensors, free in ((doubled, _free_sizes), (doubled, _free_batch), (self.tensors, None)):
+        ways = ((doubled, _free_sequence), (doubled, _free_batch), (self.tensors, None))
+        for tensors, free in ways:
             try:
                 capture = self._capture(tensors, free)
             except Exception as error:
@@ -83,14 +97,35 @@ class _Export:
             if tensors is not self.tensors and not self._is_the_same(capture):
                 continue
             self._warn_of_fixed_sizes(capture)
-            return built_graph(capture, self.model)
+            return built_graph(self._with_free_images(capture, tensors), self.model)
         assert first is not None
         raise first
 
     def _capture(self, tensors: list[Tensor], free: Any) -> Capture:
         program = self._exported(tensors, [free(tensor) if free else None for tensor in tensors])
         device = tensors[0].device if tensors else None
-        return Capture(program, self.leaves.calls, self._inputs(), self.output, device)
+        fixed = [
+            (place, dim, size)
+            for place, shape in enumerate(_shapes(program))
+            for dim, size in enumerate(shape)
+            if isinstance(size, int) and (dim < 2 if free is None else dim > 1 and len(shape) > 3)
+        ]
+        inputs = self._inputs()
+        return Capture(program, list(self.leaves.calls), inputs, self.output, device, fixed)
+
+    def _with_free_images(self, capture: Capture, tensors: list[Tensor]) -> Capture:
+        """Capture again with free heights and widths, if the network only has convolutions.
+
+        In others their arithmetic takes torch.export minutes, and most need one size anyway.
+        """
+        images = any(tensor.dim() == 4 and tensor.is_floating_point() for tensor in tensors)
+        if not images or any(name_of(o) in RESHAPES for o in _operators(capture)):
+            return capture
+        try:
+            free = self._capture(tensors, _free_image)
+        except Exception:
+            return capture
+        return free
 
     def _is_the_same(self, doubled: Capture) -> bool:
         """Whether forward() does the same for one sample as for the two of a capture."""
@@ -112,19 +147,41 @@ class _Export:
     def _exported_once(self, tensors: list[Tensor], specs: list[Any]) -> Any:
         def forward(*values: Any) -> Any:
             with _KeepsMode(self.leaves):
-                self.output, results = separated(self._run(*values), TRACED)
+                output, results = separated(self._run(*values), TRACED)
+            self.output = self._plain_output(output)
             return results
 
-        with attributes_restored(self.model), self.leaves.replaced(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of attributes that fake tensors are assigned to
+        with attributes_restored(self.model), self.leaves.replaced(), _quiet(), _no_partial_graph():
             _make_mode_visible(self.model, self.tracer)
             self.model.forward = forward
             return torch.export.export(
                 self.model, tuple(tensors), dynamic_shapes=(tuple(specs),), strict=False
             )
 
+    def _plain_output(self, output: Any) -> Any:
+        """Leave out results that a graph cannot make, such as a cache of keys and values."""
+        if is_plain(output):
+            return output
+        if not isinstance(output, TensorPlace | Nest):
+            raise TypeError(
+                f"forward() returns a {type(output).__name__}; "
+                f"return tensors, or dicts, lists, tuples or dataclasses of them"
+            )
+        if not isinstance(output, Nest):
+            return output
+        kept = {}
+        for key, item in output.items.items():
+            known = is_plain(item) or isinstance(item, TensorPlace | Nest)
+            if not known and key not in self.left_out:
+                self.left_out.add(key)
+                logger.warning(
+                    "the graph leaves out the result %r, which is a %s", key, type(item).__name__
+                )
+            kept[key] = self._plain_output(item) if known else None
+        return Nest(output.sample, kept)
+
     def _run(self, *values: Any) -> Any:
-        arguments = filled(self.template, values) | dict(self.fixed)
+        arguments = _by_name(self.signature, filled(self.template, values) | dict(self.fixed))
         bound = inspect.BoundArguments(self.signature, OrderedDict())
         for name in self.signature.parameters:
             if name in arguments:
@@ -153,6 +210,21 @@ class _Export:
                 "forward() depends on the batch size: this graph is only for inputs of the sizes "
                 "%s, as in dummy_in",
                 written.replace("Sym(", "").replace(")", ""),
+            )
+
+
+def _check_inputs(template: Nest, name: str = "") -> None:
+    """Refuse inputs that are neither tensors nor plain values."""
+    for key, item in template.items.items():
+        path = name or str(key)
+        if isinstance(item, Nest):
+            _check_inputs(item, path)
+        elif not isinstance(item, TensorPlace) and not is_plain(item):
+            array = type(item).__module__ == "numpy"
+            raise TypeError(
+                f"dummy_in: the input {path!r} holds a {type(item).__name__}; give "
+                + ("torch.from_numpy(array)" if array else "tensors, plain values, or dicts, ")
+                + ("" if array else "lists, tuples or dataclasses of them")
             )
 
 
@@ -188,8 +260,9 @@ def given_arguments(
             f"dummy_in is a dict of inputs by name, a tuple of them, or a tensor, "
             f"not {type(dummy_in).__name__} {dummy_in!r:.40}"
         )
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     for name in fixed or {}:
-        if name not in signature.parameters:
+        if name not in signature.parameters and not takes_any:
             names = list(signature.parameters)
             raise UnknownName("forward argument in cf_args", name, sorted(names))
         named.pop(name, None)
@@ -232,17 +305,27 @@ def _shapes(program: torch.export.ExportedProgram) -> list[Any]:
     return [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
 
 
+# operators that mix height and width with other sizes
+_RESHAPES = "view reshape permute transpose unfold im2col roll index as_strided unflatten einsum"
+RESHAPES = frozenset(_RESHAPES.split())
+# views that torch omits where they have no effect on the sizes at hand
+VIEWS = frozenset({"slice", "alias", "expand", "sym_size", "sym_numel"})
+
+
+def _operators(capture: Capture) -> list[Any]:
+    targets = [n.target for n in capture.program.graph.nodes if n.op == "call_function"]
+    return [t for t in targets if isinstance(t, torch._ops.OpOverload) and not is_check(t)]
+
+
 def _operations(capture: Capture) -> list[Any]:
-    """What a model does, without arithmetic on sizes."""
-    nodes = [node for node in capture.program.graph.nodes if node.op == "call_function"]
-    operations = [n for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
-    bare = [n.target for n in operations if not is_check(n.target) and "sym_" not in str(n.target)]
-    return [*bare, *(call.target for call in capture.calls)]
+    """What a model does, without views and arithmetic on sizes."""
+    operators = [t for t in _operators(capture) if name_of(t) not in VIEWS]
+    return [*operators, *(call.target for call in capture.calls)]
 
 
 def _of_two(tensors: list[Tensor]) -> list[Tensor]:
     """Double a batch of one, as torch.export takes a size of one for a constant."""
-    if not any(tensor.dim() and tensor.shape[0] == 1 for tensor in tensors):
+    if not tensors or not tensors[0].dim() or tensors[0].shape[0] != 1:
         return tensors
     return [
         torch.cat((tensor, tensor)) if tensor.dim() and tensor.shape[0] == 1 else tensor
@@ -250,16 +333,66 @@ def _of_two(tensors: list[Tensor]) -> list[Tensor]:
     ]
 
 
+def _distinct(tensors: list[Tensor], model: nn.Module) -> list[Tensor]:
+    """Copies of tensors that are given twice, which torch.export would take for one input.
+
+    For a model on the meta device all tensors are on it.
+    """
+    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    distinct: dict[int, Tensor] = {}
+    for place, tensor in enumerate(tensors):
+        own = tensor.detach().to("meta") if on_meta else tensor
+        again = any(own is other for other in distinct.values())
+        distinct[place] = own.clone() if again else own
+    return list(distinct.values())
+
+
 def _free_batch(tensor: Tensor) -> dict[int, Any] | None:
     return {0: Dim.AUTO} if tensor.dim() else None
 
 
-def _free_sizes(tensor: Tensor) -> dict[int, Any] | None:
-    """The sizes that may differ between runs: the batch, the sequence, height and width."""
-    if tensor.dim() == 4 and tensor.is_floating_point():
-        return {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
+def _free_sequence(tensor: Tensor) -> dict[int, Any] | None:
+    """The batch, and the length of sequences of features or of ids."""
     sequence = tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
     return {0: Dim.AUTO, 1: Dim.AUTO} if sequence else _free_batch(tensor)
+
+
+def _free_image(tensor: Tensor) -> dict[int, Any] | None:
+    """The batch, and the heights and widths of images."""
+    if tensor.dim() == 4 and tensor.is_floating_point():
+        return {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
+    return _free_sequence(tensor)
+
+
+@contextmanager
+def _no_partial_graph() -> Iterator[None]:
+    """Hide the graph that torch prints when an attempt fails; other text is passed on."""
+    printed, partial = io.StringIO(), ""
+    try:
+        with redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = getattr(error, "partial_fx_graph", None)
+        partial = "" if graph is None else f"{graph}\n"
+        raise
+    finally:
+        sys.stderr.write(printed.getvalue().replace(partial, ""))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what torch says of attempts: the errors that matter are raised."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)
 
 
 # --- the mode
@@ -291,6 +424,8 @@ def _plain_mode(value: Any) -> Any:
 def _make_mode_visible(model: nn.Module, tracer: MaseTracer) -> None:
     """Replace `self.training` by a value that tells its use, in modules that are entered."""
     mode = Mode(model.training)
+    if tracer.is_leaf_module(model, ""):  # a layer of torch, which gives it to C++
+        return
     for name, module in model.named_modules():
         entered = module is model or not tracer.is_leaf_module(module, name)
         script = isinstance(module, torch.jit.ScriptModule)

@@ -15,9 +15,7 @@ from chop.ir.graph.aten_names import TorchCall, is_check, name_of, translated
 from chop.ir.graph.leaf_calls import LeafCall, leaf_operator
 from chop.ir.graph.size_checks import size_checks
 from chop.ir.graph.tracer import insert_mode_nodes, renew_constants
-from chop.ir.nested import mapped, named_output, named_tuple, slot_paths
-
-PLAIN = (bool, int, float, str, complex, type(None))
+from chop.ir.nested import is_plain, mapped, named_output, named_tuple, slot_paths
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,8 @@ class Capture:
     inputs: list[Input]
     output: Any  # template
     device: torch.device | None  # of the first tensor among the inputs
+    # sizes that were constants in the capture: the tensor's place, the dimension, the size
+    fixed: list[tuple[int, int, int]]
 
     @property
     def tensor_names(self) -> list[str]:
@@ -91,7 +91,7 @@ class _Builder:
             for index, path in slot_paths(each.template).items():
                 values[index] = self._inside(node, path)
         for each, node in zip(self.capture.inputs, nodes, strict=True):
-            if isinstance(each.template, PLAIN):
+            if is_plain(each.template):
                 self._check_constant(each, node)
         specs = self.program.graph_signature.input_specs
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
@@ -102,8 +102,8 @@ class _Builder:
             else:
                 self.values[placeholder] = _Attribute(self._attribute_name(spec))
         names = self.capture.tensor_names
-        for check in size_checks(self.program):
-            if not check.equates:
+        for check in size_checks(self.program, self.capture.fixed):
+            if check.matters:
                 check.add_to(self.graph, values, names)
         if self.capture.device is not None and values and self._names_devices():
             self.device = self.graph.call_function(getattr, (values[0], "device"))

@@ -60,10 +60,17 @@ def check_layer(
 
 def derived_attributes(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any] | None]:
     """Attributes that are derived from the others, and the function that derives them."""
-    if issubclass(cls, nn.RNNBase):
-        return ("_flat_weights", "_flat_weight_refs"), nn.RNNBase._init_flat_weights
     attributes = tuple(getattr(cls, "derived_attributes", ()))
-    return attributes, getattr(cls, "derive", None) if attributes else None
+    derive = getattr(cls, "derive", None) if attributes else None
+    if not issubclass(cls, nn.RNNBase):
+        return attributes, derive
+
+    def derive_both(layer: Any) -> None:
+        layer._init_flat_weights()
+        if derive is not None:
+            derive(layer)
+
+    return (*attributes, "_flat_weights", "_flat_weight_refs"), derive_both
 
 
 def _check_name(where: str, cls: type, key: str, plain: bool) -> None:

@@ -125,7 +125,8 @@ class LeafCalls:
         self._inside = True
         try:
             with torch._C.DisableTorchFunction():  # nothing inside is recorded
-                call.results, found = separated(call.run(*args, **kwargs))
+                results = _of_recurrent(self._module(call), args) or call.run(*args, **kwargs)
+                call.results, found = separated(results)
         except Exception:
             self.failed = True
             self.by_value.add(call.target)
@@ -134,12 +135,18 @@ class LeafCalls:
             self._inside = False
         return [tensor.clone() for tensor in found]  # an operator may not return its arguments
 
+    def _module(self, call: LeafCall) -> nn.Module | None:
+        return self.model.get_submodule(call.target) if isinstance(call.target, str) else None
+
     def record_examples(self, run: Callable[[], Any]) -> None:
         """Run the model for real and keep the results of leaves, for those that need values."""
         self.examples, self._recording = [], True
         try:
             with self.replaced(), torch.no_grad(), _buffers_restored(self.model):
                 run()
+        except Exception:
+            self.by_value.clear()
+            raise
         finally:
             self._recording = self.failed = False
 
@@ -164,6 +171,23 @@ class LeafCalls:
         finally:
             for table, name, function in replaced:
                 table[name] = function
+
+
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+
+
+def _of_recurrent(module: nn.Module | None, args: tuple[Any, ...]) -> Any:
+    """Return fake results of a recurrent layer; torch would loop over time, and fix its length."""
+    x = args[0] if args else None
+    if type(module) not in RECURRENT or not isinstance(x, Tensor) or x.dim() != 3:
+        return None
+    layer: Any = module
+    ways, width = 1 + layer.bidirectional, layer.proj_size or layer.hidden_size
+    batch = x.shape[0 if layer.batch_first else 1]
+    out = x.new_empty(x.shape[0], x.shape[1], ways * width)
+    state = x.new_empty(ways * layer.num_layers, batch, width)
+    cell = x.new_empty(ways * layer.num_layers, batch, layer.hidden_size)
+    return out, (state, cell) if isinstance(layer, nn.LSTM) else state
 
 
 @contextmanager

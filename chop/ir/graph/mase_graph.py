@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -18,13 +19,17 @@ from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
-from chop.ir.graph.trace_errors import TraceError
+from chop.ir.graph.trace_errors import TraceError, names_a_line
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
+from chop.ir.ops import is_tensor_constant
 from chop.registry import UnknownName
+
+logger = logging.getLogger(__name__)
 
 # attributes of the GraphModule that passes read; fx drops them in a copy
 MODEL_ATTRIBUTES: dict[str, type] = {"patched_op_names": list, "patched_custom_layers": list}
 MODEL_ATTRIBUTES |= {"additional_inputs": dict, "custom_ops": dict, "original_architecture": dict}
+WARNED = "warned"  # key of a graph's meta: the warnings that it and its copies have given
 # keys that a model may set in its dict `patched_nodes`
 FRONT_ENDS = ("auto", "fx", "export")
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
@@ -103,7 +108,8 @@ class MaseGraph:
         self.front_end = "fx"
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)
-        self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self)}
+        # what passes have warned of is shared with copies, so that each warns once
+        self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self), WARNED: set()}
         if isinstance(model, fx.GraphModule):
             if cf_args or hf_input_names:
                 raise ValueError(
@@ -132,6 +138,8 @@ class MaseGraph:
             graph = self._traced(model, front_end, dummy_in)
             self.model = fx.GraphModule(model, graph)
         _copy_container_state(self.model, model)
+        if self.front_end == "export":
+            _add_other_tensors(self.model, model, {})
         self.tracer.forget()
         set_model_attributes(
             self.model,
@@ -145,28 +153,51 @@ class MaseGraph:
 
     def _traced(self, model: nn.Module, front_end: str, dummy_in: Any) -> fx.Graph:
         """Return the graph by the front end that is asked for, or by the first that can."""
-        from chop.ir.graph.export_front_end import exported
-
         assert self.tracer is not None
         if front_end == "export" and dummy_in is None:
             raise ValueError(
                 "torch.export needs example inputs; give MaseGraph(model, dummy_in={name: tensor})"
             )
+        by_fx: TraceError | None = None
         if front_end != "export":
             alone = front_end == "fx" or dummy_in is None
             try:
                 with noticed_contexts() as found:
-                    graph = self.tracer.trace(model, self.cf_args or None)
-            except TraceError:
+                    graph = self.tracer.trace(model, self._frozen(model, dummy_in) or None)
+            except TraceError as error:
                 if alone:
                     raise
+                by_fx = error
             else:
-                # torch.export keeps no_grad, and neither keeps autocast
-                if alone or all(context.name == "autocast" for context in found):
+                # torch.export keeps no_grad, and neither keeps autocast; a class that a graph
+                # calls for its results could not be saved
+                kept = all(context.name == "autocast" for context in found)
+                if alone or (kept and not any(isinstance(n.target, type) for n in graph.nodes)):
                     warn_of_contexts(found, "; use front_end='export' with dummy_in to keep it")
                     return graph
+        from chop.ir.graph.export_front_end import exported
+
         self.front_end = "export"
-        return exported(model, self.tracer, dummy_in, self.cf_args)
+        try:
+            return exported(model, self.tracer, dummy_in, self.cf_args)
+        except TraceError as error:
+            if by_fx is not None and names_a_line(by_fx) and not names_a_line(error):
+                raise by_fx from error
+            raise
+
+    def _frozen(self, model: nn.Module, dummy_in: Any) -> dict[str, Any]:
+        """Return the arguments that become part of the graph.
+
+        These are `cf_args`, and inputs that `dummy_in` leaves at None.
+        """
+        from chop.ir.graph.export_front_end import given_arguments
+
+        if dummy_in is None:
+            return self.cf_args
+        given = given_arguments(model, dummy_in, self.cf_args)
+        parameters = inspect.signature(model.forward).parameters
+        absent = [n for n, p in parameters.items() if p.default is None and n not in given]
+        return dict.fromkeys(absent) | self.cf_args
 
     @classmethod
     def from_module(
@@ -174,8 +205,10 @@ class MaseGraph:
         model: nn.Module,
         cf_args: Mapping[str, Any] | None = None,
         custom_ops: Mapping[str, Mapping[Any, Any]] | None = None,
+        **options: Any,
     ) -> MaseGraph:
-        return cls(model, cf_args=cf_args, custom_ops=custom_ops)
+        """Return the graph of a model; `options` are those of the constructor."""
+        return cls(model, cf_args=cf_args, custom_ops=custom_ops, **options)
 
     @property
     def fx_graph(self) -> fx.Graph:
@@ -214,7 +247,10 @@ class MaseGraph:
         new = copy.copy(self)
         new.cf_args = dict(self.cf_args)
         with room_to_recurse(self.model):
-            new.model = copy.deepcopy(self.model)
+            memo: dict[int, Any] = {}
+            new.model = copy.deepcopy(self.model, memo)
+        _copy_container_state(new.model, self.model)
+        _add_other_tensors(new.model, self.model, memo)
         set_model_attributes(new.model, vars(self.model))
         _rehome_metadata(new.fx_graph)
         new.meta = {
@@ -272,6 +308,34 @@ def _copy_container_state(traced: fx.GraphModule, model: nn.Module) -> None:
         container._non_persistent_buffers_set |= container._buffers.keys() - saved
 
 
+def _add_other_tensors(traced: fx.GraphModule, model: nn.Module, copies: Mapping[int, Any]) -> None:
+    """Give a graph the parameters and buffers that it does not call, such as tied ones.
+
+    fx drops them. `copies` has the copies of tensors by the id of the original.
+    """
+    known = {name for name, _ in _all_tensors(traced)}
+    for name, tensor in _all_tensors(model):
+        path, _, key = name.rpartition(".")
+        if name in known or is_tensor_constant(key):
+            continue
+        holder: nn.Module = traced
+        for part in path.split(".") if path else ():
+            if part not in holder._modules:
+                holder.add_module(part, nn.Module().train(holder.training))
+            holder = holder.get_submodule(part)
+        own: Any = copies.get(id(tensor), tensor)
+        if isinstance(own, nn.Parameter):
+            holder.register_parameter(key, own)
+        else:
+            original = model.get_submodule(path)
+            holder.register_buffer(key, own, key not in original._non_persistent_buffers_set)
+
+
+def _all_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
 def _rehome_metadata(graph: fx.Graph) -> None:
     """Give each node its own metadata, as fx copies node.meta shallowly with a graph."""
     for node in graph.nodes:
@@ -291,6 +355,16 @@ def _check_model(model: object) -> None:
     wanted = "MaseGraph takes an nn.Module or an fx.GraphModule"
     if isinstance(model, MaseGraph):
         raise TypeError(f"{wanted}; this is already a MaseGraph: use it, or copy it with clone()")
+    if isinstance(model, torch.export.ExportedProgram):
+        raise TypeError(
+            f"{wanted}, not an exported program, which has lost its layers; give the model itself: "
+            f"MaseGraph(model, front_end='export', dummy_in=…)"
+        )
+    if hasattr(model, "_guards_fn"):
+        logger.warning(
+            "this is the module of an exported program, whose layers are functions; to keep "
+            "them, give the model itself: MaseGraph(model, front_end='export', dummy_in=…)"
+        )
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise TypeError(f"{wanted} itself, not its {type(model).__name__}; give model.module")
     if isinstance(model, type):
@@ -306,6 +380,13 @@ def _check_model(model: object) -> None:
     if type(model).forward is nn.Module.forward:
         raise TypeError(
             f"{wanted} with a forward(); the class {type(model).__name__} has none; write one"
+        )
+    own = (*model._modules, *model._parameters, *model._buffers)
+    taken = [name for name in own if name == "meta" or name in vars(fx.GraphModule)]
+    if taken and not isinstance(model, fx.GraphModule):
+        raise ValueError(
+            f"torch.fx uses the name {taken[0]!r} itself; rename {taken[0]!r} of "
+            f"{type(model).__name__}, for example to '{taken[0]}_layer'"
         )
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):

@@ -1,7 +1,7 @@
 """Functions and classes by name: which ones a saved graph may use, and what each name means.
 
-Names are looked up in tables of what is allowed. Only MASE's modules are imported and nothing is
-called, so a file cannot run code.
+Names are looked up in tables of what is allowed. Only MASE's modules, and those of the classes that
+the table of ops names, are imported, and nothing is called, so a file cannot run code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import fx, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 import chop
-from chop.ir.ops import OPS, StandIn
+from chop.ir.ops import OPS, PATHS, StandIn
 from chop.ir.pure import FUNCTIONS, METHODS, NAMED, NAMES_OF, OPERATORS
 
 TORCH_LAYERS = "torch.nn.modules."
@@ -103,6 +103,7 @@ class SavedNames:
         module, _, qualname = name.partition(":")
         cls = self._own.get(name) or _torch_layers().get(name)
         cls = cls or _own_layer(module, qualname) or _users(module, qualname)
+        cls = cls or _of_library(module, qualname)
         if not _is_layer(cls):
             raise ForeignName(
                 f"there is no layer {name!r:.80} that a saved graph may use; if it is yours, "
@@ -160,6 +161,16 @@ def _other(module: str, name: str) -> Any:
 def _is_wrapped(fn: FunctionType) -> bool:
     wrapped = torch.fx._symbolic_trace._wrapped_fns_to_patch
     return (id(fn.__globals__), fn.__name__) in wrapped
+
+
+def _of_library(module: str, name: str) -> Any:
+    """A layer of a library that the table of ops names, if the library is installed."""
+    if f"{module}.{name}" not in PATHS:
+        return None
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
 
 
 def _users(module: str, qualname: str) -> Any:

@@ -153,13 +153,16 @@ def _check_function(node: fx.Node, root: nn.Module) -> None:
     elif isinstance(target, StandIn):
         _check_config(node.kwargs.get("config"))
         rest = [value for key, value in node.kwargs.items() if key != "config"]
-        _check_arguments([*node.args, *rest], _is_word)
+        _check_arguments([*node.args, *rest], TEXTS.get(identify(node).name, _is_word))
     elif target in PYTHON and node.kwargs:
         keywords = ", ".join(node.kwargs)
         raise ForeignName(
             f"it calls {target.__name__} with {keywords}, which a saved graph may not give"
         )
     elif target in (named_output, named_tuple):
+        private = [key for key in node.kwargs if key.startswith("_")]
+        if private:
+            raise ForeignName(f"a result may not be called {private[0]!r:.60}")
         _check_arguments(values, _is_public_key, dicts=True)
     elif target in FUNCTIONS or isinstance(target, ATEN):
         _check_arguments(values, TEXTS.get(identify(node).name, _is_word))

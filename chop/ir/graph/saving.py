@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -38,6 +39,7 @@ from chop.ir.graph.meta_file import (
 from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
+from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
 
 FORMAT, VERSION = "mase-graph", 1
@@ -123,7 +125,9 @@ def _node(node: fx.Node, model: nn.Module, names: SavedNames, encode: Encoder) -
     try:
         target: Any = node.target
         if node.op == "call_function":
-            target = names.of_function(target)
+            # torch.fx builds a dataclass in forward() by its class, which a file may not call
+            results_by_name = isinstance(target, type) and is_dataclass(target)
+            target = names.of_function(named_output if results_by_name else target)
         described = {
             "name": node.name,
             "op": node.op,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import linecache
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import fx
 
 # frames of these are not the user's code
 LIBRARIES = (
@@ -35,6 +37,8 @@ def explained(error: Exception, name: str, module: object) -> str:
     subject = _subject(name, module)
     # the first sentence of fx's explanation is about the model, the rest about fx
     reason = _first_sentence(error)
+    if "co_varnames" in reason:
+        reason = "torch.fx cannot read its arguments, as it is decorated or takes *args"
     frames = traceback.extract_tb(error.__traceback__)
     users_error = isinstance(error, ORDINARY) or not is_library(frames[-1].filename)
     if users_error and "Proxy" not in str(error):
@@ -43,9 +47,33 @@ def explained(error: Exception, name: str, module: object) -> str:
     return (
         f"cannot trace {subject}{users_line(error)}: {reason}; "
         f"give example inputs with MaseGraph(model, dummy_in={{name: tensor}}), "
-        f"freeze the argument that decides with MaseGraph(model, cf_args={{name: value}}), "
-        f"{_kept_whole(name, module)}, or use module passes, which work on the model itself"
+        f"{_frozen(error)}{_kept_whole(name, module)}, "
+        f"or use module passes, which work on the model itself"
     )
+
+
+def _frozen(error: BaseException) -> str:
+    """Return the advice to freeze an argument that decides: one in the line that has a default."""
+    users = [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not is_library(frame.f_code.co_filename)
+    ]
+    if not users:
+        return ""
+    frame, line = users[-1]
+    words = re.findall(r"\w+", linecache.getline(frame.f_code.co_filename, line))
+    for word in words:
+        node = getattr(frame.f_locals.get(word), "node", None)
+        if isinstance(node, fx.Node) and node.op == "placeholder" and node.args:
+            freeze = f"MaseGraph(model, cf_args={{{str(node.target)!r}: value}})"
+            return f"freeze the argument that decides with {freeze}, "
+    return ""
+
+
+def names_a_line(error: TraceError) -> bool:
+    """Return whether a message names the line of the user's code that failed."""
+    return re.search(r" line \d+: `", str(error)) is not None
 
 
 def explained_export(error: BaseException, name: str, module: object) -> str:

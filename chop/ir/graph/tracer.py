@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from chop.ir.graph.plain_forwards import plain_forward
 from chop.ir.graph.trace_errors import TraceError, explained, is_library
-from chop.ir.ops import TrainingMode, is_tensor_constant
+from chop.ir.nested import named_output
+from chop.ir.ops import TrainingMode, is_named_in_table, is_tensor_constant
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
@@ -26,6 +30,10 @@ _CONSTRUCTORS = """
     scalar_tensor tensor tril_indices triu_indices zeros
 """
 CONSTRUCTORS = tuple(getattr(torch, name) for name in _CONSTRUCTORS.split())
+TABLES = (
+    *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"),
+    *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"),
+)
 FRAMES_PER_LEVEL = 20  # of Python's stack, per level of nested modules, to trace or copy them
 
 
@@ -123,9 +131,12 @@ class MaseTracer(fx.Tracer):
         return Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(
-            m, (Leaf, TrainingMode, *self.custom_leaf_layers)
-        ) or super().is_leaf_module(m, module_qualified_name)
+        """Return whether a module is one node: torch's layers are, but not its transformers."""
+        if isinstance(m, (Leaf, TrainingMode, *self.custom_leaf_layers)):
+            return True
+        if plain_forward(m) is not None:
+            return False
+        return is_named_in_table(type(m)) or super().is_leaf_module(m, module_qualified_name)
 
     def trace(
         self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None
@@ -136,7 +147,8 @@ class MaseTracer(fx.Tracer):
         try:
             with room_to_recurse(root), attributes_restored(root):
                 _make_mode_traceable(root)
-                graph = super().trace(root)
+                with _plain_class(root):
+                    graph = super().trace(root)
         except UnknownName:
             raise
         except Exception as error:
@@ -150,6 +162,7 @@ class MaseTracer(fx.Tracer):
             # every later trace in the process: that name has a dot
             if node.meta.get("is_wrapped") and _is_torchs(node.target):
                 del node.meta["is_wrapped"]
+        _drop_early_defaults(graph)
         insert_mode_nodes(graph, self.root)
         _restore_in_place_writes(graph)
         renew_constants(graph)
@@ -173,11 +186,35 @@ class MaseTracer(fx.Tracer):
             args[inputs[name]] = value
         return fn, args
 
+    def create_arg(self, a: Any) -> Any:
+        """Keep results by name as transformers gives them: read by key and as attributes."""
+        if isinstance(a, dict) and is_dataclass(a):
+            values = {key: self.create_arg(value) for key, value in a.items()}
+            return self.create_node("call_function", named_output, (), values)
+        return super().create_arg(a)
+
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._where.append((self.path_of_module(m), m))
+        plain = plain_forward(m)
+        forward = forward if plain is None else functools.partial(plain, m)
         result = super().call_module(m, forward, args, kwargs)
         self._where.pop()  # not reached on an error, so that the innermost module is known
         return result
+
+
+@contextmanager
+def _plain_class(root: Any) -> Iterator[None]:
+    """Let the root, of which fx traces the forward of the class, compute by its plain forward."""
+    plain, cls = plain_forward(root), type(root)
+    if plain is None:
+        yield
+        return
+    same = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    root.__class__ = type(cls.__name__, (cls,), {**same, "forward": plain})
+    try:
+        yield
+    finally:
+        root.__class__ = cls
 
 
 @contextmanager
@@ -198,8 +235,8 @@ def attributes_restored(model: object) -> Iterator[None]:
     """Restore attributes that forward() assigns inside, in particular fx's proxies."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     plain = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-    # parameters, buffers and submodules are stored in separate dicts
-    tables = [a[table] for a in plain for table in ("_parameters", "_buffers", "_modules")]
+    # parameters, buffers, submodules and hooks are stored in separate dicts
+    tables = [a[table] for a in plain for table in TABLES if table in a]
     snapshots = [(attributes, dict(attributes)) for attributes in (*plain, *tables)]
     try:
         yield
@@ -216,6 +253,14 @@ def _make_mode_traceable(root: object) -> None:
         for module in root.modules():
             if int(module.training) == mode and not isinstance(module, torch.jit.ScriptModule):
                 vars(module)["training"] = mode
+
+
+def _drop_early_defaults(graph: fx.Graph) -> None:
+    """Drop defaults before an input without one, which keyword-only inputs of Python may have."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and "*" not in str(n.target)]
+    required = [place for place, node in enumerate(inputs) if not node.args]
+    for node in inputs[: max(required, default=0)]:
+        node.args = ()
 
 
 def insert_mode_nodes(graph: fx.Graph, root: nn.Module) -> None:

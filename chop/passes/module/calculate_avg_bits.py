@@ -3,40 +3,87 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
+from chop.passes.graph.transforms.pruning.masks import masks_of
+from chop.passes.graph.transforms.pruning.weights import weight_names
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.module.base import module_pass
 
 logger = logging.getLogger(__name__)
 
-WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+INNER = (nn.MultiheadAttention,)  # layers with parts that hold their weights
+# the labs' figures leave them out
+UNCOUNTED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @module_pass("calculate_avg_bits", "analysis")
 def calculate_avg_bits_module_analysis_pass(
-    module: nn.Module, *, quantized_only: bool = False
+    module: nn.Module,
+    *,
+    quantized_only: bool = False,
+    count: Literal["all", "weights"] = "all",
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Average bits per weight of linear and convolutional layers.
+    """Average bits per number of all parameters and buffers; `layers` has the bits of weights.
 
-    Layers in float, and bypassed ones, count with the bits of their dtype;
-    `quantized_only` leaves them out.
+    What is in float, bypassed layers included, counts with the bits of its dtype. `count` =
+    "weights" averages the weights of layers alone, as the labs do; `quantized_only` leaves out
+    those in float.
     """
-    bits = count = 0.0
+    rounded = _rounded_parameters(module)
+    bits = elements = 0.0
     layers: dict[str, float] = {}
-    for name, layer in module.named_modules():
-        if not isinstance(layer, WEIGHTED):
+    for name, weights in _weights_of_layers(module).items():
+        widths = {id(p): rounded.get(id(p)) for p in weights}
+        if quantized_only and None in widths.values():
             continue
-        fmt = layer.formats.get("weight") if isinstance(layer, Quantized) else None
-        if fmt is None and quantized_only:
-            continue
-        weight = layer.weight
-        shape = list(weight.shape)
-        layers[name] = fmt.average_bits(shape) if fmt else 8.0 * weight.element_size()
-        bits += layers[name] * weight.numel()
-        count += weight.numel()
-    if not count:
+        total, size = _sum(weights, rounded)
+        layers[name] = total / size if size else 32.0
+        bits, elements = bits + total, elements + size
+    if count == "all" and not quantized_only:
+        bits, elements = _sum(_tensors(module), rounded)
+    if not elements:
         logger.warning("No quantized layers found in the model, set average_bitwidth to 32")
-    return module, {"average_bitwidth": bits / count if count else 32.0, "layers": layers}
+    return module, {"average_bitwidth": bits / elements if elements else 32.0, "layers": layers}
+
+
+def _rounded_parameters(module: nn.Module) -> dict[int, float]:
+    """Return the bits per element of parameters that have a format, by identity."""
+    rounded = {}
+    for layer in module.modules():
+        if not isinstance(layer, Quantized):
+            continue
+        for name, p in layer.named_parameters():
+            fmt = layer.formats.get(layer.operand_of(name))
+            if fmt is not None:
+                rounded[id(p)] = fmt.average_bits(list(p.shape))
+    return rounded
+
+
+def _weights_of_layers(module: nn.Module) -> dict[str, list[Tensor]]:
+    """Return the weights of linear, convolutional, attention and recurrent layers, by layer."""
+    inner = {id(part) for m in module.modules() if isinstance(m, INNER) for part in m.children()}
+    layers = {}
+    for name, layer in module.named_modules():
+        known = dict(layer.named_parameters())
+        names = [] if isinstance(layer, UNCOUNTED) or id(layer) in inner else weight_names(layer)
+        if names:
+            layers[name] = [known[each] for each in names]
+    return layers
+
+
+def _tensors(module: nn.Module) -> Iterable[Tensor]:
+    """Return all parameters and buffers, except for masks of pruning."""
+    masks = {id(mask) for layer in module.modules() for mask in masks_of(layer).values()}
+    tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    return [t for key, t in tensors.items() if key not in masks]
+
+
+def _sum(tensors: Iterable[Tensor], rounded: Mapping[int, float]) -> tuple[float, int]:
+    """Return the bits and the number of elements of tensors."""
+    tensors = list(tensors)
+    bits = sum(rounded.get(id(t), 8.0 * t.element_size()) * t.numel() for t in tensors)
+    return bits, sum(t.numel() for t in tensors)

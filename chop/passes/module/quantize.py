@@ -12,8 +12,9 @@ from torch import nn
 
 from chop.ir.ops import OPS, module_op
 from chop.passes.base import PassArgsError
+from chop.passes.graph.describe.left_out import sentence, share_of
 from chop.passes.graph.transforms.quantize import quantize
-from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
+from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, layer_for
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
 from chop.passes.select import By
@@ -57,6 +58,7 @@ def quantize_module_transform_pass(
         if name:
             deepsetattr(module, name, new)
     _forbid_fast_paths(module)
+    _warn_of_float(module, layers)
     return changed.get("", module), {"quantized": list(changed)}
 
 
@@ -67,18 +69,34 @@ quantize_module_transform_pass.chooses(
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
-    """The layers that can be quantized; those of attention are not, as it bypasses them."""
+    """The layers that can be quantized; attention reads the weights of its own parts itself."""
     read = {
         id(part)
         for attention in module.modules()
         if isinstance(attention, nn.MultiheadAttention)
-        for part in attention.modules()
+        for part in attention.children()
     }
     return {
         name: layer
         for name, layer in module.named_modules(remove_duplicate=False)
-        if id(layer) not in read and any(base in LAYERS for base in type(layer).__mro__)
+        if id(layer) not in read and layer_for(type(layer)) is not None
     }
+
+
+def _warn_of_float(module: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+    """Warn of modules with parameters that have no quantized form, with their share of them."""
+    known = {id(p) for layer in layers.values() for p in layer.parameters()}
+    left_out = {
+        name: [p for p in part._parameters.values() if p is not None and id(p) not in known]
+        for name, part in module.named_modules()
+    }
+    left_out = {name: parameters for name, parameters in left_out.items() if parameters}
+    if left_out:
+        kinds = {name: type(module.get_submodule(name)).__name__ for name in left_out}
+        names = [f"{name} ({kind})" if name else kind for name, kind in kinds.items()]
+        share = share_of((p for ps in left_out.values() for p in ps), module)
+        stays = "stays in float" if len(names) == 1 else "stay in float"
+        logger.warning("%s", sentence(names, "quantized", stays, f"{share} of the weights"))
 
 
 def _forbid_fast_paths(module: nn.Module) -> None:

@@ -296,7 +296,8 @@ def test_a_file_cannot_give_a_layer_code(folder, attributes):
 
 @pytest.mark.parametrize("cls", [{"class": "torch.nn.modules.linear:Linear"}, {"type": "str"}])
 def test_a_layer_calls_functions_and_constructs_nothing(tmp_path, cls):
-    MaseGraph(nn.Sequential(nn.TransformerEncoderLayer(4, 2, 4))).export(tmp_path / "g")
+    model, whole = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 4)), nn.TransformerEncoderLayer
+    MaseGraph(model, custom_ops={"modules": {whole: {}}}).export(tmp_path / "g")
 
     def change(content):
         layer(content, "0")["attributes"]["activation"] = cls

@@ -88,6 +88,16 @@ class TestLeaves:
         assert [node.name for node in MaseTracer().trace(helper).nodes] == ["x", "mul", "output"]
 
 
+class Flagged(nn.Module):
+    def forward(self, x, flag=True):
+        return x if flag else -x
+
+
+def test_an_argument_that_decides_is_named():
+    with pytest.raises(TraceError, match=r"MaseGraph\(model, cf_args=\{'flag': value\}\)"):
+        MaseGraph(Flagged())
+
+
 class TestWhatFxAloneCannotTrace:
     @pytest.mark.parametrize(
         ("fn", "name"),
@@ -207,7 +217,8 @@ class TestRefusals:
         assert text.startswith(f"cannot trace {cls}.forward, {__file__} line ")
         assert line in text
         assert reason in text
-        assert "cf_args={name: value}" in text
+        assert "MaseGraph(model, dummy_in={name: tensor})" in text
+        assert "cf_args" not in text
         assert f'custom_ops={{"modules": {{{cls}: {{}}}}}}' in text
         assert text.endswith("or use module passes, which work on the model itself")
         assert "\n" not in text

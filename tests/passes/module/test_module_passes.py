@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.numerics.integer import Integer
+from chop.passes.graph.transforms.pruning.masks import attach_mask
 from chop.passes.module import (
     PASSES,
     calculate_avg_bits_module_analysis_pass,
@@ -182,18 +183,69 @@ def test_the_parts_of_torchs_attention_are_left_to_it():
     model = nn.MultiheadAttention(8, 2)
     _, info = quantize_module_transform_pass(model, {"by": "type", "linear": integer()})
     assert info == {"quantized": []}
+    model, info = quantize_module_transform_pass(model, {"by": "type", "attention": integer()})
+    assert info == {"quantized": [""]}
+    assert type(model).__name__ == "MultiheadAttentionInteger"
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_attention_and_recurrence_are_chosen_by_type_name_and_expression():
+    for by, key in (("type", "attention"), ("name", "0.self_attn"), ("regex_name", r".*self_attn")):
+        model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
+        x = torch.randn(2, 3, 8)
+        before = model(x)
+        _, info = quantize_module_transform_pass(model, {"by": by, key: integer(4, 1)})
+        assert info["quantized"] == ["0.self_attn"]
+        with torch.no_grad():  # where torch would take the fused path
+            after = model(x)
+        assert not torch.allclose(after, before)
+        assert torch.allclose(after, model(x), atol=1e-6)
+
+
+def test_modules_with_weights_that_stay_in_float_are_named_with_their_share(caplog):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(10))
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Bilinear(2, 2, 5), Scaled())  # 20, 25 and 10
+    with caplog.at_level(logging.WARNING, "chop"):
+        quantize_module_transform_pass(model, {"by": "type", "linear": integer()})
+    assert caplog.messages == [
+        "1 (Bilinear), 2 (Scaled) cannot be quantized and stay in float: 63.6 % of the weights"
+    ]
+    caplog.clear()
+    quantize_module_transform_pass(nn.Sequential(nn.LSTM(2, 2)), {"by": "type", "lstm": integer()})
+    assert not caplog.messages
 
 
 class TestAverageBits:
     def test_quantized_layers_count_with_their_weights(self, model):
         args = {"by": "name", "body.0": integer(4, 2), "positive": integer(8, 4)}
         quantize_module_transform_pass(model, args)
-        result, info = calculate_avg_bits_module_analysis_pass(model, {})
+        result, info = calculate_avg_bits_module_analysis_pass(model, {"count": "weights"})
         assert result is model
         assert info["layers"] == {"body.0": 4, "positive": 8, "negative": 32}
         assert info["average_bitwidth"] == (4 * 16 + 8 * 8 + 32 * 8) / 32
         only = calculate_avg_bits_module_analysis_pass(model, {"quantized_only": True})[1]
         assert only["average_bitwidth"] == (4 * 16 + 8 * 8) / 24
+
+    def test_all_parameters_and_buffers_count_and_masks_do_not(self):
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Bilinear(2, 2, 3))
+        quantize_module_transform_pass(model, {"by": "type", "linear": integer(4, 2)})
+        attach_mask(model[0], "weight", torch.ones(4, 4))
+        info = calculate_avg_bits_module_analysis_pass(model)[1]
+        rest = 4 * 4 * 32 + 64 + (12 + 3) * 32  # the norm, its count of batches, and the last layer
+        assert info["layers"] == {"0": 4}
+        assert info["average_bitwidth"] == (20 * 4 + rest) / (20 + 17 + 15)
+
+    def test_layers_with_several_weights_are_listed_once(self):
+        model = nn.ModuleDict({"lstm": nn.LSTM(2, 3), "mix": nn.MultiheadAttention(4, 2)})
+        quantize_module_transform_pass(model, {"by": "name", "lstm": integer(4, 2)})
+        info = calculate_avg_bits_module_analysis_pass(model, count="weights")[1]
+        assert info["layers"] == {"lstm": 4, "mix": 32}
+        lstm, mix = 12 * (2 + 3), 4 * 16
+        assert info["average_bitwidth"] == (lstm * 4 + mix * 32) / (lstm + mix)
 
     def test_bypassed_layers_count_as_float(self, model):
         bypassed = {"config": {**integer(4, 2)["config"], "bypass": True}}

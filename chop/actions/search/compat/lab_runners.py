@@ -16,6 +16,8 @@ from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_a
 from chop.registry import UnknownName
 from chop.tools.get_input import get_dummy_input
 
+# options that keep the labs' figures
+LAB_OPTIONS: dict[str, dict[str, Any]] = {"average_bitwidth": {"count": "weights"}}
 TABLES = {"software": "sw_runner", "hardware": "hw_runner"}
 
 
@@ -53,7 +55,8 @@ class LabRunner:
         config: Mapping[str, Any] | None,
     ) -> None:
         where = f"{TABLES[cls.side]}.{cls.name}"
-        self._cls, self._options = cls, check_options(cls, config or {}, where)
+        table = {**LAB_OPTIONS.get(cls.name, {}), **(config or {})}
+        self._cls, self._options = cls, check_options(cls, table, where)
         self.model_info, self.task, self.dataset_info = model_info, task, dataset_info
         self.device = parse_accelerator(accelerator)
         self._runner: Runner | None = None

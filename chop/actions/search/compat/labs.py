@@ -99,7 +99,7 @@ def _traced_parent(
     accelerator: str = "auto",
 ) -> Parent:
     steps: list[Any] = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy_input})]
-    graph, _ = Pipeline(steps)(MaseGraph(model))
+    graph, _ = Pipeline(steps)(MaseGraph(model, dummy_in=dummy_input))
     return Parent(graph, model_info, task, data_module, accelerator)
 
 

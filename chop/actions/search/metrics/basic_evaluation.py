@@ -16,7 +16,14 @@ from chop.actions.search.metrics.base import (
     Trial,
     register_runner,
 )
-from chop.actions.search.metrics.samples import Batch, Loader, first_of, on_device, split_of
+from chop.actions.search.metrics.samples import (
+    Batch,
+    Loader,
+    check_labels,
+    first_of,
+    on_device,
+    split_of,
+)
 from chop.actions.search.metrics.state import isolated
 from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
 from chop.dataset.nested import Inputs, copied
@@ -58,6 +65,7 @@ class BasicEvaluation(TaskRunner):
             )
         loader = data_loader or dataloader or "val_dataloader"
         self._split = first_of(split_of(context, loader, "basic_evaluation"), num_samples)
+        check_labels(self._split, self.task)
         self._batch_size, self._macro, self._allow = batch_size, average == "macro", allow_untrained
         self._per_class = per_class
         self._check_options(average, per_class)

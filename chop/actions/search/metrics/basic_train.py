@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from chop.actions.search.metrics.base import Metrics, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.rungs import Rungs, left_at
-from chop.actions.search.metrics.samples import first_of, split_of
+from chop.actions.search.metrics.samples import check_labels, first_of, split_of
 from chop.actions.search.metrics.state import isolated
 from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
 from chop.dataset.nested import Inputs, copied
@@ -80,6 +80,7 @@ class BasicTrain(TaskRunner):
         options = {name: option.default for name, option in known.items()}
         options |= Options("basic_train", known, "key", finite=True).check(training)
         self._data = _data(context, batch_size, num_val_samples)
+        check_labels(self._data.train_dataset, self.task)
         self._distill, self._temperature = distill, temperature
         per_step = self._data.batch_size * options["accumulate_grad_batches"]
         per_epoch = math.ceil(len(self._data.train_dataset) / per_step)

@@ -14,6 +14,7 @@ from chop.dataset.tensors import TensorSplit
 from chop.training.check import float_type
 from chop.training.devices import Place
 from chop.training.feed import SCORED_BYTES, Feed
+from chop.training.tasks import TrainingTask
 
 Loader = Literal["train_dataloader", "val_dataloader", "test_dataloader", "pred_dataloader"]
 Batch = tuple[Inputs, Tensor]
@@ -42,6 +43,15 @@ def any_split(context: RunnerContext, runner: str) -> Any:
 def _splits(context: RunnerContext) -> dict[str, Any]:
     splits = {name: getattr(context.data_module, key, None) for name, key in DATASETS.items()}
     return {name: split for name, split in splits.items() if split is not None}
+
+
+def check_labels(split: Any, task: TrainingTask) -> None:
+    """Refuse labels of another task, if they are in memory; others are checked when they are read.
+
+    A sample may be slow to load, and is read once.
+    """
+    if isinstance(split, TensorSplit):
+        task.check_labels(split.y[:1])
 
 
 def first_of(split: Any, number: int) -> Any:

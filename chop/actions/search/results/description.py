@@ -27,6 +27,7 @@ def description_of(spec: StudySpec) -> dict[str, Any]:
         {
             "model": spec.model_name,
             "weights": weights_of(spec.parent.graph.model),
+            "front_end": spec.parent.graph.front_end,
             "dataset": data.name,
             "dataset_title": getattr(info, "title", data.name),
             "simulated": bool(getattr(info, "simulated", False)),

@@ -169,6 +169,7 @@ def pass_space(
     run = PASSES[name]
     if run.kind != "transform":
         raise ValueError(f"{where}: {name} is an {run.kind} pass; a search varies a transform")
+    _warn_of_left_out(graph, name)
     if run.open_ended and "by" in run.options:
         for key in fixed:
             if key not in run.options:
@@ -176,6 +177,16 @@ def pass_space(
         run.check({"by": "name", **fixed})
         return NodePassSpace(graph, run, by or "name", seed, where)
     return OptionPassSpace(run, seed, where, fixed)
+
+
+def _warn_of_left_out(graph: MaseGraph, name: str) -> None:
+    """Warn once of layers with weights that no design of the search changes."""
+    from chop.passes.graph.transforms.pruning.plan import warn_of_unpruned
+    from chop.passes.graph.transforms.quantize.quantize import warn_of_float
+
+    warn = {"quantize": warn_of_float, "prune": warn_of_unpruned}.get(name)
+    if warn is not None:
+        warn(graph)
 
 
 def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> Iterator[fx.Node]:

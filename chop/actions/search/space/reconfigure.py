@@ -63,7 +63,7 @@ class _LayerWeights(TrackedWeights):
         self.layer, self._cache, self._node = layer, cache, node
 
     def _key(self, name: str) -> Key:
-        return self._node, name, self.layer.formats.get(name)
+        return self._node, name, self.layer.formats.get(self.layer.operand_of(name))
 
     def tracks(self, name: str) -> bool:
         return not self._cache.trained and super().tracks(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,27 @@ from torch import fx
 from chop.dotted import deepgetattr
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.operands import NAMED_OPERANDS
-from chop.ir.ops import StandIn
+from chop.ir.ops import OPS, StandIn, has_trait
 from chop.numerics import NumberFormat, from_dtype
 from chop.numerics.weight_cache import CachesWeights
 
 # operands of a layer in the metadata -> in its config
 OPERANDS = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
+
+
+def layer_operand(op: str, name: str) -> str | None:
+    """Return the operand in a layer's config that a tensor in the metadata is; None: in float.
+
+    >>> layer_operand("lstm", "weight_hh_l0"), layer_operand("attention", "data_in_2")
+    ('weight', 'data_in')
+    """
+    known = OPERANDS.get(name)
+    if known is not None or not has_trait(op, "inner_products"):
+        return known
+    if name.startswith("data_in_"):
+        inputs = OPS[op].quantized.count("data_in")
+        return "data_in" if int(name.removeprefix("data_in_")) < inputs else None
+    return "bias" if "bias" in name else "weight"
 
 
 class FormattedLayer(CachesWeights):
@@ -30,8 +45,11 @@ class FormattedLayer(CachesWeights):
 class FormattedFunction(StandIn):
     """A function that rounds its operands; its argument `config` says into what."""
 
-    names: Any  # of its arguments
-    operands: dict[str, str | None]  # by argument
+    @abc.abstractmethod
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[tuple[str, str | None, Any]]:
+        """Yield the name, the operand and the value of each argument, and of each in a list."""
 
     @abc.abstractmethod
     def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
@@ -68,13 +86,13 @@ def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dic
     """
     function = node.target if isinstance(node.target, FormattedFunction) else function
     if function is None:
-        return dict(OPERANDS)
+        common = mase(node).common
+        return {name: layer_operand(common.mase_op, name) for name, _ in common.args.tensors()}
     number = itertools.count()
-    arguments = [*zip(function.names, node.args, strict=False), *node.kwargs.items()]
-    tensors = [name for name, arg in arguments if isinstance(arg, fx.Node) and _is_tensor(arg)]
     return {
-        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": function.operands.get(name)
-        for name in tensors
+        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": operand
+        for name, operand, value in function.arguments(node.args, node.kwargs)
+        if isinstance(value, fx.Node) and _is_tensor(value)
     }
 
 

@@ -28,11 +28,10 @@ def attach_activation_pruning(module: nn.Module, options: Mapping[str, Any]) -> 
 
 def resume_movement(module: nn.Module, options: Mapping[str, Any]) -> None:
     """Make a layer continue to accumulate the movement of its weight."""
-    scores, weight = module._buffers.get(movement.MOVEMENT), module._parameters.get("weight")
-    if scores is None or weight is None or scores.shape != weight.shape:
-        raise ValueError(
-            f"a layer with movement has no {movement.MOVEMENT!r} of its weight's shape"
-        )
+    name = movement.lacks_scores(module)
+    if name is not None:
+        scores = movement.movement_name(name)
+        raise ValueError(f"a layer with movement has no {scores!r} of its weight's shape")
     movement.resume_movement(module)
 
 

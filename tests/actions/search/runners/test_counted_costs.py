@@ -77,7 +77,8 @@ def branches():
 @pytest.fixture(scope="module")
 def runners():
     context = make_scene()
-    return [RUNNERS[name](context) for name in COUNTED]
+    options = {"average_bitwidth": {"count": "weights"}}  # as the pass averages
+    return [RUNNERS[name](context, **options.get(name, {})) for name in COUNTED]
 
 
 def counted(runners, graph):
@@ -216,6 +217,54 @@ def test_costs_of_jsc_tiny_by_hand(runners, jets):
     assert found["bitops"] == 16 * 5 * (8 * 4) + 16 * 5 * (8 + 4 + 4)  # sums of 16 need 4 more bits
     batch_norm = 4 * (16 + 16 + 16 + 16) + 8  # scale, shift, mean, variance, and a count of 64 bits
     assert found["model_size"] == (16 * 5 + 5) * 4 / 8 + batch_norm
+
+
+def test_all_parameters_and_buffers_of_jsc_tiny_by_hand(jets):
+    graph = jets.graph.clone()
+    quantize_transform_pass(graph, {"by": "type", "linear": {"config": integer([8, 4, 6])}})
+    found = RUNNERS["average_bitwidth"](jets)(make_trial(graph))
+    batch_norm = 4 * 16 + 1  # scale, shift, mean, variance, and a count of batches
+    average = (16 * 5 * 4 + 5 * 6 + batch_norm * 32) / (16 * 5 + 5 + batch_norm)
+    assert found == {"average_bitwidth": average, "memory_density": 32 / average}
+    labs = RUNNERS["average_bitwidth"](jets, count="weights")(make_trial(graph))
+    assert labs == RUNNERS["average_bitwidth"](jets, compare_to=32)(make_trial(graph))
+    assert labs == {"average_bitwidth": 4, "memory_density": 8}
+
+
+def test_masks_of_pruning_are_not_counted_but_what_a_function_reads_is(branches):
+    graph = branches.clone()
+    context = make_scene()
+    whole = RUNNERS["average_bitwidth"](context, count="all")
+    assert whole(make_trial(graph))["average_bitwidth"] == 32
+    quantize_transform_pass(graph, {"by": "name", "mul": {"config": integer([8, 8, 8])}})
+    total = sum(t.numel() for t in (*graph.model.parameters(), *graph.model.buffers()))
+    average = (32 * (total - 4) + 8 * 4) / total  # the four numbers of `scale`
+    assert whole(make_trial(graph))["average_bitwidth"] == pytest.approx(average)
+    prune_transform_pass(graph, {"weight": {"sparsity": 0.5}})
+    assert whole(make_trial(graph))["average_bitwidth"] == pytest.approx(average)
+
+
+class Remembers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(4, 16, batch_first=True), nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.last(self.lstm(x)[0])
+
+
+@pytest.mark.parametrize("count", ["all", "weights"])
+def test_a_recurrent_layer_counts_whether_it_is_quantized_or_not(jets, count):
+    graph = graph_of(Remembers().eval(), torch.ones(2, 3, 4))
+    runner = RUNNERS["average_bitwidth"](jets, count=count)
+    config = {"config": integer([8, 3, 3])}
+    quantize_transform_pass(graph, {"by": "name", "last": config})
+    lstm = 4 * 16 * (4 + 16) + (2 * 4 * 16 if count == "all" else 0)
+    last = 2 * 16 + (2 if count == "all" else 0)
+    mixed = runner(make_trial(graph))["average_bitwidth"]
+    assert mixed == pytest.approx((32 * lstm + 3 * last) / (lstm + last))
+    quantize_transform_pass(graph, {"by": "type", "lstm": config})
+    assert runner(make_trial(graph)) == {"average_bitwidth": 3, "memory_density": 32 / 3}
 
 
 def test_float_layers_count_what_they_are_compared_to(jets, trial):

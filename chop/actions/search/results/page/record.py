@@ -91,7 +91,7 @@ class SearchRecord(_Part):
     dataset: str = "unnamed data set"
     dataset_title: str | None = None
     simulated: bool = False
-    fingerprints: dict[str, str] = {}
+    fingerprints: dict[str, str | None] = {}  # None: the data set does not have one
     versions: dict[str, str | None] = {}
     machine: dict[str, Any] = {}
     seed: int | None = None

@@ -262,7 +262,8 @@ def origin(record: SearchRecord) -> Html:
     """Return all facts that are needed to repeat the search."""
     rows: dict[str, Any] = {"Model": record.model}
     rows |= {"Data set": record.dataset_title or record.dataset}
-    rows |= {f"Fingerprint, {k}": tag("code", v) for k, v in record.fingerprints.items()}
+    known = {k: v for k, v in record.fingerprints.items() if v is not None}
+    rows |= {f"Fingerprint, {k}": tag("code", v) for k, v in known.items()}
     rows |= {"Seed": record.seed, "Sampler": record.sampler, "Study": record.study}
     rows |= {"Storage": record.storage, "Workers": record.workers}
     rows |= {"Constraints": "; ".join(record.constraints) or None}

@@ -22,6 +22,7 @@ from chop.passes.graph.analysis.cost.call import (
 # operations per hidden element and step besides the products: summing the gates, their
 # activations, the new state; forward and backward
 RECURRENT = {"rnn": (2, 3), "lstm": (4 + 18, 26), "gru": (3 + 13, 20)}
+HIDDEN = "data_in_1"  # the hidden state, which has this name if it is given
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
@@ -35,8 +36,8 @@ def recurrent(call: Call) -> Count:
     for name, shape in call.inputs.items():
         if len(shape) != 2 or "weight_" not in name:
             continue
-        first = name.endswith(("weight_ih", "weight_ih_l0", "_ih_l0_reverse"))
-        left = "data_in_0" if first else None
+        # inputs of deeper layers are rounded as the first one's is, and hidden states always
+        left = HIDDEN if "weight_hh" in name else "data_in_0"
         total += Count((Product(steps * size(shape), left, name, shape[1]),))
         if "weight_hh" in name:
             hidden = shape[0] // GATES[kind]
@@ -44,6 +45,16 @@ def recurrent(call: Call) -> Count:
             total += plain(steps * hidden * forward, steps * hidden * backward)
     biases = sum(size(shape) for name, shape in call.inputs.items() if "bias_" in name)
     return total + plain(steps * biases)
+
+
+@rule("transposed_linear")
+def transposed_linear(call: Call) -> Count:
+    """As linear; each of the rows of the weight is for one input."""
+    inputs, outputs = call.required("weight")
+    macs = size(call.out) * inputs
+    added = 0 if call.shape("bias") is None else size(call.out)
+    del outputs
+    return Count((Product(macs, "data_in_0", f"{call.prefix}weight", inputs),), added, added)
 
 
 @rule("attention")
@@ -65,7 +76,8 @@ def multihead_attention(call: Call) -> Count:
         Product(n * depth * width, place, call.prefix + name, depth, (i, 3) if joint else (0, 1))
         for i, ((n, depth), place, name) in enumerate(zip(projected, places, names, strict=True))
     ]
-    products.append(Product(rows * width * width, None, f"{call.prefix}out_proj.weight", width))
+    output = f"{call.prefix}out_proj.weight"
+    products.append(Product(rows * width * width, places[0], output, width))
     biases = (rows + 2 * pairs) * width if module.in_proj_bias is not None else 0
     biases += rows * width if module.out_proj.bias is not None else 0
     inner = _heads(batch, rows // batch, pairs // batch + extra, width, module.num_heads)
@@ -77,8 +89,15 @@ def _heads(batch: int, queries: int, keys: int, width: int, heads: int) -> Count
     """What scaled_dot_product_attention costs inside."""
     q, k = ((batch, heads, length, width // heads) for length in (queries, keys))
     inner = count(Call("scaled_dot_product_attention", numbered([q, k, k]), [q])) or NOTHING
-    products = tuple(replace(p, left=None, right=None) for p in inner.products)
+    scores, values = inner.products  # both operands are inside, and rounded as inputs are
+    products = replace(scores, right="data_in_0"), replace(values, left="data_in_0")
     return replace(inner, products=products)
+
+
+def _inside(count: Count) -> Count:
+    """Return the count of products of values that are inside an op, and in float."""
+    products = tuple(replace(p, left=None, right=None) for p in count.products)
+    return replace(count, products=products)
 
 
 def _functional_attention(call: Call) -> Count:
@@ -93,7 +112,7 @@ def _functional_attention(call: Call) -> Count:
         for i, (n, depth) in enumerate(projected)
     ]
     products.append(Product(rows * width * width, None, None, width))
-    inner = _heads(batch, rows // batch, pairs // batch, width, heads)
+    inner = _inside(_heads(batch, rows // batch, pairs // batch, width, heads))
     # a bias that was passed is one of the tensors; None stays among the arguments
     without = {name for name, value in call.arguments.items() if value is None}
     biases = 0 if "in_proj_bias" in without else (rows + 2 * pairs) * width

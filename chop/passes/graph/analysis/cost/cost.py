@@ -30,6 +30,8 @@ from chop.passes.graph.analysis.cost.tensors import (
     stored_bits,
     weights_of,
 )
+from chop.passes.graph.describe.formats import layer_operand, node_formats
+from chop.passes.graph.describe.left_out import counts_operations
 from chop.passes.options import OutputPath, check_picture
 
 logger = logging.getLogger(__name__)
@@ -116,6 +118,13 @@ def counts_of(nodes: Iterable[fx.Node]) -> tuple[list[Count], dict[str, list[str
     return counts, dict(unknown)
 
 
+@counts_operations
+def operations_of(node: fx.Node) -> int | None:
+    """Return the operations of a node; None for an op without a rule."""
+    arithmetic = count(call_of(node))
+    return None if arithmetic is None else arithmetic.flops
+
+
 def call_of(node: fx.Node) -> Call:
     """Describe a node's call in the form that cost rules take."""
     common = mase(node).common
@@ -178,6 +187,10 @@ def guard_bits(product: Product) -> int:
 
 
 def _width(node: fx.Node, name: str | None) -> float:
+    # a value inside a quantized layer, as a hidden state, may have the format of an operand
+    fmt = node_formats(node).get(layer_operand(mase(node).common.mase_op, name or "") or "")
+    if fmt is not None and node.op == "call_module":
+        return element_width(fmt)
     if name is not None and _is_known(node, name):
         return element_width(operand_format(node, name))
     results = result_tensors(node)  # intermediate values inside an op are as wide as its results

@@ -71,7 +71,7 @@ PER_INPUT = {
     (2, 2): "norm",
     (3, 1): "l1_loss hinge_embedding_loss",
     (3, 2): "mse_loss",
-    (3, 5): "normalize",
+    (3, 5): "normalize weight_norm",
     (4, 2): "logsumexp kl_div poisson_nll_loss multi_margin_loss multilabel_margin_loss",
     (4, 3): "var var_mean",
     (4, 4): "std std_mean pairwise_distance",

@@ -37,9 +37,10 @@ from chop.passes.graph.analysis.cost.tensors import (
     sources,
     stored_bits,
 )
-from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.describe.formats import OPERANDS, dtype_of, operands_of
+from chop.passes.graph.analysis.quantization.calculate_avg_bits import averaged_weights
+from chop.passes.graph.describe.formats import dtype_of, layer_operand, operands_of
 from chop.passes.graph.describe.in_place import named_in_place
+from chop.passes.graph.transforms.pruning.masks import masks_of
 from chop.passes.graph.transforms.quantize.quantize import float_target
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
@@ -50,6 +51,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
 Formats = Mapping[str, NumberFormat]
 Measure = Callable[[NumberFormat], Any]
+TensorBits = tuple[float | None, int]
 NONE: Formats = {}
 MAX_CACHED = 1000  # formats of one operand
 MAX_LEDGERS = 4  # networks that keep their ledger; each ledger keeps its network alive
@@ -65,8 +67,10 @@ class Numbers:
     parameter_bits: int
     saved_bits: int  # of parameters and buffers
     peak_activation_bits: int | float
-    # of each weighted layer's weights: bits per element (None in float) and number of elements
-    weights: tuple[tuple[float | None, int], ...]
+    # bits per element (None in float) and number of elements, of the weights of layers, and of all
+    # parameters and buffers; masks of pruning are neither
+    weights: tuple[TensorBits, ...]
+    tensors: tuple[TensorBits, ...]
 
 
 class _CostSlot(dict[NumberFormat | None, Any]):
@@ -120,11 +124,12 @@ class _Line:
     module: nn.Module | None
     target: Any  # the float function of a function node
     products: list[tuple[int, int, _CostSlot, _CostSlot]]  # how many, guard bits, both widths
-    parameters: list[_CostSlot]
+    parameters: list[tuple[_CostSlot, int]]  # with the number of elements
     is_parameter: bool
     results: list[_Result]
     activation: bool  # whether its results have memory of their own
-    weight: tuple[_CostSlot, int] | None = None  # of a weighted layer: bits and number of elements
+    # of a layer with weights: bits of each and number of elements
+    weights: list[tuple[_CostSlot, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.in_place = self.target is not None and named_in_place(self.target)
@@ -137,6 +142,12 @@ class _Line:
             config: Any = self.node.kwargs["config"]
             return self.node.target.formats(config)
         return NONE
+
+    def read_bits(self, stored: int) -> TensorBits:
+        """Return the bits per element of the parameter that a node reads; None in float."""
+        elements = sum(math.prod(result.shape) for result in self.results)
+        full = sum(result.own.own for result in self.results)
+        return (stored / elements if stored < full and elements else None), elements
 
     def bit_ops(self, formats: Formats) -> int | float:
         multiply = accumulate = 0.0
@@ -166,6 +177,7 @@ class Ledger:
         self.layers = [(line, *_place(line.node)) for line in self.lines if line.module is not None]
         self.functions = [line for line in self.lines if line.target is not None]
         self.rest = _other_saved_bits(model, counted)
+        self.other_tensors = [(None, n) for n in _other_sizes(model, counted)]
         self.dying = lifetimes(self.nodes)
         self._last: tuple[list[Formats], Numbers] | None = None
 
@@ -196,7 +208,8 @@ class Ledger:
     def _read(self, formats: list[Formats]) -> Numbers:
         bit_ops: int | float = 0
         parameter_bits, sizes = 0, []
-        weights: list[tuple[float | None, int]] = []
+        weights: list[TensorBits] = []
+        tensors: list[TensorBits] = [*self.other_tensors]
         for line, own in zip(self.lines, formats, strict=True):
             size = 0
             for result in line.results:
@@ -204,12 +217,15 @@ class Ledger:
             sizes.append(size if line.activation else 0)
             if line.products:
                 bit_ops += line.bit_ops(own)
-            parameter_bits += size if line.is_parameter else 0
-            for slot in line.parameters:
+            if line.is_parameter:
+                parameter_bits += size
+                tensors.append(line.read_bits(size))
+            for slot, elements in line.parameters:
                 parameter_bits += slot(own)
-            if line.weight is not None:
-                slot, elements = line.weight
-                weights.append((slot(own) if "weight" in own else None, elements))
+                is_rounded = slot.key in own and elements
+                tensors.append((slot(own) / elements if is_rounded else None, elements))
+            for slot, elements in line.weights:
+                weights.append((slot(own) if slot.key in own else None, elements))
         return Numbers(
             self.macs,
             self.flops,
@@ -218,6 +234,7 @@ class Ledger:
             parameter_bits + self.rest,
             per_sample(peak(sizes, self.dying)[0], self.batch),
             tuple(weights),
+            tuple(tensors),
         )
 
 
@@ -263,7 +280,7 @@ def _line(node: fx.Node, call: Count, counted: set[int]) -> _Line:
         mase(node).module,
         float_target(node) if node.op in ("call_function", "call_method") else None,
         products,
-        [_operand(node, name, _stored(p.shape)) for name, p in held.items()],
+        [(_operand(node, name, _stored(p.shape)), p.numel()) for name, p in held.items()],
         reads and bool(new),
         [_result(node, n, t) for n, t in real_tensors(mase(node).common.results)],
         node.op not in ("get_attr", "output") and not shares_memory(node),
@@ -306,15 +323,18 @@ def _width(node: fx.Node, name: str | None) -> _CostSlot:
     """The slot with an operand's element width; values inside the op are as wide as the result."""
     if name is not None and (name in mase(node).common.args or name in parameters_of(node)):
         return _operand(node, name, element_width)
+    key = layer_operand(mase(node).common.mase_op, name or "") if node.op == "call_module" else None
     for result, tensor in real_tensors(mase(node).common.results):
-        return _result_slot(node, result, tensor, element_width)
+        slot = _result_slot(node, result, tensor, element_width)
+        return slot if key is None else _CostSlot(key, element_width, format_of(tensor))
     return _CostSlot("", lambda fmt: 32.0, from_dtype(torch.float32))
 
 
 def _operand(node: fx.Node, name: str, measure: Measure) -> _CostSlot:
     """The slot of an operand; a function's metadata stores only the precision of a format."""
     if node.op == "call_module":
-        return _CostSlot(OPERANDS.get(name, ""), measure, _float_format(node, name))
+        key = layer_operand(mase(node).common.mase_op, name)
+        return _CostSlot(key or "", measure, _float_format(node, name))
     fmt, function = _float_format(node, name), _rounded(node)
     if function is None or not isinstance(fmt, Float):
         return _CostSlot("", measure, fmt)
@@ -385,21 +405,30 @@ def _connect_readers(lines: Sequence[_Line]) -> None:
 
 
 def _record_weights(lines: Iterable[_Line]) -> None:
-    """Record the weights of weighted layers; a layer that is called twice counts once."""
+    """Record the weights of layers; a layer that is called twice counts once."""
     weighed = set()
     for line in lines:
         node, common = line.node, mase(line.node).common
         owner = node.target if node.op == "call_module" else node
-        if common.mase_op not in WEIGHTED or owner in weighed:
-            continue
-        weighed.add(owner)
-        shape = list(common.args.tensor("weight").shape)
-        average = methodcaller("average_bits", shape)
-        slot = _CostSlot("weight", average, from_dtype(dtype_of(node, "weight")))
-        line.weight = (slot, math.prod(shape))
+        names = averaged_weights(node) if owner not in weighed else []
+        if names:
+            weighed.add(owner)
+        for name in names:
+            shape = list(common.args.tensor(name).shape)
+            average = methodcaller("average_bits", shape)
+            key = layer_operand(common.mase_op, name) or ""
+            slot = _CostSlot(key, average, from_dtype(dtype_of(node, name)))
+            line.weights.append((slot, math.prod(shape)))
 
 
 def _other_saved_bits(model: nn.Module, counted: set[int]) -> int:
     """Bits of saved tensors that are not parameters of nodes, as torch stores them."""
     saved = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
     return sum(8 * t.nbytes for key, t in saved.items() if key not in counted)
+
+
+def _other_sizes(model: nn.Module, counted: set[int]) -> list[int]:
+    """Return the sizes of parameters and buffers that no node holds; masks do not count."""
+    masks = {id(mask) for module in model.modules() for mask in masks_of(module).values()}
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return [t.numel() for key, t in tensors.items() if key not in counted | masks]

@@ -165,13 +165,16 @@ def _letters(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]], l
 
 @rule("scaled_dot_product_attention")
 def attention(call: Call) -> Count:
-    """Scores, softmax, and the weighted values; a causal mask saves nothing."""
+    """Scores, softmax, and the weighted values; a causal mask saves nothing.
+
+    Probabilities are as wide as queries: both are rounded to the format of `data_in`.
+    """
     query, key, value = call.data[:3]
     rows = size(call.out) // value[-1]
     scores = rows * key[-2]
     products = (
         Product(scores * query[-1], "data_in_0", "data_in_1", query[-1]),
-        Product(scores * value[-1], None, "data_in_2", key[-2]),
+        Product(scores * value[-1], "data_in_0", "data_in_2", key[-2]),
     )
     masked = scores if len(call.data) > 3 or call.option("is_causal", False) else 0
     return Count(products, 6 * scores + masked, 5 * scores)  # scaling is one, the softmax five

@@ -14,7 +14,7 @@ from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.passes.base import PassArgsError
-from chop.passes.graph.describe.formats import OPERANDS, node_formats
+from chop.passes.graph.describe.formats import OPERANDS, layer_operand, node_formats
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
@@ -60,7 +60,11 @@ def operand_format(node: fx.Node, name: str) -> NumberFormat:
     args, module = mase(node).common.args, mase(node).module
     inside = None if module is None else module.get_submodule(part)
     # a quantized layer knows more than its metadata: options beyond the precision may cost bits
-    fmt = inside.formats.get(OPERANDS.get(operand, "")) if isinstance(inside, Quantized) else None
+    fmt = None
+    if isinstance(module, Quantized):  # its parts, as attention has them, take its formats
+        fmt = module.formats.get(layer_operand(mase(node).common.mase_op, name) or "")
+    elif isinstance(inside, Quantized):
+        fmt = inside.formats.get(OPERANDS.get(operand, ""))
     if fmt is not None:
         return fmt
     # a submodule may take an operand of its module unrounded

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from chop.dotted import deepgetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 from chop.passes.graph.analysis.pruning.layers import software_entry, watch_layers
-
-OPERANDS = {"weight": "weight", "activation": "data_in_0"}
 
 
 @graph_pass("add_natural_sparsity", "analysis", needs=("common",))
@@ -25,16 +24,21 @@ def add_natural_sparsity_metadata_analysis_pass(
     density, as older scripts expect; `…_zero_fraction` beside each is the sparsity. `avg_…` are
     those of all elements of all layers. `add_meta` records both in `software.args` of each node.
     """
+    # imported here because transforms build on analyses
+    from chop.passes.graph.transforms.pruning.weights import weight_names
+
     counts: dict[str, dict[str, tuple[int, int]]] = {"weight": {}, "activation": {}}
 
     def watch(node: fx.Node, layer: nn.Module, x: Tensor) -> None:
-        weight: Any = layer.weight
-        for kind, tensor in (("weight", weight), ("activation", x)):
-            size, alive = tensor.numel(), int(torch.count_nonzero(tensor))
+        weights = {name: deepgetattr(layer, name) for name in weight_names(layer)}
+        of = {"weight": weights, "activation": {"data_in_0": x}}
+        for kind, tensors in of.items():
+            each = {n: (t.numel(), int(torch.count_nonzero(t))) for n, t in tensors.items()}
+            size, alive = (sum(column) for column in zip(*each.values(), strict=True))
             counts[kind][str(node.target)] = (size, alive)
-            if add_meta:
-                entry = software_entry(node, OPERANDS[kind])
-                entry["density"], entry["zero_fraction"] = _shares(size, alive)
+            for name, numbers in each.items() if add_meta else ():
+                entry = software_entry(node, name)
+                entry["density"], entry["zero_fraction"] = _shares(*numbers)
 
     watch_layers(graph, dummy_in, watch)
     info: dict[str, Any] = {}

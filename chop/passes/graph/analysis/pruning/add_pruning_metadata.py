@@ -23,21 +23,27 @@ def add_pruning_metadata_analysis_pass(
     """
     # imported here because transforms build on analyses
     from chop.passes.graph.transforms.pruning.activation import activation_mask
-    from chop.passes.graph.transforms.pruning.masks import masks_of
+    from chop.passes.graph.transforms.pruning.weights import (
+        layer_masks,
+        weight_count,
+        weight_names,
+    )
 
     sparsities: dict[str, dict[str, float]] = {}
 
     def watch(node: fx.Node, layer: nn.Module, x: Tensor) -> None:
-        masks = {"weight": masks_of(layer).get("weight"), "data_in_0": activation_mask(layer, x)}
-        shares = {operand: _pruned_share(mask) for operand, mask in masks.items()}
+        known, names = layer_masks(layer), weight_names(layer)
+        masks = {name: known.get(name) for name in names}
+        masks["data_in_0"] = activation_mask(layer, x)
         for operand, mask in masks.items():
             entry = software_entry(node, operand)
-            entry["sparsity"] = shares[operand]
+            entry["sparsity"] = _pruned_share(mask)
             if add_value and mask is not None:
                 entry["mask_value"] = mask.detach().clone()
+        pruned = sum(mask.numel() - int(mask.sum()) for mask in known.values())
         sparsities[str(node.target)] = {
-            "weight_sparsity": shares["weight"],
-            "activation_sparsity": shares["data_in_0"],
+            "weight_sparsity": pruned / max(1, weight_count(layer)),
+            "activation_sparsity": _pruned_share(masks["data_in_0"]),
         }
 
     watch_layers(graph, dummy_in, watch)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import OperandStats, SoftwareMeta, StatsTable, mase
@@ -27,7 +28,8 @@ class _Watching(GraphRunner):
         if is_prunable(n):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             module = self.fetch_attr(str(n.target))
-            self.watch(n, module, args[0] if args else kwargs["input"])
+            data = args[0] if args else next(iter(kwargs.values()))
+            self.watch(n, module, data.data if isinstance(data, PackedSequence) else data)
         return super().run_node(n)
 
 

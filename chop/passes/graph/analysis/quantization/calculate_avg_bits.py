@@ -9,12 +9,32 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import has_trait, ops_with
+from chop.ir.ops import OPS, has_trait, ops_with
 from chop.passes.base import graph_pass
-from chop.passes.graph.describe.formats import OPERANDS, node_formats
+from chop.passes.graph.describe.formats import layer_operand, node_formats
 
 # transposed convolutions are left out of the average, as the labs' figures leave them out
 WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
+
+
+def averaged_weights(node: fx.Node) -> list[str]:
+    """Return the weights of a node that average bits are of, by their names in the metadata.
+
+    Those of weighted sums, as in the labs; all of attention and recurrence; and the matrices of
+    layers that have no quantized form, so that these never go unnoticed.
+    """
+    common = mase(node).common
+    if common.mase_op in WEIGHTED:
+        return ["weight"]
+    spec, module = OPS.get(common.mase_op), mase(node).module
+    if module is None:
+        return []
+    tensors = dict(common.args.tensors())
+    matrices = [name for name, _ in module.named_parameters() if name in tensors]
+    matrices = [name for name in matrices if len(tensors[name].shape) > 1]
+    if has_trait(common.mase_op, "inner_products"):
+        return [name for name in matrices if "weight" in name]
+    return matrices if spec is None or not spec.quantized else []
 
 
 @graph_pass("calculate_avg_bits", "analysis", needs=("common",))
@@ -32,14 +52,17 @@ def calculate_avg_bits_mg_analysis_pass(
     counted = set()
     for node in graph.nodes:
         common = mase(node).common
-        if common.mase_op not in WEIGHTED:
+        names = averaged_weights(node)
+        if not names:
             continue
-        bits = {name: _bits(node, name, legacy_sum) for name in ("weight", "data_in_0")}
-        layers[node.name] = {"w_avg_bit": bits["weight"], "data_avg_bit": bits["data_in_0"]}
-        data.append((bits["data_in_0"], math.prod(common.args.tensor("data_in_0").shape)))
+        sizes = {n: math.prod(common.args.tensor(n).shape) for n in (*names, "data_in_0")}
+        bits = {name: (_bits(node, name, legacy_sum), size) for name, size in sizes.items()}
+        own = [bits[name] for name in names]
+        layers[node.name] = {"w_avg_bit": _average(own), "data_avg_bit": bits["data_in_0"][0]}
+        data.append(bits["data_in_0"])
         weight = node.target if node.op == "call_module" else node
         if weight not in counted:  # a layer that is called twice has its weights only once
-            weights.append((bits["weight"], math.prod(common.args.tensor("weight").shape)))
+            weights += own
         counted.add(weight)
     return {"w_avg_bit": _average(weights), "data_avg_bit": _average(data), "layers": layers}
 
@@ -55,5 +78,5 @@ def _bits(node: fx.Node, name: str, legacy_sum: bool) -> float:
     if legacy_sum:
         return float(sum(number for number in tensor.precision if isinstance(number, int)))
     # the node knows more than its metadata: options beyond the precision may cost bits
-    fmt = node_formats(node).get(OPERANDS[name])
+    fmt = node_formats(node).get(layer_operand(mase(node).common.mase_op, name) or "")
     return (fmt or tensor.format).average_bits(tensor.shape)

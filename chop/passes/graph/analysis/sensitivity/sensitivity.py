@@ -19,6 +19,7 @@ from chop.charts import Bars, bar_page
 from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import ops_with
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 BATCHES = "yields dicts such as {'x': batch}, or pairs of these and targets"
 Key = tuple[str, str]  # node, format
 Measure = Literal["sqnr", "loss", "accuracy"]
+WITH_WEIGHTS = (*WEIGHTED, *ops_with("inner_products"))
 
 
 @graph_pass("sensitivity", "analysis", needs=("common",))
@@ -93,10 +95,10 @@ def _named(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
     """Return the names of the nodes that match `keys`, or of all weighted layers."""
-    weighted = [node for node in graph.nodes if mase(node).common.mase_op in WEIGHTED]
+    weighted = [node for node in graph.nodes if mase(node).common.mase_op in WITH_WEIGHTS]
     names = [node.name for node in (weighted if keys is None else select(graph, by, keys))]
     if not names:
-        wanted = ", ".join(WEIGHTED if keys is None else keys)
+        wanted = ", ".join(WITH_WEIGHTS if keys is None else keys)
         raise PassArgsError(f"no node of the graph matches {wanted}; name others in nodes")
     return names
 

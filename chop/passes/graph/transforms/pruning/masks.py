@@ -41,6 +41,15 @@ def _masking(name: str) -> property:
     return property(masked)
 
 
+def _flat_weights(module: Any) -> list[Any]:
+    """Return the list of parameters that torch's recurrent layers compute with, masked."""
+    return [getattr(module, name, None) for name in module._flat_weights_names]
+
+
+def _ignore(module: nn.Module, value: Any) -> None:
+    """Torch sets the list again when parameters move; it is read from them."""
+
+
 def mask_name(name: str) -> str:
     """Return the name of a parameter's mask in `state_dict`.
 
@@ -62,6 +71,8 @@ def masked_class(cls: type[Any], names: tuple[str, ...]) -> type[Any]:
         same = {key: getattr(cls, key) for key in ("__module__", "__qualname__", "__doc__")}
         body = {**same, "_unmasked": cls, "_masked_names": names}
         body |= {name: _masking(name) for name in names}
+        if issubclass(cls, nn.RNNBase):
+            body["_flat_weights"] = property(_flat_weights, _ignore)
         _CLASSES[cls, names] = type(cls.__name__, (Masked, cls), body)
     return _CLASSES[cls, names]
 
@@ -113,6 +124,13 @@ def detach_mask(module: nn.Module, name: str) -> None:
     del module._buffers[mask_name(name)]
     module._non_persistent_buffers_set.discard(mask_name(name))
     _set_names(module, tuple(other for other in names if other != name))
+    _renew_flat_weights(module)
+
+
+def _renew_flat_weights(module: nn.Module) -> None:
+    """Make the list of parameters that a recurrent layer of torch computes with, from them."""
+    if isinstance(module, nn.RNNBase):
+        module._init_flat_weights()
 
 
 def renewed(module: nn.Module) -> nn.Module:
@@ -124,6 +142,10 @@ def renewed(module: nn.Module) -> nn.Module:
     for key, value in vars(module).items():
         vars(new)[key] = value.copy() if isinstance(value, dict) else value
     vars(new)["_non_persistent_buffers_set"] = set(module._non_persistent_buffers_set)
+    if isinstance(module, nn.MultiheadAttention):  # its parts hold weights of it
+        parts = {name: part and renewed(part) for name, part in module._modules.items()}
+        vars(new)["_modules"] = parts
+    _renew_flat_weights(new)
     return new
 
 

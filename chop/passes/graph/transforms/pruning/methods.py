@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from chop.passes.base import PassArgsError
-from chop.passes.graph.transforms.pruning.movement import MOVEMENT, follows_movement
+from chop.passes.graph.transforms.pruning.movement import follows_movement, movement_name
+from chop.passes.graph.transforms.pruning.weights import weight_names
 from chop.registry import Registry
 
 # Returns the score of each row of a matrix; a row is pruned as one: an element, a channel
@@ -46,13 +47,14 @@ def movement_scores(rows: Tensor, generator: Generator) -> Tensor:
     return rows.mean(1)
 
 
-def scored_tensor(layer: nn.Module, method: str, target: str) -> Tensor:
+def scored_tensor(layer: nn.Module, method: str, target: str, name: str = "weight") -> Tensor:
     """Return the tensor by which a method scores a layer: its masked weight, or its movement."""
-    weight: Tensor = layer.weight  # type: ignore[assignment]
+    holder, last = layer.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+    weight: Tensor = getattr(holder, last)
     _check_finite(weight.detach(), "weights", target)
     if method != "movement":
         return weight.detach()
-    movement = layer._buffers.get(MOVEMENT)
+    movement = holder._buffers.get(movement_name(last))
     if movement is None:
         raise PassArgsError(
             f"layer {target!r} has no movement; run add_movement_metadata_analysis_pass and "
@@ -64,12 +66,19 @@ def scored_tensor(layer: nn.Module, method: str, target: str) -> Tensor:
             f"run add_movement_metadata_analysis_pass and train again"
         )
     _check_finite(movement, "movements", target)
-    if not movement.any():
+    if not any(scores.any() for scores in _movements(layer)):
         raise PassArgsError(
             f"the weights of layer {target!r} have not moved; train after "
             f"add_movement_metadata_analysis_pass"
         )
     return movement
+
+
+def _movements(layer: nn.Module) -> Iterator[Tensor]:
+    """Yield the movement scores of all weights of a layer; some of several may have no gradient."""
+    for name in weight_names(layer):
+        part, _, last = name.rpartition(".")
+        yield layer.get_submodule(part).get_buffer(movement_name(last))
 
 
 def _check_finite(numbers: Tensor, what: str, target: str) -> None:

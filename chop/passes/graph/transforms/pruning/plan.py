@@ -12,16 +12,22 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import ops_with
+from chop.ir.ops import has_trait, ops_with
 from chop.passes.base import PassArgsError
+from chop.passes.graph.describe.left_out import (
+    readers_that_compute,
+    warn_of_left_out,
+    weights_of_nodes,
+)
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
+from chop.passes.graph.transforms.pruning.weights import weight_names
 from chop.passes.options import NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import unknown
 
 Scope = Literal["local", "global"]
-PRUNABLE_OP = ops_with("weighted_sum")
+PRUNABLE_OP = (*ops_with("weighted_sum"), *ops_with("inner_products"))
 
 
 @dataclass(frozen=True)
@@ -131,24 +137,48 @@ class PruneRequest:
         chosen = select(graph, self.by, by_key)
         asked: dict[fx.Node, float] = {}
         for node in graph.nodes:
-            if is_prunable(node):
+            if is_prunable(node) and (self.table != "activation" or _has_one_weight(node)):
                 value = by_key[chosen[node]] if node in chosen else wanted.get("default")
                 if value is not None:
                     asked[node] = value
             elif node in chosen and self.by == "name":
-                raise PassArgsError(f"node {node.name!r} {_why_not(node)}")
+                raise PassArgsError(f"node {node.name!r} {_why_not(node, self.table)}")
         return asked
 
 
 def is_prunable(node: fx.Node) -> bool:
     """Whether a node calls a layer with a maskable weight."""
     module = mase(node).module
-    has_weight = module is not None and module._parameters.get("weight") is not None
-    return has_weight and mase(node).common.mase_op in PRUNABLE_OP
+    return module is not None and bool(weight_names(module))
 
 
-def _why_not(node: fx.Node) -> str:
+def warn_of_unpruned(graph: MaseGraph) -> None:
+    """Warn once for a graph of matrices of weights that cannot be pruned."""
+    left_out = {
+        node: [p for p in parameters if p.dim() > 1]
+        for node, parameters in weights_of_nodes(graph).items()
+        if not (is_prunable(node) or has_adapter(node)) and _multiplies(node)
+    }
+    left_out = {node: matrices for node, matrices in left_out.items() if matrices}
+    stays = "stays as it is" if len(left_out) == 1 else "stay as they are"
+    warn_of_left_out(graph, "pruned", left_out, stays)
+
+
+def _multiplies(node: fx.Node) -> bool:
+    """Whether a node brings weights of products: a layer, or a parameter that a product reads."""
+    readers = [mase(reader).common.mase_op for reader in readers_that_compute(node)]
+    return node.op == "call_module" or not all(has_trait(op, "pointwise") for op in readers)
+
+
+def _has_one_weight(node: fx.Node) -> bool:
+    module = mase(node).module
+    return module is not None and weight_names(module) == ["weight"]
+
+
+def _why_not(node: fx.Node, table: str) -> str:
     op = mase(node).common.mase_op
+    if table == "activation" and is_prunable(node):
+        return f"is {op}, of which only weights are pruned; name it in the table weight"
     if op in PRUNABLE_OP:
         return (
             f"is {op} without a weight parameter, as when the weight is computed; prune the "

@@ -13,17 +13,22 @@ from torch import Tensor, fx, nn
 from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import module_op
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms.pruning import methods
 from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
 from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of, renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, scored_tensor, share, smallest
-from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest
+from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest, warn_of_unpruned
+from chop.passes.graph.transforms.pruning.weights import (
+    LayerWeight,
+    layer_masks,
+    weight_count,
+    weight_names,
+)
 from chop.passes.options import NodeChoice, Problem
 
 logger = logging.getLogger(__name__)
-
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @graph_pass("prune", "transform", needs=("common",))
@@ -34,10 +39,10 @@ def prune_transform_pass(
     activation: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Mask the least important weights and inputs of linear and convolutional layers.
+    """Mask the least important weights of layers, and inputs of linear and convolutional ones.
 
     Each table has `sparsity` (the share that becomes zero, or shares by type, name or regular
-    expression, as `by` says), `scope` ("local" ranks each layer by itself, "global" all together),
+    expression, as `by` says), `scope` ("local" ranks each weight by itself, "global" all together),
     `granularity` ("elementwise", "channel", or "2:4" and the like) and `method` ("random",
     "l1-norm", "l2-norm", "movement"). Pruned weights stay pruned. Returns the requested and
     the reached sparsity.
@@ -47,6 +52,8 @@ def prune_transform_pass(
     plans = {name: (request, request.per_node(graph)) for name, request in read.items()}
     if "activation" in plans:
         _check_activation(*plans["activation"])
+    if "weight" in plans:
+        warn_of_unpruned(graph)
     info: dict[str, Any] = {}
     if "weight" in plans:
         info["weight"] = _prune_weights(graph, *plans["weight"], seed)
@@ -89,45 +96,54 @@ def _prune_weights(
     layers = {node: graph.modules[str(node.target)] for node in asked}
     if not layers:
         logger.warning("There is no linear or convolutional layer to prune in this graph.")
+    weights = [LayerWeight(n, name) for n, layer in layers.items() for name in weight_names(layer)]
     if request.scope == "global" and not isinstance(request.granularity, Pattern):
-        scores = {n: _scores(layer, request, str(n.target), seed) for n, layer in layers.items()}
+        scores = {w: _scores(layers[w.node], w, request, seed) for w in weights}
         removed = _removed_globally(scores, asked)
     else:
-        removed = {n: _removed(layer, n, request, seed, asked[n]) for n, layer in layers.items()}
+        removed = {w: _removed(layers[w.node], w, request, seed, asked[w.node]) for w in weights}
     for node, layer in layers.items():
-        marks = removed.pop(node)
-        if not torch.count_nonzero(marks):  # several times faster than any()
+        # counting is several times faster than any()
+        marks = {w: removed.pop(w) for w in weights if w.node is node}
+        marks = {w: mark for w, mark in marks.items() if torch.count_nonzero(mark)}
+        if not marks:
             continue
         logger.info("Pruning module: %s", node.name)
         new = renewed(layer)
-        attach_mask(new, "weight", _as_weight(marks.logical_not_(), layer, request))
+        for weight, mark in marks.items():
+            mask = _as_weight(mark.logical_not_(), weight.holder(layer), weight, request)
+            attach_mask(weight.holder(new), weight.last, mask)
         deepsetattr(graph.model, str(node.target), new)
     requested = asked if request.scope == "local" else {}
     return _reached(graph, asked, requested, request)
 
 
-def _scores(layer: nn.Module, request: PruneRequest, target: str, seed: int) -> Tensor:
+def _scores(layer: nn.Module, weight: LayerWeight, request: PruneRequest, seed: int) -> Tensor:
     """Scores of the parts of a weight in the shape for `_as_weight`; -infinity if already pruned.
 
     Elementwise, a vector; by channel, one number per channel; by pattern, a matrix of groups.
     """
-    weight = _output_first(layer, scored_tensor(layer, request.method, target), request)
-    mask = masks_of(layer).get("weight")
+    scored = scored_tensor(layer, request.method, weight.target, weight.name)
+    numbers = _output_first(layer, scored, request)
+    mask = masks_of(weight.holder(layer)).get(weight.last)
     by_channel = request.granularity == "channel"
-    rows = weight.flatten(1) if by_channel else weight.reshape(-1, 1)
-    values = METHODS[request.method](rows, methods.generator_for(seed, target))
+    rows = numbers.flatten(1) if by_channel else numbers.reshape(-1, 1)
+    values = METHODS[request.method](rows, methods.generator_for(seed, weight.target))
     if mask is not None:
         alive = _output_first(layer, mask, request).reshape(rows.shape).any(1)
         values = values.masked_fill(~alive, -torch.inf)
     if isinstance(request.granularity, Pattern):
-        return _grouped(values.reshape(weight.shape), request.granularity.of)
+        return _grouped(values.reshape(numbers.shape), request.granularity.of)
     return values
 
 
 def _output_first(layer: nn.Module, tensor: Tensor | None, request: PruneRequest) -> Tensor:
     """The detached weight; (out, in, …) if the granularity needs that order."""
     assert tensor is not None
-    turned = isinstance(layer, TRANSPOSED) and request.granularity != "elementwise"
+    cls: Any = type(layer)
+    op = module_op(cls)
+    input_first = op is not None and (op.name == "transposed_linear" or "transposed" in op.traits)
+    turned = input_first and request.granularity != "elementwise"
     return tensor.detach().transpose(0, 1) if turned else tensor.detach()
 
 
@@ -140,23 +156,22 @@ def _grouped(values: Tensor, size: int) -> Tensor:
 
 
 def _removed(
-    layer: nn.Module, node: fx.Node, request: PruneRequest, seed: int, sparsity: float
+    layer: nn.Module, weight: LayerWeight, request: PruneRequest, seed: int, sparsity: float
 ) -> Tensor:
-    """Mark the parts to remove from one layer, ranked within the layer."""
-    target = str(node.target)
+    """Mark the parts to remove from one weight, ranked within it."""
     by_size = METHODS[request.method] in (methods.l1_scores, methods.l2_scores)
-    if by_size and request.granularity == "elementwise" and not masks_of(layer):
-        weight = scored_tensor(layer, request.method, target).reshape(-1)
-        return methods.smallest_in_size(weight, share(sparsity, len(weight)))
-    scores = _scores(layer, request, target, seed)
+    if by_size and request.granularity == "elementwise" and not layer_masks(layer):
+        numbers = scored_tensor(layer, request.method, weight.target, weight.name).reshape(-1)
+        return methods.smallest_in_size(numbers, share(sparsity, len(numbers)))
+    scores = _scores(layer, weight, request, seed)
     if isinstance(pattern := request.granularity, Pattern):
         return smallest(scores, pattern.of - pattern.keep if sparsity else 0)
     return smallest(scores, share(sparsity, scores.numel()))
 
 
 def _removed_globally(
-    scores: Mapping[fx.Node, Tensor], asked: Mapping[fx.Node, float]
-) -> dict[fx.Node, Tensor]:
+    scores: Mapping[LayerWeight, Tensor], asked: Mapping[fx.Node, float]
+) -> dict[LayerWeight, Tensor]:
     if not scores:
         return {}
     (sparsity,) = set(asked.values())
@@ -164,20 +179,22 @@ def _removed_globally(
     together = torch.cat([s.to(device) for s in scores.values()])
     removed = smallest(together, share(sparsity, len(together)))
     parts = torch.split(removed, [len(s) for s in scores.values()])
-    return {node: part.to(scores[node].device) for node, part in zip(scores, parts, strict=True)}
+    return {w: part.to(scores[w].device) for w, part in zip(scores, parts, strict=True)}
 
 
-def _as_weight(kept: Tensor, layer: nn.Module, request: PruneRequest) -> Tensor:
+def _as_weight(
+    kept: Tensor, holder: nn.Module, weight: LayerWeight, request: PruneRequest
+) -> Tensor:
     """Convert marks of elements, channels or groups to a mask; pruned weights stay pruned."""
-    weight = _output_first(layer, layer._parameters["weight"], request)
+    numbers = _output_first(holder, holder._parameters[weight.last], request)
     if request.granularity == "channel":
-        mask = kept.reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
+        mask = kept.reshape(-1, *[1] * (numbers.dim() - 1)).expand_as(numbers)
     elif isinstance(request.granularity, Pattern):
-        mask = kept.flatten(-2)[..., : weight.shape[1]].movedim(-1, 1)
+        mask = kept.flatten(-2)[..., : numbers.shape[1]].movedim(-1, 1)
     else:
-        mask = kept.reshape(weight.shape)
-    mask = _output_first(layer, mask, request)  # and back
-    old = masks_of(layer).get("weight")
+        mask = kept.reshape(numbers.shape)
+    mask = _output_first(holder, mask, request)  # and back
+    old = masks_of(holder).get(weight.last)
     return mask if old is None else mask & old
 
 
@@ -191,9 +208,8 @@ def _reached(
     rows: dict[str, dict[str, float]] = {}
     for node in asked:
         layer = graph.modules[str(node.target)]
-        mask = masks_of(layer).get("weight")
-        total = layer._parameters["weight"].numel()  # type: ignore[union-attr]
-        pruned = 0 if mask is None else total - int(torch.count_nonzero(mask))
+        total, masks = weight_count(layer), layer_masks(layer).values()
+        pruned = sum(mask.numel() - int(torch.count_nonzero(mask)) for mask in masks)
         rows[node.name] = sparsity_row(requested.get(node), pruned, total)
     pruned, total = (sum(int(row[key]) for row in rows.values()) for key in ("pruned", "total"))
     wanted = request.sparsity if isinstance(request.sparsity, float) else None

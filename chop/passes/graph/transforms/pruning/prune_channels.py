@@ -12,6 +12,8 @@ from torch import fx, nn
 
 from chop.dotted import deepsetattr, get_parent_name
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import has_trait
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.common import describe_again
 from chop.passes.graph.transforms.pruning import methods
@@ -103,6 +105,9 @@ def obstacle_to(channels: ChannelGraph, target: str) -> Obstacle | None:
     """Return why none of a layer's channels can be removed, or None."""
     if target not in channels.producers:
         node = next(n for n in channels.graph.nodes if str(n.target) == target)
+        op = mase(node).common.mase_op
+        if has_trait(op, "inner_products"):
+            return Obstacle(node, f"is {op}, which keeps its size")
         return Obstacle(node, "returns the channels that it takes; name the layer before it")
     obstacles = [channels.atoms.obstacle(atom) for atom in channels.outs[target]]
     return obstacles[0] if all(obstacles) else None

@@ -6,7 +6,8 @@ from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 from chop.passes.graph.transforms.pruning import activation, movement
-from chop.passes.graph.transforms.pruning.masks import detach_mask, masks_of, renewed
+from chop.passes.graph.transforms.pruning.masks import detach_mask, renewed
+from chop.passes.graph.transforms.pruning.weights import layer_masks
 
 
 @graph_pass("prune_detach_hook", "transform")
@@ -15,13 +16,14 @@ def prune_detach_hook_transform_pass(graph: MaseGraph) -> dict[str, list[str]]:
     info: dict[str, list[str]] = {"weight": [], "activation": []}
     for target in dict.fromkeys(str(n.target) for n in graph.nodes if n.op == "call_module"):
         module = graph.modules[target]
-        masks, hooked = masks_of(module), activation.activation_pruning_of(module) is not None
+        masks, hooked = layer_masks(module), activation.activation_pruning_of(module) is not None
         followed = movement.follows_movement(module)
         if not (masks or hooked or followed):
             continue
         new = renewed(module)
         for name in masks:
-            detach_mask(new, name)
+            part, _, last = name.rpartition(".")
+            detach_mask(new.get_submodule(part), last)
         if hooked:
             activation.detach_activation_pruning(new)
         if followed:

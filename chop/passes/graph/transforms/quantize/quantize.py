@@ -19,6 +19,11 @@ from chop.numerics import FORMATS
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
 from chop.passes.graph.describe.hardware import renote_hardware
+from chop.passes.graph.describe.left_out import (
+    readers_that_compute,
+    warn_of_left_out,
+    weights_of_nodes,
+)
 from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.metadata_sync import note_module
 from chop.passes.graph.transforms.quantize import quantized_funcs as funcs
@@ -30,7 +35,12 @@ from chop.passes.graph.transforms.quantize.config import (
     without_na,
 )
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
-from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, variant
+from chop.passes.graph.transforms.quantize.quantized_modules import (
+    LAYERS,
+    Quantized,
+    layer_for,
+    variant,
+)
 from chop.passes.graph.transforms.quantize.variants import is_variant
 from chop.passes.options import InputPath, NodeChoice, Problem
 from chop.passes.select import By, select
@@ -66,6 +76,7 @@ def quantize_transform_pass(
     look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
     plan = _plan(graph, by, default, per_key)
+    warn_of_float(graph)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path)
     changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
@@ -188,9 +199,24 @@ def why_not_quantized(node: fx.Node) -> str | None:
     if common.mase_op not in QUANTIZEABLE_OP:
         these = ", ".join(QUANTIZEABLE_OP)
         return f"is {common.mase_op}, which cannot be quantized; these ops can: {these}"
+    if node.op != "call_module" and not funcs.has_function(OPS[common.mase_op]):
+        return f"calls {common.mase_op} as a function, and only the layer can be quantized"
     if not any(dtype_of(node, name).is_floating_point for name, _ in common.args.tensors()):
         return "takes no floating-point tensor that could be rounded"  # but sizes, or indices
     return None
+
+
+def warn_of_float(graph: MaseGraph) -> None:
+    """Warn once for a graph of layers with weights that have no quantized form."""
+    left_out = {n: ps for n, ps in weights_of_nodes(graph).items() if _stays_in_float(n)}
+    stays = "stays in float" if len(left_out) == 1 else "stay in float"
+    warn_of_left_out(graph, "quantized", left_out, stays)
+
+
+def _stays_in_float(node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return mase(node).common.mase_op not in QUANTIZEABLE_OP and not has_adapter(node)
+    return any(mase(n).common.mase_op not in QUANTIZEABLE_OP for n in readers_that_compute(node))
 
 
 def node_config(key: str, table: Any) -> dict[str, Any]:
@@ -270,7 +296,7 @@ def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
         op = module_op(cls)
         special = variants.variant_of(op.name if op else cls.__name__, config["name"])
         return special.from_float(layer, config)  # type: ignore[no-any-return]
-    generic = next((LAYERS[base] for base in type(layer).__mro__ if base in LAYERS), None)
+    generic = layer_for(type(layer))
     if generic is None:
         raise TypeError(f"{type(layer).__name__} has no quantized form")
     return variant(generic, FORMATS[config["name"]]).from_float(layer, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from chop.ir.operands import argument_names
 from chop.ir.ops import NAMESPACES, OPS, OpSpec
 from chop.numerics import FORMATS, NumberFormat
 from chop.passes.graph.describe.formats import FormattedFunction
+from chop.passes.graph.transforms.quantize.composed_funcs import composed_form
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 MAX_CACHED = 1000  # configs of one function whose formats are remembered
@@ -24,7 +25,8 @@ class QuantizedFunction(FormattedFunction):
     """A function that rounds its operands first, to the formats in `config`.
 
     Floating-point tensors are rounded, and so are Python floats, as in `x * 0.3`; integers and
-    arguments that are not operands, such as masks, stay unchanged.
+    arguments that are not operands, such as masks, stay unchanged. A function of several products,
+    such as attention, also rounds the operands of those inside.
     """
 
     own_arguments = frozenset({"config"})
@@ -35,33 +37,56 @@ class QuantizedFunction(FormattedFunction):
         self.__name__, self.__qualname__ = f"{spec.name}_{fmt.name}", _path(target, spec, fmt.name)
         self.__module__ = __name__
         self._known: OrderedDict[Any, dict[str, NumberFormat]] = OrderedDict()  # by config
-        self.names = argument_names(target, spec)
+        names = argument_names(target, spec)
+        self.names = [name for name in names if not name.startswith("*")]
+        self.repeated = next((name[1:] for name in names if name.startswith("*")), None)
+        named = () if self.repeated else spec.quantized
         # matmul's second operand is configured as `weight`, although torch calls it `other`
-        others = iter([operand for operand in spec.quantized if operand not in self.names])
-        self.operands = {
-            name: name if name in spec.quantized else next(others, None) for name in self.names
-        }
+        others = iter([operand for operand in named if operand not in self.names])
+        self.operands = {name: name if name in named else next(others, None) for name in self.names}
+        self.composed = composed_form(target)
 
     def __call__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
-        proxy = next((a for a in (*args, *kwargs.values()) if isinstance(a, fx.Proxy)), None)
+        rest = self._rest(args)
+        proxies = (a for a in (*args, *rest, *kwargs.values()) if isinstance(a, fx.Proxy))
+        proxy = next(proxies, None)
         if proxy is not None:  # tracing keeps this function as one node
             kwargs["config"] = dict(config)
             return proxy.tracer.create_proxy("call_function", self, args, kwargs)
         formats = self.formats(config)
-
-        def rounded(name: str, value: Any) -> Any:
-            fmt = formats.get(self.operands.get(name) or "")
-            number = (
-                value.is_floating_point() if isinstance(value, Tensor) else type(value) is float
-            )
-            return fmt(value) if fmt is not None and number else value
-
-        new = [rounded(name, value) for name, value in zip(self.names, args, strict=False)]
+        new = [
+            _rounded(a, formats.get(operand or "")) for _, operand, a in self.arguments(args, {})
+        ]
+        if self.repeated and len(args) != len(new):  # they came in a list
+            new = [*new[: len(self.names)], new[len(self.names) :]]
         new += args[len(new) :]
-        kwargs = {name: rounded(name, value) for name, value in kwargs.items()}
-        result = self.target(*new, **kwargs)
+        kwargs = {
+            name: _rounded(value, formats.get(self.operands.get(name) or ""))
+            for name, value in kwargs.items()
+        }
+        if self.composed is not None and formats:
+            result = self.composed(formats["data_in"], *new, **kwargs)
+        else:
+            result = self.target(*new, **kwargs)
         final = formats["data_out"](result) if "data_out" in formats else result
         return as_in_place(args[0], new[0], result, final) if args else final
+
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[tuple[str, str | None, Any]]:
+        """Yield the name, the operand and the value of each argument, and of each in a list."""
+        for name, value in zip(self.names, args, strict=False):
+            yield name, self.operands[name], value
+        last = len(self.spec.quantized) - 1
+        for i, value in enumerate(self._rest(args)):
+            yield f"{self.repeated}_{i}", self.spec.quantized[min(i, last)], value
+        for name, value in kwargs.items():
+            yield name, self.operands.get(name), value
+
+    def _rest(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the operands of a function that takes any number, one by one or in a list."""
+        rest = args[len(self.names) :] if self.repeated else ()
+        return rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
 
     def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         """Return the format of each operand, as the op needs it."""
@@ -88,6 +113,11 @@ class QuantizedFunction(FormattedFunction):
         return _from_parts, (self.target, self.spec.name, self.format_name)
 
 
+def _rounded(value: Any, fmt: NumberFormat | None) -> Any:
+    number = value.is_floating_point() if isinstance(value, Tensor) else type(value) is float
+    return fmt(value) if fmt is not None and number else value
+
+
 def _frozen(value: Any) -> Any:
     """A hashable form of a config, in which lists are tuples."""
     if isinstance(value, Mapping):
@@ -108,7 +138,9 @@ def quantized_function(
 
 
 def has_function(spec: OpSpec) -> bool:
-    return bool(spec.quantized and (spec.functions or spec.methods))
+    """Return whether the functions of an op have a quantized form, besides its layers."""
+    layers_only = "inner_products" in spec.traits  # their functions take lists of weights
+    return bool(spec.quantized and (spec.functions or spec.methods)) and not layers_only
 
 
 def _plain(spec: OpSpec) -> Callable[..., Any]:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from chop.ir.ops import OPS
+from chop.passes import run_pass
 from chop.passes.graph.analysis.cost import RULES, Call, cost_of, count, rule
+from chop.passes.graph.analysis.cost.ledger import ledger_of
 from chop.testing.audit import MacCounter
 
 # the table names these for what it does not know, or has no function for them
@@ -264,16 +266,61 @@ def test_einsum_agrees_with_what_runs(equation, others, make, monkeypatch):
         lambda self, x: x.unsqueeze(0).expand(2, 4, 3).bmm(self.b.expand(2, 3, 5)),
         lambda self, x: torch.baddbmm(self.a, x[None], self.b[None]),
         lambda self, x: torch.addbmm(self.a, x.expand(2, 4, 3), self.b.expand(2, 3, 5)),
+        lambda self, x: torch.addmv(self.a[:, 0], x, self.b[:, 0]),
+        lambda self, x: F.linear(x, torch._weight_norm(self.b.t(), self.a[:1].t(), 0)),
         lambda self, x: F.conv1d(x[None], self.w, stride=2, padding=1),
         lambda self, x: F.conv_transpose1d(x[None], self.w, stride=2, groups=2),
     ],
-    ids=["addmm", "tensordot", "mv", "inner", "bmm", "baddbmm", "addbmm", "conv1d", "transposed"],
+    ids=[
+        *("addmm", "tensordot", "mv", "inner", "bmm", "baddbmm", "addbmm", "addmv", "weight_norm"),
+        *("conv1d", "transposed"),
+    ],
 )
 def test_functions_agree_with_what_runs(function, make):
     shapes = {"a": (4, 5), "b": (3, 5), "w": (4, 4, 3)}
     model = make.doing(function, **{name: torch.randn(shape) for name, shape in shapes.items()})
     x = torch.randn(4, 3)
-    assert total(make, model, x)["macs"] == audited(model, x) > 0
+    found, ran = total(make, model, x), counted(model, x)
+    assert found["macs"] == ran.macs > 0
+    assert found["flops"] == ran.flops
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _, x: x.cumsum(1),
+        lambda _, x: x.long() & 3 | (x > 0).long() ^ 1,
+        lambda _, x: ~(x > 0) & torch.logical_not(x),
+        lambda _, x: torch.logical_and(x, x).logical_or(x),
+        lambda _, x: torch.floor_divide(x, 2),
+        lambda _, x: x.clone().as_strided_((3, 4), (1, 3)),
+    ],
+    ids=["cumsum", "bits", "not", "logical", "floor_divide", "as_strided"],
+)
+def test_masks_and_positions_cost_what_runs(function, make):
+    model, x = make.doing(function), torch.randn(4, 3)
+    assert total(make, model, x)["flops"] == counted(model, x).flops
+
+
+QUANTIZED = {
+    "addmm": lambda self, x: torch.addmm(self.a, x, self.b),
+    "einsum": lambda self, x: torch.einsum("ij,jk->ik", [x, self.b]),
+    "attention": lambda self, x: F.scaled_dot_product_attention(x, x, x),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_bit_operations_of_functions_have_the_widths_of_their_formats(name, make):
+    parameters = {"a": torch.randn(5), "b": torch.randn(3, 5)}
+    graph = make.graph(make.doing(QUANTIZED[name], **parameters), torch.randn(4, 3))
+    config = {"name": "integer"}
+    for operand, width in (("data_in", 8), ("weight", 4), ("bias", 16)):
+        config |= {f"{operand}_width": width, f"{operand}_frac_width": 2}
+    run_pass("quantize", graph, {"by": "type", "default": {"config": config}})
+    found = cost_of(graph)["total"]
+    right = 8 if name == "attention" else 4
+    assert found["bit_ops_multiply"] == found["macs"] * 8 * right > 0
+    assert found["bit_ops"] == ledger_of(graph.model).read().bit_ops * 4  # samples
 
 
 # layers and the functions behind them; the input is a batch of two pictures

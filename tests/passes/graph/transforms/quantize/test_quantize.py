@@ -510,6 +510,30 @@ class TestRefusals:
         assert types(graph)["fc"] == "LinearInteger"
 
 
+class Equation(nn.Module):
+    def forward(self, x):
+        return torch.einsum("bij,bkj->bik", [x, x])
+
+
+def test_a_quantized_equation_has_the_formats_of_a_product_and_is_saved(tmp_path):
+    x = torch.randn(2, 4, 4)
+    graph = graph_of(Equation(), x=x)
+    quantize_transform_pass(graph, {"by": "type", "einsum": MIXED})
+    assert [*formats(graph, "einsum")[0].values()] == ["integer [8, 4]", "integer [6, 3]"]
+    graph.export(tmp_path / "graph")
+    loaded = MaseGraph.from_checkpoint(tmp_path / "graph")
+    assert torch.equal(loaded.model(x), graph.model(x))
+
+
+def test_a_quantized_equation_is_saved_only_if_it_is_one(tmp_path):
+    graph = graph_of(Equation(), x=torch.randn(2, 4, 4))
+    quantize_transform_pass(graph, {"by": "type", "einsum": MIXED})
+    node = next(node for node in graph.nodes if node.name == "einsum")
+    node.args = ("__import__('os')", node.args[1])
+    with pytest.raises(ValueError, match="cannot save node 'einsum': it is given the text"):
+        graph.export(tmp_path / "graph")
+
+
 def custom(cls):
     return {"modules": {cls: {}}, "functions": {}}
 

@@ -149,18 +149,112 @@ def test_bypassed_it_is_the_float_function(x, y):
     assert torch.equal(add_integer(x, y, config={**CONFIG, "bypass": True}), x + y)
 
 
-def test_attention_rounds_queries_keys_and_values_but_no_mask():
+def attend(q, k, v, mask=0.0, scale=None):
+    """Attention with its four operands rounded."""
+    scores = Q(q) @ Q(k).mT * (scale or q.shape[-1] ** -0.5) + mask
+    return Q(scores.softmax(-1)) @ Q(v)
+
+
+def test_attention_rounds_the_operands_of_both_products_but_no_mask():
     q, k, v = torch.randn(3, 2, 4, 8).unbind()
     mask = torch.randn(4, 4)
     attention = quantized_func_map["scaled_dot_product_attention_integer"]
-    expected = F.scaled_dot_product_attention(Q(q), Q(k), Q(v), attn_mask=mask, scale=0.3)
     for result in (
         attention(q, k, v, mask, scale=0.3, config=CONFIG),
         attention(q, k, attn_mask=mask, value=v, scale=0.3, config=CONFIG),
     ):
-        assert torch.equal(result, expected)
+        assert torch.equal(result, attend(q, k, v, mask, 0.3))
     causal = attention(q, k, v, is_causal=True, config=CONFIG)
-    assert torch.equal(causal, F.scaled_dot_product_attention(Q(q), Q(k), Q(v), is_causal=True))
+    assert torch.equal(causal, attend(q, k, v, torch.full((4, 4), -torch.inf).triu(1)))
+
+
+EXACT = {"name": "integer"} | {
+    f"{operand}_{key}": bits
+    for operand in ("data_in", "weight", "bias")
+    for key, bits in (("width", 60), ("frac_width", 40))
+}
+HIDDEN = torch.tensor([[True, True, False], [False, False, False], [True, False, True]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.2},
+        {"attn_mask": HIDDEN},
+        {"attn_mask": torch.linspace(-1, 1, 9).view(3, 3)},
+        {"enable_gqa": True},
+    ],
+    ids=lambda options: next(iter(options), "plain"),
+)
+def test_attention_in_a_fine_format_is_torchs(options):
+    heads = 1 if "enable_gqa" in options else 2
+    q, k, v = (torch.randn(2, n, 3, 4, dtype=torch.float64) for n in (2, heads, heads))
+    attention = quantized_func_map["scaled_dot_product_attention_integer"]
+    if options.get("attn_mask", HIDDEN).dtype != torch.bool:
+        options = {"attn_mask": options["attn_mask"].double()}
+    expected = F.scaled_dot_product_attention(q, k, v, **options)
+    assert torch.allclose(attention(q, k, v, **options, config=EXACT), expected, atol=1e-9)
+
+
+def test_attention_drops_probabilities_as_torch_does():
+    q, k, v = torch.randn(3, 2, 64, 8).unbind()
+    attention = quantized_func_map["scaled_dot_product_attention_integer"]
+    assert torch.equal(attention(q, k, v, None, 1.0, config=CONFIG), torch.zeros_like(v))
+    some = attention(q, k, v, dropout_p=0.5, config=CONFIG)
+    assert not torch.equal(some, attention(q, k, v, config=CONFIG))
+
+
+def test_a_mask_and_a_causal_mask_exclude_each_other():
+    q = torch.randn(2, 3, 4)
+    attention = quantized_func_map["scaled_dot_product_attention_integer"]
+    with pytest.raises(ValueError, match="attn_mask or is_causal, not both"):
+        attention(q, q, q, torch.ones(3, 3), 0.0, True, config=CONFIG)
+
+
+def test_a_product_of_matrices_and_a_sum_is_a_linear_layer_with_its_inputs_first():
+    x, w, b = torch.randn(5, 3), torch.randn(3, 4), torch.randn(4)
+    expected = torch.addmm(B(b), Q(x), W(w))
+    assert torch.equal(integer(torch.addmm, "addmm")(b, x, w, config=CONFIG), expected)
+    assert torch.allclose(expected, integer(F.linear, "linear")(x, w.T, b, config=CONFIG))
+    by_name = integer(torch.addmm, "addmm")(mat2=w, input=b, mat1=x, beta=2, config=CONFIG)
+    assert torch.equal(by_name, torch.addmm(B(b), Q(x), W(w), beta=2))
+
+
+@pytest.mark.parametrize("op", ["baddbmm", "addbmm"])
+def test_so_are_products_of_many_matrices(op):
+    bias, x, w = torch.randn(2, 2), torch.randn(5, 2, 3), torch.randn(5, 3, 2)
+    target = getattr(torch, op)
+    assert torch.equal(integer(target, op)(bias, x, w, config=CONFIG), target(B(bias), Q(x), W(w)))
+
+
+@pytest.mark.parametrize("target", [torch.einsum, torch.ops.aten.einsum.default], ids=str)
+def test_operands_of_an_equation_are_rounded_alone_and_in_a_list(target):
+    x, w, v = torch.randn(2, 3), torch.randn(3, 4), torch.randn(4)
+    equation = "ij,jk,k->ik"
+    expected = torch.einsum(equation, Q(x), W(w), W(v))
+    function = integer(target, "einsum")
+    assert torch.equal(function(equation, [x, w, v], config=CONFIG), expected)
+    if target is torch.einsum:
+        assert torch.equal(function(equation, x, w, v, config=CONFIG), expected)
+
+
+@pytest.mark.parametrize(
+    ("target", "shapes"),
+    [
+        (torch.inner, [(2, 3), (4, 3)]),
+        (torch.tensordot, [(2, 3, 4), (3, 4)]),
+        (torch.mv, [(2, 3), (3,)]),
+        (torch.dot, [(3,), (3,)]),
+        (torch.ops.aten.mm.default, [(2, 3), (3, 2)]),
+    ],
+    ids=str,
+)
+def test_other_products_round_their_second_operand_as_a_weight(target, shapes):
+    x, y = map(torch.randn, shapes)
+    name = getattr(target, "overloadpacket", target).__name__
+    assert torch.equal(integer(target, name)(x, y, config=CONFIG), target(Q(x), W(y)))
 
 
 def test_norms_round_input_and_affine_parameters_but_no_statistics():

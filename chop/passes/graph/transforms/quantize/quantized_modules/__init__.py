@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch import nn
 
-from chop.ir.ops import OPS
+from chop.ir.ops import OPS, is_named_in_table, module_op
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     activation,
+    attention,
     base,
     conv,
     embedding,
+    linear,
     norm,
+    recurrent,
 )
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variant
-from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
-__all__ = ["LAYERS", "Quantized", "quantized_module_map", "variant"]
+__all__ = ["LAYERS", "Quantized", "layer_for", "quantized_module_map", "variant"]
 
-_LISTS = (conv.LAYERS, activation.LAYERS, norm.LAYERS, embedding.LAYERS)
-_ALL: list[type[Quantized]] = [QuantLinear, *itertools.chain(*_LISTS)]
+_HOMES: tuple[Any, ...] = (linear, conv, activation, norm, embedding, attention, recurrent)
+_ALL: list[type[Quantized]] = [layer for home in _HOMES for layer in home.LAYERS]
 # torch's class -> ours
 LAYERS: dict[type[nn.Module], type[Quantized]] = {layer.float_class: layer for layer in _ALL}
+
+
+def layer_for(cls: Any) -> type[Quantized] | None:
+    """Return the quantized layer, of no format yet, that stands in for layers of a class."""
+    known = next((LAYERS[base] for base in cls.__mro__ if base in LAYERS), None)
+    if known is None and is_named_in_table(cls):
+        spec = module_op(cls)
+        known = LAYERS.get(spec.modules[0]) if spec is not None else None
+    return known
 
 
 class _ModuleMap(Mapping[str, type[Quantized]]):

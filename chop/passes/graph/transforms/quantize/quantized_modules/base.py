@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from chop.ir.graph.tracer import Leaf
+from chop.ir.ops import is_named_in_table
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.base import quantize_all
 from chop.numerics.scratch import is_plain
@@ -47,6 +48,8 @@ class Quantized(Leaf, FormattedLayer):
             bases = [base for base in cls.__mro__ if base.__module__.startswith("torch.nn.")]
             if bases and bases[0] is not nn.Module:
                 cls.float_class, cls.layer = bases[0], cls
+            elif "float_class" in vars(cls):  # a layer of ours
+                cls.layer = cls
         cls._overrides_rounding = (
             cls.q is not Quantized.q or cls.q_parameter is not Quantized.q_parameter
         )
@@ -80,13 +83,26 @@ class Quantized(Leaf, FormattedLayer):
         self.__class__ = _parametrized(cls, float_class, names) if names else cls
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
-        present = [o for o in self.operands if o == "data_in" or getattr(self, o, None) is not None]
-        if "weight" in present and "bias" in self.operands:
-            present = [*self.operands]  # a bias may be added later, as by fusing a norm
         return {
             operand: self.refine(operand, fmt)
-            for operand, fmt in layer_formats(config, present).items()
+            for operand, fmt in layer_formats(config, self._present()).items()
         }
+
+    def _present(self) -> list[str]:
+        """Return the operands that this layer has."""
+        present = [o for o in self.operands if o == "data_in" or getattr(self, o, None) is not None]
+        if "weight" in present and "bias" in self.operands:
+            return [*self.operands]  # a bias may be added later, as by fusing a norm
+        return present
+
+    @classmethod
+    def operand_of(cls, parameter: str) -> str:
+        """Return the operand of the config that a parameter belongs to."""
+        return parameter
+
+    def _parameter(self, name: str) -> Any:
+        """Return a parameter as the float layer reads it: masked, or parametrized."""
+        return getattr(self, name)
 
     def refine(self, operand: str, fmt: NumberFormat) -> NumberFormat:
         """Adjust a format by what only the op knows: batch dimensions, signs."""
@@ -104,8 +120,8 @@ class Quantized(Leaf, FormattedLayer):
     @classmethod
     def from_float(cls, layer: nn.Module, config: Mapping[str, Any]) -> Self:
         """Return the same layer, quantized: it shares parameters, buffers, hooks and settings."""
-        theirs = type(layer).forward not in (cls.float_class.forward, getattr(cls, "forward", None))
-        if theirs and not isinstance(layer, Quantized):
+        usual = type(layer).forward in (cls.float_class.forward, getattr(cls, "forward", None))
+        if not (usual or isinstance(layer, Quantized) or is_named_in_table(type(layer))):
             raise TypeError(
                 f"{type(layer).__name__} has a custom forward, which {cls.__name__} would "
                 f"replace by that of {cls.float_class.__name__}; quantize the layers inside it"
@@ -123,14 +139,14 @@ class Quantized(Leaf, FormattedLayer):
 
     def q_parameter(self, name: str) -> Any:
         """Return a parameter in its format; the rounded one is cached unless it may be training."""
-        fmt, store = self.formats.get(name), self._kept
+        fmt, store = self.formats.get(self.operand_of(name)), self._kept
         idle = fmt is not None and not (self.training or torch.is_grad_enabled())
         # a replica on another device uses its original's
         is_ours = isinstance(store, TrackedWeights) and store.layer is self
         tracked = idle and is_ours and store.tracks(name)  # type: ignore[attr-defined]
         if tracked and (cached := store.unchanged(name)) is not None and cached.fmt == fmt:  # type: ignore[attr-defined]
             return cached.rounded
-        tensor = getattr(self, name)
+        tensor = self._parameter(name)
         if tensor is None or fmt is None:
             return tensor
         # reading the comparison's result would stall a GPU, where rounding costs no more
@@ -188,7 +204,8 @@ class Quantized(Leaf, FormattedLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave cached parameters out of copies and pickles."""
-        return {**vars(self), "_kept": {}}
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {**state, "_kept": {}}
 
 
 _VARIANTS: dict[tuple[type, type], type[Quantized]] = {}

@@ -7,6 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.ir.ops import TransposedLinear
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
 
 
@@ -17,4 +18,15 @@ class QuantLinear(Quantized, nn.Linear):
         return self.q("data_out", F.linear(*self.q_operands(input)))
 
 
-__getattr__ = variants(QuantLinear)  # LinearInteger, LinearLog, …: one class per number format
+class QuantTransposedLinear(Quantized, TransposedLinear):
+    """y = x W + b with all three operands rounded."""
+
+    float_class = TransposedLinear
+
+    def forward(self, x: Tensor) -> Any:
+        x, weight, bias = self.q_operands(x)
+        return self.q("data_out", F.linear(x, weight.T, bias))
+
+
+LAYERS: tuple[type[Quantized], ...] = (QuantLinear, QuantTransposedLinear)
+__getattr__ = variants(*LAYERS)  # LinearInteger, LinearLog, …: one class per number format

@@ -1,0 +1,147 @@
+"""Plain forwards of torch's transformers, which the tracer enters.
+
+Torch's own choose between fused kernels by values that a trace does not have. These compute the
+same from the same parts: the sublayers of a model, and the methods that a subclass may replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+Forward = Callable[..., Any]
+
+
+def _check_hint(is_causal: Any, mask: Any) -> None:
+    """Refuse the hint that a mask is causal where there is no mask; else it changes no value."""
+    if is_causal is True and mask is None:
+        raise ValueError("is_causal says that the mask is causal, but there is none; give the mask")
+
+
+def _encoder_layer(
+    self: Any,
+    src: Tensor,
+    src_mask: Tensor | None = None,
+    src_key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    _check_hint(is_causal, src_mask)
+    masks = src_mask, src_key_padding_mask
+    x = src
+    if self.norm_first:
+        x = x + self._sa_block(self.norm1(x), *masks)
+        return x + self._ff_block(self.norm2(x))  # type: ignore[no-any-return]
+    x = self.norm1(x + self._sa_block(x, *masks))
+    return self.norm2(x + self._ff_block(x))  # type: ignore[no-any-return]
+
+
+def _encoder(
+    self: Any,
+    src: Tensor,
+    mask: Tensor | None = None,
+    src_key_padding_mask: Tensor | None = None,
+    is_causal: bool | None = None,
+) -> Tensor:
+    _check_hint(is_causal, mask)
+    masks = {"src_mask": mask, "src_key_padding_mask": src_key_padding_mask}
+    for layer in self.layers:
+        src = layer(src, **masks)
+    return src if self.norm is None else self.norm(src)
+
+
+def _decoder_layer(
+    self: Any,
+    tgt: Tensor,
+    memory: Tensor,
+    tgt_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    tgt_key_padding_mask: Tensor | None = None,
+    memory_key_padding_mask: Tensor | None = None,
+    tgt_is_causal: bool = False,
+    memory_is_causal: bool = False,
+) -> Tensor:
+    _check_hint(tgt_is_causal, tgt_mask)
+    _check_hint(memory_is_causal, memory_mask)
+    own = tgt_mask, tgt_key_padding_mask
+    other = memory, memory_mask, memory_key_padding_mask
+    x = tgt
+    if self.norm_first:
+        x = x + self._sa_block(self.norm1(x), *own)
+        x = x + self._mha_block(self.norm2(x), *other)
+        return x + self._ff_block(self.norm3(x))  # type: ignore[no-any-return]
+    x = self.norm1(x + self._sa_block(x, *own))
+    x = self.norm2(x + self._mha_block(x, *other))
+    return self.norm3(x + self._ff_block(x))  # type: ignore[no-any-return]
+
+
+def _decoder(
+    self: Any,
+    tgt: Tensor,
+    memory: Tensor,
+    tgt_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    tgt_key_padding_mask: Tensor | None = None,
+    memory_key_padding_mask: Tensor | None = None,
+    tgt_is_causal: bool | None = None,
+    memory_is_causal: bool = False,
+) -> Tensor:
+    _check_hint(tgt_is_causal, tgt_mask)
+    _check_hint(memory_is_causal, memory_mask)
+    masks = {
+        "tgt_mask": tgt_mask,
+        "memory_mask": memory_mask,
+        "tgt_key_padding_mask": tgt_key_padding_mask,
+        "memory_key_padding_mask": memory_key_padding_mask,
+    }
+    for layer in self.layers:
+        tgt = layer(tgt, memory, **masks)
+    return tgt if self.norm is None else self.norm(tgt)
+
+
+def _transformer(
+    self: Any,
+    src: Tensor,
+    tgt: Tensor,
+    src_mask: Tensor | None = None,
+    tgt_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    src_key_padding_mask: Tensor | None = None,
+    tgt_key_padding_mask: Tensor | None = None,
+    memory_key_padding_mask: Tensor | None = None,
+    src_is_causal: bool | None = None,
+    tgt_is_causal: bool | None = None,
+    memory_is_causal: bool = False,
+) -> Tensor:
+    memory = self.encoder(
+        src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
+    )
+    return self.decoder(  # type: ignore[no-any-return]
+        tgt,
+        memory,
+        tgt_mask=tgt_mask,
+        memory_mask=memory_mask,
+        tgt_key_padding_mask=tgt_key_padding_mask,
+        memory_key_padding_mask=memory_key_padding_mask,
+        tgt_is_causal=tgt_is_causal,
+        memory_is_causal=memory_is_causal,
+    )
+
+
+# torch's forward -> the one that can be traced
+_PLAIN: dict[Forward, Forward] = {
+    nn.TransformerEncoderLayer.forward: _encoder_layer,
+    nn.TransformerEncoder.forward: _encoder,
+    nn.TransformerDecoderLayer.forward: _decoder_layer,
+    nn.TransformerDecoder.forward: _decoder,
+    nn.Transformer.forward: _transformer,
+}
+
+
+def plain_forward(module: object) -> Forward | None:
+    """Return the forward to trace instead of torch's, as a function of the module; None: its own.
+
+    Subclasses with a forward of their own keep it.
+    """
+    return _PLAIN.get(getattr(type(module), "forward", None))  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""Files of users with several inputs, and with labels of a regression or of pixels."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from chop.dataset import MaseDataModule, MaseDatasetInfo, get_dataset, get_dataset_info
+from chop.dataset.base import check_task
+
+ROWS = 60
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((ROWS, 3)) * 10 + 5
+PRICE = X @ [1.0, 2.0, 0.5]
+CODES = np.arange(ROWS) % 3
+IMAGE = RANDOM.integers(0, 256, (ROWS, 3, 4, 5), np.uint8)
+MASK = RANDOM.integers(0, 4, (ROWS, 4, 5), np.uint8)
+WORDS = np.array(["a"] * ROWS)
+IDS = RANDOM.integers(0, 9, (ROWS, 7))
+
+
+@pytest.fixture
+def npz(tmp_path, cache):
+    """`npz(x=…, y=…)` writes a file and returns its path."""
+
+    def write(**arrays):
+        np.savez(tmp_path / "own.npz", **arrays)
+        return tmp_path / "own.npz"
+
+    return write
+
+
+def csv_of(folder, labels):
+    rows = [",".join(map(repr, row)) for row in X.tolist()]
+    lines = ["a,b,c,price", *(f"{row},{label}" for row, label in zip(rows, labels, strict=True))]
+    (folder / "own.csv").write_text("\n".join(lines))
+    return folder / "own.csv"
+
+
+def all_of(name, **options):
+    parts = [get_dataset(name, split, **options) for split in ("train", "validation", "test")]
+    return torch.cat([part.y for part in parts])
+
+
+def test_a_column_of_real_numbers_is_a_regression(tmp_path, cache):
+    file = csv_of(tmp_path, PRICE.tolist())
+    info = get_dataset_info("csv", path=file)
+    assert (info.task, info.num_targets, info.num_outputs, info.num_classes) == ("reg", 1, 1, None)
+    y = all_of("csv", path=file)
+    assert y.dtype == torch.float32
+    assert np.allclose(np.sort(y.numpy()), np.sort(PRICE), rtol=1e-6)
+
+
+def test_the_option_task_makes_numbers_of_classes(tmp_path, cache):
+    file = csv_of(tmp_path, CODES.tolist())
+    assert get_dataset_info("csv", path=file).task == "cls"
+    for name in ("reg", "regression"):
+        assert get_dataset_info("csv", path=file, task=name).task == "reg"
+    assert sorted(all_of("csv", path=file, task="reg").tolist()) == sorted(CODES.tolist())
+
+
+def test_several_targets_and_maps_of_classes(npz):
+    info = get_dataset_info("npz", path=npz(x=X, y=X[:, :2]))
+    assert (info.task, info.num_targets) == ("reg", 2)
+    info = get_dataset_info("npz", path=npz(x=IMAGE, y=MASK))
+    assert (info.task, info.num_classes, info.image_size) == ("dense", 4, (3, 4, 5))
+    assert not info.image_classification
+    assert all_of("npz", path=npz(x=IMAGE, y=MASK)).shape == (ROWS, 4, 5)
+
+
+def test_pixels_that_do_not_count_are_no_class(npz):
+    mask = MASK.astype(np.int64)
+    mask[:, 0, 0] = -100
+    assert get_dataset_info("npz", path=npz(x=IMAGE, y=mask)).num_classes == 4
+
+
+def test_named_arrays_are_inputs_of_the_same_name(npz):
+    """Floats in rows are standardised, bytes of images are scaled, and indices stay."""
+    file = npz(image=IMAGE, table=X, ids=IDS, y=CODES)
+    info = get_dataset_info("npz", path=file)
+    assert info.input_shapes == {"image": (3, 4, 5), "table": (3,), "ids": (7,)}
+    assert (info.num_features, info.image_size, info.num_classes) == (None, None, 3)
+    train = get_dataset("npz", "train", path=file)
+    inputs, _ = train[:]
+    assert list(inputs) == ["image", "table", "ids"]
+    assert inputs["table"].mean(0).abs().max() < 1e-5
+    assert inputs["image"].dtype == torch.float32
+    assert inputs["image"].max() <= 1
+    assert inputs["ids"].dtype == torch.int64
+    again = get_dataset("npz", "train", path=file)  # from the cache
+    assert again.fingerprint == train.fingerprint
+    assert list(again.x) == list(train.x)
+    raw = get_dataset("npz", "train", path=file, standardize=False).x["table"]
+    assert raw.mean() > 3
+
+
+def test_splits_of_named_arrays(npz):
+    rows = {"train": slice(40), "test": slice(40, None)}
+    arrays = {
+        f"{name}_{part}": array[where]
+        for part, where in rows.items()
+        for name, array in {"table": X, "ids": IDS, "y": CODES}.items()
+    }
+    data = MaseDataModule("npz", batch_size=8, custom_path=npz(**arrays), standardize=False)
+    data.setup()
+    assert (len(data.train_dataset), len(data.val_dataset), len(data.test_dataset)) == (36, 4, 20)
+    x, y = next(iter(data.test_dataloader()))
+    assert torch.equal(x["ids"], torch.from_numpy(IDS[40:48]))
+    assert torch.equal(y, torch.from_numpy(CODES[40:48]))
+
+
+def test_one_named_array_is_the_only_input(npz):
+    assert get_dataset_info("npz", path=npz(features=X, y=CODES)).num_features == 3
+
+
+def test_arrays_beside_x_are_not_used_and_that_is_told(npz, caplog):
+    with caplog.at_level(logging.WARNING, "chop"):
+        info = get_dataset_info("npz", path=npz(x=X, y=CODES, ids=IDS, names=np.array(["a"])))
+    assert info.num_features == 3
+    assert "ids is not used, as the file has x; to use several inputs, name them" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "sentence"),
+    [
+        ({"x": X, "y": PRICE}, {"task": "cls"}, "labels such as .* are not classes"),
+        ({"x": X, "y": WORDS}, {"task": "reg"}, "are not numbers, which a reg"),
+        ({"x": X, "y": np.where(CODES == 2, np.nan, PRICE)}, {}, "label of sample 2 is not finite"),
+        ({"x": IMAGE, "y": MASK - 5.0}, {}, "of a pixel is not a class; number classes from 0"),
+        ({"x": X, "y": np.eye(3)[CODES]}, {}, "convert one-hot labels .* `task='reg'`"),
+        ({"x": IMAGE, "y": MASK + 0.5}, {"task": "dense"}, "a whole number for each pixel"),
+        ({"x": X, "y": CODES}, {"task": "dense"}, "a whole number for each pixel"),
+        ({"a": X, "b": IDS[:-1], "y": CODES}, {}, "59 samples of input 'b' but 60 labels"),
+        ({"a": X, "b": WORDS, "y": CODES}, {}, "samples of input 'b' of type .* are not numbers"),
+        ({"a": X, "b": IDS}, {}, "has the arrays a, b; it needs x and y"),
+        ({"a_train": X, "y_train": CODES, "b_test": X, "y_test": CODES}, {}, "it needs x and y"),
+        ({"x": X, "y": CODES}, {"task": "clas"}, "task"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(npz, arrays, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        get_dataset_info("npz", path=npz(**arrays), **options)
+
+
+@pytest.mark.parametrize(
+    ("facts", "task", "fix"),
+    [
+        ({"task": "reg"}, "cls", "real numbers as labels, .* use `task='reg'`"),
+        ({"num_targets": 1}, "dense", "use `task='reg'`"),
+        ({"image_classification": True}, "reg", "classes as labels, .* use `task='cls'`"),
+        ({"task": "dense"}, "cls", "a class for each pixel as labels, .* use `task='dense'`"),
+    ],
+)
+def test_a_task_without_labels_is_refused_with_the_right_one(facts, task, fix):
+    info = MaseDatasetInfo(name="mine", **facts)
+    with pytest.raises(ValueError, match=f"data set 'mine' has .*{fix}"):
+        check_task(task, info)
+    check_task(info.known_task, info)
+
+
+def test_a_declared_task_has_a_known_name():
+    assert MaseDatasetInfo(name="mine", task="regression").task == "reg"
+    with pytest.raises(ValueError, match="data set 'mine': unknown task 'lm'"):
+        MaseDatasetInfo(name="mine", task="lm")
