@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -138,10 +138,12 @@ def list_command(
 
 @app.command("report")
 def report_command(
-    project: Annotated[
-        str,
+    projects: Annotated[
+        list[str],
         typer.Argument(
-            help="Project name, project directory, or path of a search.json.", metavar="PROJECT"
+            help="Project name, project directory, or path of a search.json; two of them are "
+            "compared.",
+            metavar="PROJECT [OTHER]",
         ),
     ],
     project_dir: Annotated[
@@ -152,20 +154,52 @@ def report_command(
         Path | None,
         typer.Option(metavar="FILE", help="Output file (default: report.html beside search.json)."),
     ] = None,
+    is_live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Serve the report on this machine, and follow a search that runs."
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of --live (0: any that is free).")
+    ] = 0,
     is_to_open: Annotated[
         bool, typer.Option("--open", help="Open the report in a browser.")
     ] = False,
 ) -> None:
-    """Write a self-contained HTML report of a search.
+    """Write a self-contained HTML report of a search, or of two searches to compare them.
 
-    `ch report my-search --open` shows the Pareto front, its designs, and how to repeat the search.
+    `ch report my-search --open` shows the Pareto front, its designs, and how to repeat the search;
+    `ch report my-search --live` follows a search that runs.
     """
-    from chop.actions.search.results.page import find_record, write_report
+    from chop.actions.search.results.page import find_record, serve, write_comparison, write_report
 
-    page = write_report(find_record(project, project_dir or default_project_dir()), output)
+    folder = project_dir or default_project_dir()
+    if len(projects) > 2 or (is_live and len(projects) > 1):
+        most = "--live follows one search" if is_live else "ch report compares two searches"
+        raise ConfigError(f"{most}, but {len(projects)} were given; omit the others")
+    if is_live:
+        if output is not None:
+            raise ConfigError("--live serves the report instead of writing it; omit --output")
+        serve(lambda: find_record(projects[0], folder), port, _announcer(is_to_open))
+        return
+    files = [find_record(project, folder) for project in projects]
+    page = write_report(files[0], output) if len(files) == 1 else write_comparison(files, output)
     print(page)
     if is_to_open:
         webbrowser.open(page.resolve().as_uri())
+
+
+def _announcer(is_to_open: bool) -> Callable[[str], None]:
+    """Return a function that prints the address of a report, and may open it in a browser."""
+
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        print("Ctrl-C ends it.", flush=True)
+        if is_to_open:
+            webbrowser.open(address)
+
+    return announce
 
 
 def main(argv: list[str] | None = None) -> None:

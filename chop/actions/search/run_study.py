@@ -19,7 +19,8 @@ from chop.actions.options import ConfigError
 from chop.actions.search.metrics.population_train import forget, forget_recorded
 from chop.actions.search.results.description import NEW_NAME, check_same, description_of
 from chop.actions.search.results.display import plan, progress_bar
-from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results
+from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results, plain
+from chop.actions.search.results.layers import DesignLayers
 from chop.actions.search.results.retrain import retrain
 from chop.actions.search.run.engines.base import Engine, InProcessEngine
 from chop.actions.search.run.engines.processes import ProcessEngine
@@ -65,17 +66,19 @@ def run_study(
     with contextlib.closing(store), Running(location.folder) as running:
         move_previous_results(location)
         baseline = _baseline(worker)
+        store.set_attribute("baseline", plain(baseline))
         logger.info("\n%s", plan(spec.space, settings, workers))
         warn_of_idle_workers(workers, strategy, settings, spec.group_size)
         logger.info("The study is '%s' in %s", location.study, redacted(location.url))
         running.write(_note(location, clock))
         with contextlib.closing(_make_engine(worker, location, workers)) as engine:
             stopped = _search(spec, engine, store, location, visualizer)
-        results = Results(store, settings.objectives, spec.space.config_of)
+        layers = DesignLayers(spec.space)
+        results = Results(store, settings.objectives, spec.space.config_of, layers)
         forget_recorded(location.snapshots, results.outcomes, spec.group_size, settings.n_trials)
         accelerator = spec.parent.accelerator
         facts = {**description, **_circumstances(location, clock, accelerator)}
-        facts |= {"workers": workers, "baseline": baseline}
+        facts |= {"workers": workers, "baseline": baseline, "layers": layers.parent}
         # the labs' files have these keys in every design
         extra = {"default": DEFAULT_QUANTIZATION_CONFIG, "by": "name", "accelerator": accelerator}
         with _finishing():
@@ -226,7 +229,10 @@ def _baseline(worker: Worker) -> dict[str, Any] | None:
     except Exception as error:  # the trials may well work
         logger.warning("The parent could not be measured: %s", error)
         return None
-    return {f"{side}_metrics": values for side, values in metrics.items()}
+    tables = {
+        side: {name: float(v) for name, v in table.items()} for side, table in metrics.items()
+    }
+    return {f"{side}_metrics": table for side, table in tables.items()}
 
 
 def warn_of_idle_workers(

@@ -114,6 +114,14 @@ class Runner:
     def __call__(self, trial: Trial) -> Metrics:
         raise NotImplementedError
 
+    def parent_metrics(self, trial: Trial) -> Metrics:
+        """Return the metrics of the parent as it is, which a runner must not train."""
+        return {} if self.trains else self(trial)
+
+    def samples_by_metric(self) -> dict[str, int]:
+        """Return the number of samples for each metric that is a share of correct samples."""
+        return {}
+
     @classmethod
     def metrics_for(cls, task: str) -> Mapping[str, Direction]:
         """Return the metrics for a task, which is known before the data are loaded."""

@@ -48,6 +48,7 @@ def description_of(spec: StudySpec) -> dict[str, Any]:
                 "choices": {p.key: p.choice.plain() for p in space.choices.open},
                 **({"options": fixed} if fixed else {}),
             },
+            "samples": {m: n for r in spec.runners for m, n in r.samples_by_metric().items()},
             "runners": {cls.name: dict(options) for cls, options in settings.runners},
             "early_stopping": stopping and stopping.model_dump(),
             "honour_directions": objectives.honour_directions,

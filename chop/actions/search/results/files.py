@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,14 @@ DEFAULT_QUANTIZATION_CONFIG = {
 class Results:
     """The finished trials of a study with their designs."""
 
-    def __init__(self, store: StudyStore, objectives: Objectives, config_of: Any) -> None:
+    def __init__(
+        self,
+        store: StudyStore,
+        objectives: Objectives,
+        config_of: Any,
+        layers: Callable[[dict[str, Any]], Facts] = layers_of,
+    ) -> None:
+        self._layers_of, self._layers = layers, dict[int, Facts]()
         self.store, self.objectives = store, objectives
         self.designs: Mapping[int, Chosen] = store.designs
         self.outcomes = store.outcomes
@@ -207,13 +214,19 @@ class Results:
             "params": self._open(self.designs[out.number]),
             "config": config,
             **_metrics(out),
-            "layers": layers_of(config) if with_layers else {},
+            "layers": self._layers_in(out.number) if with_layers else {},
             "seconds": out.seconds,
             "started": began,
             "worker": out.worker,
             "error": out.error,
             **({"rungs": {r: s.metrics for r, s in out.rungs.items()}} if out.rungs else {}),
         }
+
+    def _layers_in(self, number: int) -> Facts:
+        """Return the layers of a design, for which a network may have to be built."""
+        if number not in self._layers:
+            self._layers[number] = self._layers_of(self.config(number))
+        return self._layers[number]
 
     def _open(self, chosen: Chosen) -> dict[str, Any]:
         return {p.key: chosen[p.key] for p in self.store.choices.open if p.key in chosen}
