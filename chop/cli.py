@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -29,6 +29,7 @@ from chop.actions.flags import with_flags
 from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
+from chop.actions.usage import UsageError, is_help, usage_sentence
 from chop.catalogue import KINDS
 from chop.log import printable
 from chop.memory import OutOfMemory, memory_for
@@ -45,8 +46,8 @@ app = typer.Typer(
     name="ch",
     cls=ActionGroup,
     help="MASE: quantise, prune, train and search PyTorch models for efficient hardware.",
-    epilog="Example: `ch train jsc-tiny jsc-sim --learning-rate 1e-3` trains a small network; "
-    "`ch --info` lists the models and data sets.",
+    epilog="'ch COMMAND --help' explains the options of a command. For example, "
+    "'ch train jsc-tiny jsc-sim --learning-rate 1e-3' trains a small network.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -137,10 +138,12 @@ def list_command(
 
 @app.command("report")
 def report_command(
-    project: Annotated[
-        str,
+    projects: Annotated[
+        list[str],
         typer.Argument(
-            help="Project name, project directory, or path of a search.json.", metavar="PROJECT"
+            help="Project name, project directory, or path of a search.json; two of them are "
+            "compared.",
+            metavar="PROJECT [OTHER]",
         ),
     ],
     project_dir: Annotated[
@@ -151,34 +154,74 @@ def report_command(
         Path | None,
         typer.Option(metavar="FILE", help="Output file (default: report.html beside search.json)."),
     ] = None,
+    is_live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Serve the report on this machine, and follow a search that runs."
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of --live (0: any that is free).")
+    ] = 0,
     is_to_open: Annotated[
         bool, typer.Option("--open", help="Open the report in a browser.")
     ] = False,
 ) -> None:
-    """Write a self-contained HTML report of a search.
+    """Write a self-contained HTML report of a search, or of two searches to compare them.
 
-    `ch report my-search --open` shows the Pareto front, its designs, and how to repeat the search.
+    `ch report my-search --open` shows the Pareto front, its designs, and how to repeat the search;
+    `ch report my-search --live` follows a search that runs.
     """
-    from chop.actions.search.results.page import find_record, write_report
+    from chop.actions.search.results.page import find_record, serve, write_comparison, write_report
 
-    page = write_report(find_record(project, project_dir or default_project_dir()), output)
+    folder = project_dir or default_project_dir()
+    if len(projects) > 2 or (is_live and len(projects) > 1):
+        most = "--live follows one search" if is_live else "ch report compares two searches"
+        raise ConfigError(f"{most}, but {len(projects)} were given; omit the others")
+    if is_live:
+        if output is not None:
+            raise ConfigError("--live serves the report instead of writing it; omit --output")
+        serve(lambda: find_record(projects[0], folder), port, _announcer(is_to_open))
+        return
+    files = [find_record(project, folder) for project in projects]
+    page = write_report(files[0], output) if len(files) == 1 else write_comparison(files, output)
     print(page)
     if is_to_open:
         webbrowser.open(page.resolve().as_uri())
 
 
+def _announcer(is_to_open: bool) -> Callable[[str], None]:
+    """Return a function that prints the address of a report, and may open it in a browser."""
+
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        print("Ctrl-C ends it.", flush=True)
+        if is_to_open:
+            webbrowser.open(address)
+
+    return announce
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run one command; report an expected error as one sentence and an exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    code = 0
     try:
         with _terminated_by_exit_code(), memory_for("continue"):
-            app(args=with_info_kinds(arguments), prog_name="ch", standalone_mode=True)
+            code = app(args=with_info_kinds(arguments), prog_name="ch", standalone_mode=False)
+    except UsageError as error:
+        if is_help(error):
+            sys.exit(2)
+        _fail(ConfigError(usage_sentence(error)), 2)
+    except typer.Abort:
+        sys.exit(1)
     except (ConfigError, UnknownName) as error:
         _fail(error, 2)
     except (ValueError, OSError, ImportError, ArithmeticError, OutOfMemory) as error:
         _fail(error, 1)
     except Interrupted as stop:
         _fail(stop, stop.exit_code)
+    sys.exit(code or 0)
 
 
 @contextlib.contextmanager

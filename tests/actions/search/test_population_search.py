@@ -127,6 +127,13 @@ def test_a_joint_space_is_searched_by_training_many_or_one_at_a_time(network, tm
         )
     about = json.loads((tmp_path / "together" / "search.json").read_text())
     assert (about["population"], about["in_flight"]) == (4, 4)
+    assert about["samples"] == {"accuracy": 2000}
+    assert about["baseline"]["software_metrics"].keys() == {"accuracy", "loss"}
+    assert about["layers"]["module_list_2_0"]["op"] == "Linear 32→32"
+    for trial in map(about["trials"].__getitem__, about["front"]):
+        width = trial["config"]["redefine"]["module_list_2_0"]["config"]["width"]
+        assert trial["layers"]["module_list_2_0"]["op"] == f"Linear 32→{width}"
+        assert trial["layers"]["module_list_3_0"]["op"] == f"Linear {width}→32"
     assert not list((tmp_path / "together").glob("*.populations"))
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from chop.actions.search.metrics.base import Runner
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.run_study import warn_of_idle_workers
 from chop.actions.search.space.base import Candidate, Parent
@@ -14,7 +15,7 @@ from chop.actions.search.spec.study_spec import build_spec
 from .conftest import CHOICES, tables
 
 
-class Threads:
+class Threads(Runner):
     """A runner that counts the threads of torch."""
 
     side, trains = "software", False

@@ -126,6 +126,15 @@ class BasicEvaluation(TaskRunner):
                 metrics |= {name: shares[n] for n, name in self._class_metrics.items()}
         return metrics
 
+    def samples_by_metric(self) -> dict[str, int]:
+        """Return the samples of each share; a mean of the classes' shares is not one."""
+        if self.task is not CLASSIFICATION:
+            return {}
+        samples = {} if self._macro else {"accuracy": len(self._split)}
+        if self._per_class:
+            samples |= {name: self._count[n] for n, name in self._class_metrics.items()}
+        return samples
+
     def _tallied(self, predict: Predictor) -> Metrics:
         """Return the metrics of a task other than classification."""
         tally = self.task.tally()

@@ -19,13 +19,16 @@ from chop.actions.search.metrics.state import isolated
 from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
 from chop.dataset.nested import Inputs, copied
 from chop.options import Option, Options, PositiveFloat, PositiveInt, Share
+from chop.training.check import float_type
 from chop.training.devices import Place
+from chop.training.evaluate import evaluate
+from chop.training.feed import Feed
 from chop.training.loop import Training
 from chop.training.options import CANDIDATE, TrainOptions, table_options
 from chop.training.outputs import Predictor
 from chop.training.scores import Score
-from chop.training.steps import Forward, Objective
-from chop.training.tasks import TrainingTask
+from chop.training.steps import Forward, Mixed, Objective
+from chop.training.tasks import CLASSIFICATION, TrainingTask
 
 Budget = Annotated[int, Ge(-1)]
 KeptShare = Annotated[float, Interval(gt=0, lt=1)]
@@ -94,6 +97,7 @@ class BasicTrain(TaskRunner):
         options["max_steps"] = total
         options["schedule"] = _schedule(options["schedule"], ends=total is not None)
         self._options = TrainOptions(**options, schedule_steps=total, progress=False)
+        self._of_parent: Metrics | None = None
         self._rungs = Rungs.of(self.name, rungs, keep, self._options.max_epochs)
 
     @classmethod
@@ -122,6 +126,23 @@ class BasicTrain(TaskRunner):
             score = training.fit().validation
         assert score is not None, "there is a validation split"
         return score.with_loss
+
+    def parent_metrics(self, trial: Trial) -> Metrics:
+        """Return the metrics of the parent on the samples on which candidates are scored."""
+        if self._of_parent is None:
+            place, model = Place(self.context.device), trial.model
+            facts = (self._data.batch_size, place, float_type(model))
+            workers, collate = self._data.num_workers, self._data.collate_fn
+            feed = Feed(self._data.val_dataset, *facts, num_workers=workers, collate=collate)
+            mixed = Mixed(self._options.precision, place.device)
+            with isolated(model, place.device, trial.seed):
+                score = evaluate(model, feed.every(), mixed=mixed, task=self.task)
+            self._of_parent = score.with_loss
+        return self._of_parent
+
+    def samples_by_metric(self) -> dict[str, int]:
+        is_share = self.task is CLASSIFICATION
+        return {"accuracy": len(self._data.val_dataset)} if is_share else {}
 
     def _report(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
         """Report the metrics after an epoch; a trial that does not pass a rung is stopped."""

@@ -107,27 +107,28 @@ class Worker:
         """Return a new network of a trial, trained as in the trial."""
         graph = self.untrained(number, chosen)
         seed, config = self.spec.sampler_context.seed_of(number), self.space.config_of(chosen)
-        self._called_alone(number, config, seed, graph, trains=True)
+        trial = self._trial_of(number, config, seed, graph)
+        with self._threads():
+            for runner in self.runners:
+                if runner.trains:
+                    runner(trial)
         return graph
 
     def baseline(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of the parent, by all runners that do not train it."""
+        """Return the metrics of the parent, which is not trained for them."""
         seed = self.spec.parent.seed
         _seed_all(seed)
-        return self._called_alone(-1, {}, seed, self.spec.parent.graph, trains=False)
-
-    def _called_alone(
-        self, number: int, config: dict[str, Any], seed: int, graph: MaseGraph, *, trains: bool
-    ) -> dict[str, dict[str, float]]:
-        """Return the metrics of a network by the runners that train, or by those that do not."""
-        candidate = Candidate(graph.model, lambda: graph)
-        trial = _Monitor(None, self, NO_TRIALS).trial_of(number, config, seed, candidate)
+        trial = self._trial_of(-1, {}, seed, self.spec.parent.graph)
         metrics: dict[str, dict[str, float]] = {"software": {}, "hardware": {}}
         with self._threads():
             for runner in self.runners:
-                if runner.trains == trains:
-                    metrics[runner.side] |= runner(trial)
+                metrics[runner.side] |= runner.parent_metrics(trial)
         return metrics
+
+    def _trial_of(self, number: int, config: dict[str, Any], seed: int, graph: MaseGraph) -> Trial:
+        """Return the trial of a network that is compared with no other."""
+        candidate = Candidate(graph.model, lambda: graph)
+        return _Monitor(None, self, NO_TRIALS).trial_of(number, config, seed, candidate)
 
 
 class Measurement:

@@ -92,8 +92,17 @@ class Space:
         return self._built(config)[0]
 
     def _built(self, config: Config) -> tuple[MaseGraph, tuple[str, ...]]:
-        from chop.passes import run_pass
         from chop.passes.graph.transforms.redefine import reestimate_batch_norm
+
+        graph, fresh = self._transformed(config)
+        if any(fixed.get("weights") == "inherit" for fixed in self.fixed.values()):
+            with quieter("chop.passes"):
+                reestimate_batch_norm(graph, self._batches())
+        return graph, fresh
+
+    def _transformed(self, config: Config) -> tuple[MaseGraph, tuple[str, ...]]:
+        """Return the network of a design, with the statistics of batch norms of the parent."""
+        from chop.passes import run_pass
 
         graph, fresh = self.graph.clone(), list[str]()
         with quieter("chop.passes"):  # reports are for one network, not for thousands of designs
@@ -101,9 +110,21 @@ class Space:
                 fixed = self.fixed.get(name, {})
                 graph, info = run_pass(name, graph, {**self._extra(name), **fixed, **options})
                 fresh += info.get("fresh", [])
-            if any(fixed.get("weights") == "inherit" for fixed in self.fixed.values()):
-                reestimate_batch_norm(graph, self._batches())
         return graph, tuple(fresh)
+
+    def shaped(self, config: Config) -> MaseGraph:
+        """Return a network with the layers of a design, to look at only: it cannot be scored."""
+        import torch
+
+        with torch.random.fork_rng():
+            return self._transformed(config)[0]
+
+    def keeps_shapes(self, config: Config) -> bool:
+        """Return whether a design has the layers of the parent, at most in other formats."""
+        return all(
+            name == "prune" or (name == "quantize" and _has_only_formats(options))
+            for name, options in self.steps(config)
+        )
 
     def candidate(self, config: Config) -> Candidate:
         """Return the network of a design, by reconfiguring the last one if that is possible."""
@@ -128,10 +149,15 @@ class Space:
         return ReconfigurableGraph(self.graph)
 
     def _only_formats(self, config: Config) -> bool:
-        from chop.numerics import FORMATS
-
         space = next(iter(self.passes.values()))
         if self.joint or not isinstance(space, NodePassSpace) or space.run.name != "quantize":
             return False
-        names = {table["config"]["name"] for table in config.values()} - {None}
-        return all(name in FORMATS for name in names)
+        return _has_only_formats(config)
+
+
+def _has_only_formats(config: Config) -> bool:
+    """Return whether all tables of nodes name number formats, or nothing."""
+    from chop.numerics import FORMATS
+
+    tables = [table["config"] for table in config.values() if isinstance(table, Mapping)]
+    return all(table["name"] in FORMATS for table in tables if table["name"] is not None)

@@ -130,6 +130,10 @@ class StudyStore:
         """The description of the search; empty if it was killed before it could store that."""
         return checked_about(self._attributes, self.url)
 
+    def attribute(self, key: str) -> Any:
+        """Return a fact about the search as a whole, None if it is not stored."""
+        return self._attributes.get(key)
+
     def set_attribute(self, key: str, value: Any) -> None:
         """Store a fact about the search as a whole."""
         with storage_errors(self.url):

@@ -3,68 +3,14 @@
 import io
 import itertools
 import re
-import shutil
 from collections import Counter
 
 import pytest
 
-from chop.actions.search.results.page import SearchRecord, report_page
+from .conftest import PHONE, settle
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None
-)
 Image = pytest.importorskip("PIL.Image", reason="needs pillow: run `make test-all`")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None,
-        reason="no Chromium on the PATH: `apt-get install chromium`, or install Google Chrome",
-    ),
-]
-WIDE = {"width": 1280, "height": 900}
-PHONE = {"width": 360, "height": 740}
-
-
-@pytest.fixture(scope="module")
-def browser(package):
-    playwright = package("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def show(browser, search, tmp_path):
-    """`show(trials, …)` opens a page; it may neither complain nor ask for anything else."""
-    contexts, complaints, asked = [], [], []
-
-    def run(trials=120, *, viewport=WIDE, scheme="light", **changes):
-        file = tmp_path / "report.html"
-        content = changes.pop("content", None) or search(trials, **changes)
-        file.write_text(report_page(SearchRecord.model_validate(content)), encoding="utf-8")
-        context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(file.as_uri())
-        page.wait_for_selector("html[data-ready]", state="attached")
-        settle(page)
-        return page
-
-    yield run
-    for context in contexts:
-        context.close()
-    assert not complaints
-    assert {url.rpartition("/")[2] for url in asked} <= {"report.html"}
-
-
-def settle(page):
-    """Wait for the drawing that the next frame does."""
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def colours(png: bytes) -> Counter:
@@ -136,7 +82,7 @@ def test_the_keyboard_goes_along_the_front_and_chooses(show, search):
     page = show(120)
     bits = {t["number"]: t["hardware_metrics"].get("average_bitwidth") for t in content["trials"]}
     order = sorted(content["front"], key=bits.get)
-    page.locator("#y-axis").focus()
+    page.locator("#scatter-svg").focus()
     page.keyboard.press("Tab")
     focused = "Number(document.activeElement.dataset.trial)"
     assert page.evaluate(focused) == content["chosen"]

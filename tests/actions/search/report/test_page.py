@@ -1,18 +1,33 @@
 """The page as text: complete, escaped, and the same whatever is missing."""
 
 import json
+import math
 import re
+import tomllib
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+import chop
 from chop.actions.search.results.page import SearchRecord, report_page, write_report
 from chop.actions.search.results.page import columns as columns_module
+from chop.actions.search.results.page import page as page_module
 from chop.actions.search.results.page.columns import Columns, page_data
 from chop.actions.search.results.page.failures import failures
 from chop.actions.search.results.page.markup import Html, json_block, tag
-from chop.actions.search.results.page.numbers import compact, decimals, difference, duration, number
+from chop.actions.search.results.page.numbers import (
+    compact,
+    decimals,
+    difference,
+    duration,
+    number,
+    standard_error,
+)
 
+WIDTHS = {"name": "integer", "weight_width": 3, "weight_frac_width": 2} | {
+    "data_in_width": 8, "data_in_frac_width": 4, "bias_width": 8, "bias_frac_width": 4
+}  # fmt: skip
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'\u2028"
 VOID = {"meta", "input", "br", "img", "link"}
 
@@ -43,6 +58,16 @@ class Page(HTMLParser):
 
 def data_of(text):
     return json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))
+
+
+def test_wheels_carry_the_scripts_and_styles_of_the_page():
+    root = Path(chop.__file__).parents[1]
+    tables = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    patterns = tables["setuptools"]["package-data"]["chop"]
+    carried = {path for pattern in patterns for path in (root / "chop").glob(pattern)}
+    assets = set((Path(page_module.__file__).parent / "assets").iterdir())
+    assert assets
+    assert assets <= carried
 
 
 def test_the_page_is_one_file_that_names_no_other(page):
@@ -224,6 +249,64 @@ def test_layers_that_were_not_noted_come_from_the_config(search):
     layers = page_data(SearchRecord.model_validate(content))["layers"]
     assert "seq_blocks_2/weight_bits" in layers
     assert not [key for key in layers if key.startswith("default")]
+
+
+def test_layers_without_weights_are_left_out_and_float_ones_kept(search):
+    layer = {"format": "float", "data_in_bits": 32.0, "weight_bits": 32.0}
+    content = search(10)
+    content["layers"] = {
+        "seq_blocks_2": {"op": "Linear 16→64", **layer},
+        "norm": {"op": "BatchNorm1d 64", **layer},
+    }
+    for trial in content["trials"]:
+        trial["layers"] = {}
+        trial["config"] = {"relu": {"config": {"name": None}}, "seq_blocks_2": {"config": WIDTHS}}
+    data = page_data(SearchRecord.model_validate(content))
+    values = {key: data["columns"][column]["values"] for key, column in data["layers"].items()}
+    assert values == {
+        "seq_blocks_2/op": ["Linear 16→64"],
+        "seq_blocks_2/format": ["integer"],
+        "seq_blocks_2/data_in_bits": [8],
+        "seq_blocks_2/weight_bits": [3],
+        "norm/op": ["BatchNorm1d 64"],
+        "norm/format": ["float"],
+        "norm/data_in_bits": [32],
+        "norm/weight_bits": [32],
+    }
+
+
+def test_designs_of_a_running_search_have_no_layers_as_their_configs_are_unknown(search):
+    content = search(10)
+    content["layers"] = {"a": {"op": "Linear 1→1", "weight_bits": 32.0}}
+    for trial in content["trials"]:
+        trial |= {"layers": {}, "config": {}}
+    assert page_data(SearchRecord.model_validate(content))["layers"] == {}
+
+
+def test_shares_have_their_standard_error_and_failed_trials_their_message(search):
+    content = search(40, samples={"accuracy": 400})
+    record = SearchRecord.model_validate(content)
+    data = page_data(record)
+    samples = {metric["name"]: metric["samples"] for metric in data["metrics"]}
+    assert samples.pop("accuracy") == [400]
+    assert set(samples.values()) == {None}
+    assert data["failed"]["number"] == [7, 30]
+    errors = data["columns"][data["failed"]["error"]]
+    assert errors == {"values": ["ValueError: a batch of <0> rows"]}
+    best = content["trials"][content["front"][0]]["software_metrics"]["accuracy"]
+    error = math.sqrt(best * (1 - best) / 400)
+    assert f'{best:.4f}<span class="quiet"> ± {error:.4f}</span>' in report_page(record)
+
+
+@pytest.mark.parametrize(
+    ("share", "samples", "error"),
+    [
+        *[(0.5, 100, 0.05), (0.0, 10, 0.0), (1.0, 10, 0.0)],
+        *[(None, 10, None), (0.5, None, None), (0.5, 0, None), (1.5, 10, None), (-0.1, 10, None)],
+    ],
+)
+def test_the_standard_error_is_that_of_a_binomial_share(share, samples, error):
+    assert standard_error(share, samples) == error
 
 
 def test_a_page_that_would_be_too_large_keeps_the_configs_of_the_front(search, monkeypatch):

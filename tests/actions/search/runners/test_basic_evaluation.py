@@ -1,5 +1,7 @@
 """`basic_evaluation`: exactly the samples asked for, counted anew for every trial."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -142,3 +144,22 @@ def test_metrics_of_classes_are_expected_before_there_are_data():
     assert Evaluation.direction_of("accuracy_top", {"per_class": True}) == "maximize"
     assert Evaluation.direction_of("accuracy_top", {}) is None
     assert Evaluation.direction_of("loss", {}) == "minimize"
+
+
+def test_shares_of_samples_say_of_how_many(jets, trial):
+    assert Evaluation(jets, num_samples=500).samples_by_metric() == {"accuracy": 500}
+    every = len(jets.data_module.val_dataset)
+    assert Evaluation(jets, num_samples=10**9).samples_by_metric() == {"accuracy": every}
+    by_class = Evaluation(jets, num_samples=500, per_class=True, average="macro")
+    samples = by_class.samples_by_metric()
+    assert samples.keys() == {f"accuracy_{name}" for name in jets.dataset_info.class_names}
+    assert sum(samples.values()) == 500
+
+
+@pytest.mark.parametrize(
+    ("runner", "options"),
+    [("basic_evaluation", {"num_samples": 500}), ("basic_train", {"max_epochs": 1})],
+)
+def test_metrics_of_a_regression_are_no_shares_of_samples(jets, runner, options):
+    context = dataclasses.replace(jets, task="reg")
+    assert RUNNERS[runner](context, **options).samples_by_metric() == {}

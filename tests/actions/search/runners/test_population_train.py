@@ -292,3 +292,16 @@ def test_another_parent_does_not_go_on_from_a_snapshot(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2, "each has one of its own"
     Train(scene_in(tmp_path), **BUDGET).together([plain(0), plain(1)])
     assert len(list(tmp_path.iterdir())) == 2, "the same parent finds its own again"
+
+
+@pytest.mark.parametrize("runner", [Train, Alone])
+def test_the_parent_is_scored_once_and_as_it_is(jets, trial, runner):
+    measure = runner(jets, **BUDGET)
+    before = {key: value.clone() for key, value in trial.model.state_dict().items()}
+    score = RUNNERS["basic_evaluation"](jets, num_samples=BUDGET["num_val_samples"])(trial)
+    found = measure.parent_metrics(trial)
+    assert found == pytest.approx(score, rel=1e-6)
+    assert measure.parent_metrics(trial) is found
+    for key, value in trial.model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert measure.samples_by_metric() == {"accuracy": BUDGET["num_val_samples"]}

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from chop.actions.search.metrics.outcome import last_line
+from chop.actions.search.results.layers import layers_of
 from chop.actions.search.results.page.numbers import compact, decimals
 from chop.actions.search.results.page.progress import Curve, curves
 from chop.actions.search.results.page.record import Metrics, SearchRecord, Trial
@@ -66,6 +68,7 @@ def _page_data(record: SearchRecord, *, with_all_configs: bool) -> dict[str, Any
     detailed = place.keys() if with_all_configs else {*record.front, record.chosen}
     configs = [dict(flattened(t.config)) if t.number in detailed else {} for t in shown]
     columns = Columns()
+    layers = _LayerReader(record.layers)
     return {
         "command": record.command,
         "goals": len(record.goals),
@@ -76,10 +79,11 @@ def _page_data(record: SearchRecord, *, with_all_configs: bool) -> dict[str, Any
         "front": [place[number] for number in record.front if number in place],
         "chosen": place.get(record.chosen) if record.chosen is not None else None,
         "metrics": _metrics(record, shown, columns),
-        "params": _by_key([trial.params for trial in shown], columns),
-        "config": _by_key(configs, columns),
+        "params": by_key([trial.params for trial in shown], columns),
+        "config": by_key(configs, columns),
         "configs_of_all": with_all_configs,
-        "layers": _by_key([_layers(trial) for trial in shown], columns),
+        "layers": by_key([layers(trial) for trial in shown], columns),
+        "failed": _failed(record, columns),
         "importance": _total_importance(record),
         "curves": [_curve(curve) for curve in curves(record)],
         "trials": 1 + max((trial.number for trial in record.trials), default=-1),
@@ -105,7 +109,8 @@ def _metrics(
             "direction": directions.get(name),
             "objective": any(objective.name == name for objective in record.objectives),
             "decimals": decimals([*(m.get(name) for m in measured), base.get(name)]),
-            "baseline": compact(base.get(name)),
+            "baselines": [compact(base.get(name))],
+            "samples": [record.samples[name]] if name in record.samples else None,
             "column": columns.add([compact(m.get(name)) for m in measured]),
         }
         for name in metric_names(record)
@@ -119,7 +124,8 @@ def metric_names(record: SearchRecord) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _by_key(rows: Sequence[Mapping[str, Any]], columns: Columns) -> dict[str, int]:
+def by_key(rows: Sequence[Mapping[str, Any]], columns: Columns) -> dict[str, int]:
+    """Add a column for each key of the rows, and return their numbers."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: columns.add([row.get(key) for row in rows]) for key in keys}
 
@@ -133,25 +139,52 @@ def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield sys.intern(f"{above}{key}"), value  # all designs share the key
 
 
-WIDTHS = {"data_in_bits": "data_in_width", "weight_bits": "weight_width"}
+class _LayerReader:
+    """Reads the bits of designs as `{"seq_blocks_2/weight_bits": 4, …}`.
 
-
-def _layers(trial: Trial) -> dict[str, Any]:
-    """Return the bits of a design as `{"seq_blocks_2/weight_bits": 4, …}`.
-
-    They come from its config if the search has not stored its layers.
+    They come from the config of a design if the search has not stored its layers.
     """
-    if trial.layers is not None:
-        pairs = flattened(trial.layers)
-        return {key: compact(v) if isinstance(v, float) else v for key, v in pairs}
-    layers: dict[str, Any] = {}
-    for name, entry in trial.config.items():
-        config = entry.get("config") if isinstance(entry, Mapping) else None
-        if name == "default" or not isinstance(config, Mapping) or not config.get("name"):
-            continue
-        layers[f"{name}/format"] = config["name"]
-        layers |= {f"{name}/{bits}": config[k] for bits, k in WIDTHS.items() if k in config}
-    return layers
+
+    def __init__(self, parent: Mapping[str, Mapping[str, Any]]) -> None:
+        self._parent = {name: _flat_layer(name, facts) for name, facts in parent.items()}
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}  # of tables that designs share
+
+    def __call__(self, trial: Trial) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if trial.layers or not trial.config:
+            for name, facts in (trial.layers or {}).items():
+                found |= _flat_layer(name, facts)
+            return found
+        for name in self._parent or trial.config:
+            found |= self._parent.get(name, {})
+            found |= self._formatted(name, trial.config.get(name))
+        return found
+
+    def _formatted(self, name: str, table: Any) -> dict[str, Any]:
+        """Return the format and the bits of one node, empty if it has no number format."""
+        if name == "default" or not isinstance(table, Mapping):
+            return {}
+        key = name, id(table)
+        if key not in self._known:
+            facts = layers_of({name: table}).get(name, {"format": "float"})
+            self._known[key] = {} if facts["format"] == "float" else _flat_layer(name, facts)
+        return self._known[key]
+
+
+def _flat_layer(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    pairs = ((f"{name}/{fact}", value) for fact, value in facts.items())
+    return {key: compact(v) if isinstance(v, float) else v for key, v in pairs}
+
+
+def _failed(record: SearchRecord, columns: Columns) -> dict[str, Any]:
+    """Return numbers, times, choices and messages of the trials that failed."""
+    trials = [trial for trial in record.trials if trial.state == "FAIL"]
+    return {
+        "number": [trial.number for trial in trials],
+        "seconds": columns.add([compact(trial.seconds) for trial in trials]),
+        "params": by_key([trial.params for trial in trials], columns),
+        "error": columns.add([last_line(trial.error) for trial in trials]),
+    }
 
 
 def _total_importance(record: SearchRecord) -> dict[str, float]:

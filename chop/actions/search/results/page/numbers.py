@@ -28,6 +28,13 @@ def difference(value: float, digits: int) -> str:
     return number(value, digits) if value < 0 else f"+{number(value, digits)}"
 
 
+def standard_error(share: float | None, samples: int | None) -> float | None:
+    """Return the binomial standard error of a share of samples; None for what is not a share."""
+    if share is None or not samples or samples < 1 or not 0 <= share <= 1:
+        return None
+    return math.sqrt(share * (1 - share) / samples)
+
+
 def duration(seconds: float | None) -> str:
     """Return a duration as `1 h 02 min`, `2 min 05 s`, `4.2 s` or `12 ms`."""
     if seconds is None:

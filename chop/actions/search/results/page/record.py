@@ -103,6 +103,8 @@ class SearchRecord(_Part):
     objectives: list[Objective] = Field(min_length=1)
     summed: Direction | None = None
     constraints: list[str] = []
+    samples: dict[str, int] = {}  # behind each metric that is a share of correct samples
+    layers: dict[str, dict[str, Any]] = {}  # of the parent
     baseline: Scores | None = None
     trials: list[Trial]
     front: list[int] = []

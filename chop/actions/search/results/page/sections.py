@@ -11,7 +11,13 @@ from typing import Any
 from chop.actions.search.results.page.columns import metric_names
 from chop.actions.search.results.page.failures import Failure, failures
 from chop.actions.search.results.page.markup import Html, join, table, tag
-from chop.actions.search.results.page.numbers import decimals, difference, duration, number
+from chop.actions.search.results.page.numbers import (
+    decimals,
+    difference,
+    duration,
+    number,
+    standard_error,
+)
 from chop.actions.search.results.page.record import Metrics, SearchRecord, Trial, finite
 
 MOST_ROWS = 500  # of the front; the drawing shows all
@@ -19,6 +25,7 @@ MOST_METRICS = 6  # columns of the front; the chosen design lists all
 MOST_BARS = 20
 MOST_NUMBERS = 30
 LONGEST_TRACEBACK = 8_000
+SIMULATED = "These numbers say nothing about real measurements."
 NAMES = {"mase": "MASE", "cpu": "CPU", "gpu": "GPU", "torch": "PyTorch"}
 
 
@@ -26,7 +33,7 @@ def title(record: SearchRecord) -> str:
     return f"{record.model} on {record.dataset_title or record.dataset}"
 
 
-def subtitle(record: SearchRecord) -> Html:
+def subtitle(record: SearchRecord, *, is_live: bool = False) -> Html:
     """Return the objectives in words, and notes on an unfinished search and simulated data."""
     words = {"maximize": "highest", "minimize": "lowest"}
     goal = _listed([f"{words[o.direction]} {o.name}" for o in record.objectives])
@@ -36,10 +43,11 @@ def subtitle(record: SearchRecord) -> Html:
     limits = f", where {_listed(record.constraints)}" if record.constraints else ""
     sentence = tag("p", f"Search of {record.space.name} for {goal}{limits}.", class_="lead")
     done = f"the page shows the {len(record.trials):,} trials that are done"
+    more = "" if is_live else "; make it again for more, or follow the search with --live"
     notes = {
-        "This search is running.": f"So far, {done}; make it again for more.",
+        "This search is running.": f"So far, {done}{more}.",
         "This search was cut off.": f"Until --resume continues it, {done}.",
-        "Simulated data.": "These numbers say nothing about real measurements.",
+        "Simulated data.": SIMULATED,
     }
     shown = (record.state == "running", record.state == "cut", record.simulated)
     made = [
@@ -63,14 +71,14 @@ def facts(record: SearchRecord) -> Html:
         "Infeasible": f"{infeasible:,}" if record.constraints else None,
         "Still running": f"{states['RUNNING']:,}" if states["RUNNING"] else None,
         "On the front": f"{len(record.front):,}",
-        "Size of the space": _size(record.space.size),
+        "Size of the space": size(record.space.size),
         "Started": _moment(record.started),
         "Took": duration(record.seconds) + ("" if record.finished else ", not finished"),
     }
     return _definitions(rows, class_="facts")
 
 
-def _size(designs: int | str | None) -> Html | str:
+def size(designs: int | str | None) -> Html | str:
     """Return the size of a space: all digits up to a billion, then a power of ten."""
     if designs is None:
         return "not countable"
@@ -109,14 +117,14 @@ def front_table(record: SearchRecord) -> Html:
     arrows = {o.name: o.direction for o in [*record.objectives, *record.goals]}
     rows = [
         [
-            tag("th", _choose(trial.number), scope="row", data_value=trial.number),
-            *(_value(m.get(name), digits[name]) for name in names),
+            tag("th", choose_button(trial.number), scope="row", data_value=trial.number),
+            *(value_cell(m.get(name), digits[name], record.samples.get(name)) for name in names),
             tag("td", _apply(trial.number), class_="command"),
         ]
         for trial, m in list(zip(designs, metrics, strict=True))[:MOST_ROWS]
     ]
-    columns = (_sortable(n, arrows.get(n), is_sorted=not i) for i, n in enumerate(names))
-    head = [_sortable("trial"), *columns, "make it"]
+    columns = (sortable(n, arrows.get(n), is_sorted=not i) for i, n in enumerate(names))
+    head = [sortable("trial"), *columns, "make it"]
     made = table("Designs of the Pareto front", head, rows, id="front-table")
     more = f"The first {MOST_ROWS} of {len(designs):,} designs; the drawing shows all."
     return join([made, tag("p", more) if len(designs) > MOST_ROWS else None])
@@ -139,19 +147,26 @@ _DIRECTIONS: dict[str | None, tuple[str, str | None, str]] = {
 }
 
 
-def _sortable(name: str, direction: str | None = None, *, is_sorted: bool = False) -> Html:
+def sortable(name: str, direction: str | None = None, *, is_sorted: bool = False) -> Html:
+    """Return the head of a column by which a table can be sorted."""
     arrow, meaning, order = _DIRECTIONS[direction]
     button = tag("button", f"{name}{arrow}", type="button", class_="sort", title=meaning)
     return tag("th", button, scope="col", aria_sort=order if is_sorted else "none")
 
 
-def _choose(trial: int) -> Html:
-    label = f"Choose trial {trial}"
-    return tag("button", trial, type="button", class_="choose", data_trial=trial, aria_label=label)
+def choose_button(trial: int, search: int | None = None, name: str = "") -> Html:
+    """Return the button that chooses a trial, of the named search if there are several."""
+    label = f"Choose trial {trial}" + (f" of {name}" if name else "")
+    facts = {"data_trial": trial, "data_search": search, "aria_label": label}
+    return tag("button", trial, type="button", class_="choose", **facts)
 
 
-def _value(value: float | None, digits: int) -> Html:
-    return tag("td", number(value, digits), class_="n", data_value="" if value is None else value)
+def value_cell(value: float | None, digits: int, samples: int | None) -> Html:
+    """Return the cell of a metric, with its standard error if it is a share of samples."""
+    error = standard_error(value, samples)
+    beside = None if error is None else tag("span", f" ± {number(error, digits)}", class_="quiet")
+    shown = "" if value is None else value
+    return tag("td", number(value, digits), beside, class_="n", data_value=shown)
 
 
 def _apply(trial: int) -> Html:

@@ -16,13 +16,21 @@ if TYPE_CHECKING:
     from chop.actions.search.space.choices import Choices
 
 
+class NoTrialsYet(ConfigError):
+    """Raised for a search without trials; `what` says why, without advice."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}; {advice}")
+        self.what = what
+
+
 def read_running(folder: Path) -> SearchRecord | None:
     """Return the search that runs or was killed in a folder; None if it has just ended."""
     running, note = is_running(folder), read_note(folder)
     if note is None:
         return None
     if note.study is None:
-        raise ConfigError(_without_trials(folder, running=running))
+        raise _without_trials(folder, running=running)
     if note.storage is None:
         raise ConfigError(
             f"the study of the search in {folder} is in a database with a password, which "
@@ -31,12 +39,13 @@ def read_running(folder: Path) -> SearchRecord | None:
     return read_study(note.storage, note, folder, running=running)
 
 
-def _without_trials(folder: Path, *, running: bool) -> str:
+def _without_trials(folder: Path, *, running: bool) -> NoTrialsYet:
+    search = f"the search in {folder}"
     if running:
-        why = "has no trials yet, as its parent is being trained; make the report later"
-    else:
-        why = f"was cut off before its first trial; continue it with `{called()} search … --resume`"
-    return f"the search in {folder} {why}"
+        why = "has no trials yet, as its parent is being trained"
+        return NoTrialsYet(f"{search} {why}", "make the report later, or follow it with --live")
+    advice = f"continue it with `{called()} search … --resume`"
+    return NoTrialsYet(f"{search} was cut off before its first trial", advice)
 
 
 def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRecord:
@@ -48,13 +57,15 @@ def read_study(url: str, note: Note, folder: Path, *, running: bool) -> SearchRe
     study = str(note.study)
     about = read_about(url, study)
     if not about:
-        raise ConfigError(_without_trials(folder, running=running))
+        raise _without_trials(folder, running=running)
     with reading_errors(url):
         objectives, choices = _objectives(about), _choices(about["space"]["choices"])
         store = StudyStore(url, study, objectives.directions, choices, write=False)
         store.close()
+        baseline = store.attribute("baseline")
         results = Results(store, objectives, config_of=lambda chosen: {})
-        facts = {"command": note.command, "started": note.started}
+        facts: dict[str, Any] = {"command": note.command, "started": note.started}
+        facts |= {"baseline": baseline} if isinstance(baseline, dict) else {}
         facts |= {"study": study, "storage": url, "state": "running" if running else "cut"}
         return record_of(results, {**about, **facts})
 

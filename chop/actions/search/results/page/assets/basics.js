@@ -1,24 +1,35 @@
-// Data, numbers, elements and axes: what every drawing needs.
+// Data, numbers and elements: what every drawing needs.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const column = (number) => {
+const column = (number, length = data.number.length) => {
   const { numbers, values, index } = data.columns[number];
   if (numbers) return numbers;
-  return data.number.map((_, i) => values[index ? index[i] : 0]);
+  return Array.from({ length }, (_, i) => values[index ? index[i] : 0]);
 };
+const namedColumns = (table, length) =>
+  Object.entries(table).map(([name, number]) => ({ name, values: column(number, length) }));
 for (const metric of data.metrics) metric.values = column(metric.column);
 const metricNamed = (name) => data.metrics.find((metric) => metric.name === name);
 const isPruned = column(data.pruned);
 const isFeasible = column(data.feasible);
 const onFront = new Set(data.front);
+// of a page that compares searches: which one a trial is of
+const series = data.series === undefined ? null : column(data.series);
+const seriesOf = (i) => (series ? series[i] : 0);
+const searchNames = data.searches ?? [""];
 
-const shown = { design: data.chosen };
+const shown = { design: data.chosen, byUser: false };
 const listeners = [];
 function choose(design) {
   shown.design = design;
+  shown.byUser = true;
   for (const listener of listeners) listener(design);
 }
+
+// Which designs the filters let through; null: all.
+const filter = { passes: null, listeners: [] };
+const matches = (i) => filter.passes === null || filter.passes[i];
 
 // numbers
 
@@ -32,12 +43,16 @@ function plain(value) {
   if (value === null || value === undefined) return absent;
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
-const prefixes = [[1e12, " T"], [1e9, " G"], [1e6, " M"], [1e4, " k", 1e3]];
-function tickText(value, step) {
-  const [, unit, by] = prefixes.map(([from, mark, size]) => [from, mark, size ?? from])
-    .find(([from]) => Math.abs(value) >= from) ?? [0, "", 1];
-  const decimals = Math.max(0, -Math.floor(Math.log10(step / by) + 1e-9));
-  return (value < 0 ? "−" : "") + Math.abs(value / by).toFixed(Math.min(decimals, 9)) + unit;
+// The binomial standard error of a share of samples; null for any other metric.
+function standardError(metric, value, search = 0) {
+  const samples = metric.samples?.[search];
+  if (!samples || value === null || value < 0 || value > 1) return null;
+  return Math.sqrt((value * (1 - value)) / samples);
+}
+function measured(metric, value, search = 0) {
+  const error = standardError(metric, value, search);
+  const text = number(value, metric.decimals);
+  return error === null ? text : `${text} ± ${number(error, metric.decimals)}`;
 }
 
 // elements
@@ -70,73 +85,14 @@ const rightHead = (text) => element("th", { class: "n", scope: "col" }, text);
 function folded(summary, ...children) {
   return element("details", {}, element("summary", {}, summary), ...children);
 }
+function button(text, action, attributes = {}) {
+  const made = element("button", { type: "button", class: "copy", ...attributes }, text);
+  made.addEventListener("click", action);
+  return made;
+}
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const isDark = () => window.matchMedia("(prefers-color-scheme: dark)").matches;
 
-// a canvas of device pixels under an SVG of the same size
-function stage(box, height) {
-  const width = Math.max(box.clientWidth, 200);
-  const ratio = window.devicePixelRatio || 1;
-  const canvas = element("canvas", { width: width * ratio, height: height * ratio, "aria-hidden": "true" });
-  canvas.style.width = `${width}px`;
-  canvas.style.height = box.style.height = `${height}px`;
-  const svg = drawn("svg", { width, height });
-  box.replaceChildren(canvas, svg);
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  return { width, height, pen, svg };
-}
-
-// axes
-
-// `guest` is seen too, unless it lies so far off that nothing else could be told apart.
-function axis(values, from, to, guest = null) {
-  let [low, high] = extent(values);
-  const reach = (high - low || Math.abs(high) || 1) * 0.5;
-  if (guest !== null && guest >= low - reach && guest <= high + reach) [low, high] = extent([low, high, guest]);
-  const room = (high - low) * 0.05 || Math.abs(high) * 0.1 || 1;
-  low -= room;
-  high += room;
-  const place = (value) => from + ((value - low) / (high - low)) * (to - from);
-  return { place, low, high, sees: (value) => value !== null && value >= low && value <= high };
-}
-function extent(values) {
-  let low = Infinity;
-  let high = -Infinity;
-  for (const value of values) {
-    if (value === null || value === undefined) continue;
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return low > high ? [0, 1] : [low, high];
-}
-function ticks({ low, high }, wanted, whole = false) {
-  const raw = (high - low) / wanted;
-  const size = 10 ** Math.floor(Math.log10(raw));
-  const off = (step) => Math.abs(Math.log(step / raw));
-  let step = [1, 2, 5, 10].map((m) => m * size).reduce((a, b) => (off(b) < off(a) ? b : a));
-  if (whole) step = Math.max(1, Math.round(step));
-  const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
-  return found.map((value) => ({ value, text: tickText(value, step) }));
-}
-function axes(svg, x, y, area, names, whole = {}) {
-  for (const { value, text } of ticks(y, Math.max(4, (area.bottom - area.top) / 55), whole.y)) {
-    const at = y.place(value);
-    svg.append(drawn("line", { class: "grid", x1: area.left, x2: area.right, y1: at, y2: at }));
-    svg.append(drawn("text", { x: area.left - 8, y: at + 4, "text-anchor": "end" }, text));
-  }
-  for (const { value, text } of ticks(x, Math.max(3, (area.right - area.left) / 90), whole.x)) {
-    const at = x.place(value);
-    svg.append(drawn("line", { class: "axis", x1: at, x2: at, y1: area.bottom, y2: area.bottom + 5 }));
-    svg.append(drawn("text", { x: at, y: area.bottom + 19, "text-anchor": "middle" }, text));
-  }
-  svg.append(drawn("line", { class: "axis", x1: area.left, x2: area.right, y1: area.bottom, y2: area.bottom }));
-  svg.append(drawn("text", { class: "label", x: area.right, y: area.bottom + 38, "text-anchor": "end" }, names.x));
-  svg.append(drawn("text", { class: "label", x: 0, y: area.top - 12 }, names.y));
-}
-function haloed(attributes, text) {
-  return drawn("text", { ...attributes, stroke: "var(--paper)", "stroke-width": 4, "paint-order": "stroke" }, text);
-}
 const arrow = { maximize: " ↑ higher is better", minimize: " ↓ lower is better" };
 const titled = (metric) => metric.name + (arrow[metric.direction] ?? "");
 
@@ -149,38 +105,28 @@ const kindOf = (i) => {
 };
 const kindText = { front: data.goals > 1 ? "on the front" : "best", dominated: "dominated", infeasible: "infeasible", pruned: "pruned" };
 const shortKey = (key) => key.replace("/config/", " ").replaceAll("/", " ");
+const trialText = (i) => (series ? `${searchNames[seriesOf(i)]}, trial ` : "Trial ") + data.number[i];
 
-const params = Object.entries(data.params).map(([name, number]) => ({ name, values: column(number) }));
-const varying = params.filter(({ values }) => new Set(values.map(plain)).size > 1);
-const config = Object.entries(data.config).map(([name, number]) => ({ name, values: column(number) }));
-const configNamed = new Map(config.map((entry) => [entry.name, entry.values]));
-
-// What a design has of its own: what was searched first, then what its "default" does not say.
+const differs = ({ values }) => new Set(values.map(plain)).size > 1;
+const varying = namedColumns(data.params).filter(differs);
+const config = namedColumns(data.config);
+// What distinguishes designs: the choices that were searched or, if none are known, their configs.
+const distinguishing = varying.length ? varying : config.filter(differs);
 function ownChoices(i) {
-  const searched = varying.map(({ name, values }) => [name, values[i]]);
-  const names = new Set(searched.map(([name]) => name));
-  const others = config.filter(({ name }) => !names.has(name)).map(({ name, values }) => [name, values[i]]);
-  const own = ([name, value]) => {
-    const parts = name.split("/");
-    if (value === null || parts[0] === "default" || parts.length < 2) return false;
-    const node = configNamed.get(`${parts[0]}/config/name`);
-    if (node && node[i] === null && names.size && !names.has(name)) return false;
-    const usual = configNamed.get(["default", ...parts.slice(1)].join("/"));
-    return !usual || plain(usual[i]) !== plain(value);
-  };
-  return [...searched.filter(own), ...others.filter(own)];
+  return distinguishing.map(({ name, values }) => [name, values[i]])
+    .filter(([, value]) => value !== null && value !== undefined);
 }
 
 // tooltips
 
 const tooltip = byId("tooltip");
 const mostLines = 8;
+const mostOwn = 12;
 function describe(i) {
-  const lines = data.metrics.slice(0, mostLines).map((m) => [m.name, number(m.values[i], m.decimals)]);
+  const lines = data.metrics.slice(0, mostLines).map((m) => [m.name, measured(m, m.values[i], seriesOf(i))]);
   const own = ownChoices(i);
-  const choices = own.slice(0, mostLines).map(([name, value]) => [shortKey(name), plain(value)]);
-  const rest = own.length - choices.length;
-  return { title: `Trial ${data.number[i]}`, kind: kindText[kindOf(i)], lines, choices, rest };
+  const choices = own.slice(0, mostOwn).map(([name, value]) => [shortKey(name), plain(value)]);
+  return { title: trialText(i), kind: kindText[kindOf(i)], lines, choices, rest: own.length - choices.length };
 }
 function showTooltip(i, left, top) {
   const { title, kind, lines, choices, rest } = describe(i);

@@ -2,11 +2,12 @@
 
 function drawCurve(box, curve, decimals) {
   const { width, height, svg } = stage(box, 230);
-  const area = { left: 52, right: width - 10, top: 24, bottom: height - 46 };
+  const area = { left: 0, right: width - 10, top: 24, bottom: height - 46 };
   const values = curve.points.map(([, value]) => value);
-  const x = { low: 0, high: Math.max(1, data.trials - 1) };
-  x.place = (value) => area.left + (value / x.high) * (area.right - area.left);
-  const y = axis(values, area.bottom, area.top, curve.baseline);
+  const y = axis(values, area.bottom, area.top, { guests: [curve.baseline] });
+  area.left = labelRoom(ticks(y, { upright: true }));
+  const x = { low: 0, high: Math.max(1, data.trials - 1), length: area.right - area.left };
+  x.place = (value) => area.left + (value / x.high) * x.length;
   axes(svg, x, y, area, { x: "trial", y: "" }, { x: true });
   if (y.sees(curve.baseline)) {
     const at = y.place(curve.baseline);

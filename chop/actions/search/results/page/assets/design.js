@@ -44,10 +44,10 @@ function showDesign(i) {
 }
 
 function designMetrics(i) {
-  const withBaseline = data.metrics.some(({ baseline }) => baseline !== null);
+  const withBaseline = data.metrics.some(({ baselines }) => baselines[0] !== null);
   const rows = data.metrics.map((m) => {
-    const cells = [m.name, right(number(m.values[i], m.decimals))];
-    return withBaseline ? [...cells, right(number(m.baseline, m.decimals))] : cells;
+    const cells = [m.name, right(measured(m, m.values[i]))];
+    return withBaseline ? [...cells, right(number(m.baselines[0], m.decimals))] : cells;
   });
   const head = ["metric", rightHead("design"), ...(withBaseline ? [rightHead("baseline")] : [])];
   return tableOf(`Metrics of trial ${data.number[i]}`, head, rows);
@@ -62,7 +62,7 @@ function designChoices(i) {
   const whole = config.map(({ name, values }) => [name, values[i]]).filter(([, value]) => value !== null);
   const all = tableOf("The whole config", ["key", rightHead("value")], rows(whole));
   all.classList.add("long");
-  return [element("h3", {}, "Choices"), own.length ? first : element("p", {}, "Nothing differs from the default."),
+  return [element("h3", {}, "Choices"), own.length ? first : element("p", {}, "Nothing differs between the designs."),
     told ? folded("The whole config", all) : element("p", { class: "quiet" }, "Its whole config is in search.json.")];
 }
 

@@ -1,44 +1,54 @@
 // Parallel coordinates, one row a choice or metric, so that long names and narrow screens fit.
 
-const parallel = { box: byId("parallel"), lines: [], hover: null, mostChoices: 10, mostLines: 2000, row: 48 };
+const parallel = { box: byId("parallel"), lines: [], rows: [], mostChoices: 10, mostLines: 2000, row: 48 };
+
+// All rows, the choices first; `scale.share` gives the place of a value between 0 and 1.
+const allRows = [
+  ...varying.map(choiceRow),
+  ...data.metrics.filter(({ direction, values }) => direction && values.some((v) => v !== null)).map(metricRow),
+];
+const rowNamed = (key) => allRows.find((row) => row.key === key);
 
 function parallelRows() {
   const weight = (name) => data.importance[name] ?? 0;
   const ranked = [...varying].sort((a, b) => weight(b.name) - weight(a.name));
   const all = byId("parallel-all").checked;
   const kept = new Set((all ? ranked : ranked.slice(0, parallel.mostChoices)).map(({ name }) => name));
-  const metrics = data.metrics.filter(({ direction, values }) => direction && values.some((v) => v !== null));
-  return [...varying.filter(({ name }) => kept.has(name)).map(choiceRow), ...metrics.map(metricRow)];
+  return allRows.filter(({ key, isMetric }) => isMetric || kept.has(key));
 }
 
 function choiceRow({ name, values }) {
   const distinct = [...new Set(values)].filter((value) => value !== null);
   const numeric = distinct.every((value) => typeof value === "number");
-  if (numeric && distinct.length > 12) return { name: shortKey(name), scale: spread(values), values };
-  const ordered = distinct.sort(numeric ? (a, b) => a - b : undefined).map(plain);
+  const row = { key: name, name: shortKey(name), values, isMetric: false };
+  if (numeric && distinct.length > 12) return { ...row, scale: spread(values) };
+  const ordered = distinct.sort(numeric ? (a, b) => a - b : undefined);
   const step = 1 / Math.max(1, ordered.length - 1);
-  const share = (value) => (ordered.length === 1 ? 0.5 : ordered.indexOf(plain(value)) * step);
-  const labels = ordered.map((text, k) => ({ share: ordered.length === 1 ? 0.5 : k * step, text }));
-  return { name: shortKey(name), scale: { share, labels, room: Math.min(0.05, step * 0.3) }, values };
+  const place = new Map(ordered.map((value, k) => [plain(value), ordered.length === 1 ? 0.5 : k * step]));
+  const labels = ordered.map((value) => ({ share: place.get(plain(value)), text: plain(value), value }));
+  return { ...row, scale: { share: (value) => place.get(plain(value)), labels, choices: labels, room: Math.min(0.05, step * 0.3) } };
 }
 // Designs with the same value lie beside each other, so that one can point at each.
 const luck = (i, k) => ((i * 0.618034 + k * 0.414214) % 1) - 0.5;
 function metricRow(metric) {
-  return { name: titled(metric), scale: spread(metric.values), values: metric.values };
+  const scale = spread(metric.values, metric.decimals);
+  return { key: metric.name, name: titled(metric) + beyond(scale.offset), values: metric.values, isMetric: true, scale };
 }
-function spread(values) {
+function spread(values, decimals = null) {
   const [low, high] = extent(values);
   const share = (value) => (high === low ? 0.5 : (value - low) / (high - low));
-  const labels = ticks({ low, high: high === low ? low + 1 : high }, 4)
-    .map(({ value, text }) => ({ share: share(value), text })).filter((label) => label.share <= 1);
-  return { share, labels };
+  const end = high === low ? low + 1 : high;
+  const { marks, offset } = ticks({ low, high: end, log: false, length: 400, place: (value) => 400 * share(value) });
+  const labels = marks.map(({ value, text }) => ({ share: share(value), text })).filter((label) => label.share <= 1);
+  return { share, labels, offset, low, high, decimals: decimals ?? (Number.isInteger(low) && Number.isInteger(high) ? 0 : 4) };
 }
 
 function drawParallel() {
-  const rows = parallelRows();
+  const rows = parallel.rows = parallelRows();
   byId("parallel-all").parentElement.hidden = varying.length <= parallel.mostChoices;
   const { box } = parallel;
   const row = parallel.row = box.clientWidth > 640 ? 48 : 58;
+  for (const each of document.querySelectorAll(".of-parallel")) each.hidden = rows.length < 2;
   if (rows.length < 2 || !data.number.length) {
     box.replaceChildren(element("p", {}, "There is no choice that differs between completed trials."));
     return;
@@ -47,16 +57,15 @@ function drawParallel() {
   const beside = width > 640; // where names have room of their own
   const [left, right] = [beside ? Math.min(310, 40 + 7 * Math.max(...rows.map(({ name }) => name.length))) : 24, width - 28];
   const heights = rows.map((_, k) => 30 + k * row);
+  Object.assign(parallel, { left, right, heights });
   parallel.pointsOf = (i) => rows.map(({ values, scale }, k) => values[i] === null ? null
     : [left + (scale.share(values[i]) + (scale.room ?? 0) * luck(i, k)) * (right - left), heights[k]]);
   parallel.lines = drawnDesigns().map((i) => ({ i, points: parallel.pointsOf(i) }));
+  for (const { i, points } of parallel.lines.filter((line) => !matches(line.i))) {
+    pen.mark(pathOf(points), [0, 0], { stroke: colour("grid"), alpha: onFront.has(i) ? 0.8 : 0.4 });
+  }
   for (const kind of ["pruned", "infeasible", "dominated", "front"]) strokeKind(pen, kind);
-  rows.forEach(({ name, scale }, k) => {
-    svg.append(drawn("line", { class: "axis", x1: left, x2: right, y1: heights[k], y2: heights[k] }));
-    const place = beside ? { x: left - 30, y: heights[k] + 4, "text-anchor": "end" } : { x: left, y: heights[k] - 8 };
-    svg.append(haloed({ class: "label", ...place }, beside && name.length > 40 ? `…${name.slice(-39)}` : name));
-    for (const label of scale.labels) rowTick(svg, left + label.share * (right - left), heights[k], label, width);
-  });
+  rows.forEach((each, k) => drawRow(svg, each, heights[k], beside, width));
   svg.append(drawn("path", { class: "line", id: "parallel-hover" }), drawn("path", { class: "chosen-mark", id: "parallel-chosen" }));
   const hidden = data.number.length - parallel.lines.length;
   box.setAttribute("aria-label", `Parallel coordinates of ${rows.length} rows and ${parallel.lines.length} designs` +
@@ -64,33 +73,47 @@ function drawParallel() {
   highlight(byId("parallel-chosen"), shown.design);
 }
 
-function rowTick(svg, at, top, { text, share }, width) {
+function drawRow(svg, { key, name, scale }, top, beside, width) {
+  const { left, right } = parallel;
+  const range = filters.get(key);
+  if (range) {
+    const [from, to] = range.map((share) => left + share * (right - left));
+    svg.append(drawn("rect", { class: "brush", x: from - 2, width: Math.max(4, to - from + 4), y: top - 9, height: 18 }));
+  }
+  svg.append(drawn("line", { class: "axis", x1: left, x2: right, y1: top, y2: top }));
+  const place = beside ? { x: left - 30, y: top + 4, "text-anchor": "end" } : { x: left, y: top - 12 };
+  svg.append(haloed({ class: "label", ...place }, beside && name.length > 40 ? `…${name.slice(-39)}` : name));
+  const most = Math.max(4, Math.floor(width / 60));
+  const placed = scale.labels.map(({ share, text }) => rowLabel(share, text.length > most ? `${text.slice(0, most)}…` : text));
+  const collide = (a, b) => b.from < a.to + 8;
+  for (const { at } of placed) svg.append(drawn("line", { class: "axis", x1: at, x2: at, y1: top - 3, y2: top + 3 }));
+  for (const { x, anchor, text } of withoutCollisions(placed, collide)) svg.append(haloed({ class: "tick-row", x, y: top + 15, "text-anchor": anchor }, text));
+}
+function rowLabel(share, text) {
+  const at = parallel.left + share * (parallel.right - parallel.left);
   const anchor = share < 0.02 ? "start" : share > 0.98 ? "end" : "middle";
   const x = anchor === "start" ? at - 4 : anchor === "end" ? at + 4 : at;
-  svg.append(drawn("line", { class: "axis", x1: at, x2: at, y1: top - 3, y2: top + 3 }));
-  const most = Math.max(4, Math.floor(width / 60));
-  svg.append(haloed({ x, y: top + 15, "text-anchor": anchor }, text.length > most ? `${text.slice(0, most)}…` : text));
+  const from = x - { start: 0, middle: 0.5, end: 1 }[anchor] * textWidth(text);
+  return { at, x, anchor, text, from, to: from + textWidth(text) };
 }
 
-// Of very many designs every n-th, so that ten thousand stay quick; the front is thinned by itself.
+// Of very many designs every n-th, so that ten thousand stay quick; those that the filters let through,
+// and the front, are thinned by themselves.
 function drawnDesigns() {
-  const others = data.number.map((_, i) => i).filter((i) => !onFront.has(i));
-  return [...thinned(others), ...thinned(data.front)];
+  const every = data.number.map((_, i) => i);
+  const groups = [(i) => !onFront.has(i) && !matches(i), (i) => !onFront.has(i) && matches(i), (i) => onFront.has(i)];
+  return groups.flatMap((isIn, k) => thinned(every.filter(isIn), k ? parallel.mostLines : parallel.mostLines / 4));
 }
-function thinned(designs) {
-  const every = Math.ceil(designs.length / parallel.mostLines);
+function thinned(designs, most) {
+  const every = Math.ceil(designs.length / most);
   return designs.filter((_, k) => k % every === 0);
 }
 
 function strokeKind(pen, kind) {
-  const members = parallel.lines.filter(({ i }) => kindOf(i) === kind);
-  pen.strokeStyle = colour(kind);
-  pen.lineWidth = kind === "front" ? 1.5 : 1;
-  pen.globalAlpha = kind === "front" ? 0.9 : Math.max(0.06, Math.min(0.45, 40 / members.length));
-  pen.setLineDash({ infeasible: [2, 4], pruned: [6, 4] }[kind] ?? []);
-  for (const { points } of members) pen.stroke(new Path2D(pathOf(points)));
-  pen.setLineDash([]);
-  pen.globalAlpha = 1;
+  const members = parallel.lines.filter(({ i }) => kindOf(i) === kind && matches(i));
+  const alpha = kind === "front" ? 0.9 : Math.max(0.06, Math.min(0.45, 40 / members.length));
+  const paint = { stroke: colour(kind), width: kind === "front" ? 1.5 : 1, alpha, dash: { infeasible: [2, 4], pruned: [6, 4] }[kind] };
+  for (const { points } of members) pen.mark(pathOf(points), [0, 0], paint);
 }
 function pathOf(points) {
   let pen = "M";
@@ -107,6 +130,7 @@ function nearestLine(event) {
   let found = null;
   let least = 10;
   for (const { i, points } of parallel.lines) {
+    if (!matches(i)) continue;
     const k = Math.max(0, Math.min(points.length - 2, Math.floor((top - 30) / parallel.row)));
     const [a, b] = [points[k], points[k + 1]];
     if (!a || !b) continue;
@@ -134,9 +158,10 @@ function parallelTable() {
 function startParallel() {
   const { box } = parallel;
   box.addEventListener("pointermove", (event) => {
+    if (brushing.row) return;
     const i = nearestLine(event);
     highlight(byId("parallel-hover"), i);
-    box.style.cursor = i === null ? "default" : "pointer";
+    box.style.cursor = rowAt(event) ? "ew-resize" : i === null ? "default" : "pointer";
     if (i === null) hideTooltip();
     else showTooltip(i, event.clientX, event.clientY);
   });
@@ -145,11 +170,14 @@ function startParallel() {
     highlight(byId("parallel-hover"), null);
   });
   box.addEventListener("click", (event) => {
-    const i = nearestLine(event);
+    const i = brushing.moved ? null : nearestLine(event);
     if (i !== null) choose(i);
   });
   listeners.push((i) => highlight(byId("parallel-chosen"), i));
   const again = keepDrawn(box, drawParallel);
   byId("parallel-all").addEventListener("change", again);
+  byId("parallel-svg").addEventListener("click", () => saveSvg(box, "choices"));
+  filter.listeners.push(again);
+  startFilters();
   parallelTable();
 }
