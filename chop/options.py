@@ -115,7 +115,7 @@ class Option:
 
         if self.hint is Any:
             return value, []
-        if isinstance(value, Hashable):
+        if isinstance(value, Hashable) and not isinstance(value, Mapping):
             value = self.older.values.get(value, value)
         try:
             return self._validated(value, form, self._adapter(finite)), []
