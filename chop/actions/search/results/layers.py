@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx, nn
 
 from chop.actions.search.space.base import Space
+from chop.actions.search.space.untraced import UntracedModel
 from chop.ir.graph.mase_metadata import Operands, mase
 from chop.numerics import FORMATS, from_config
 
@@ -62,6 +63,8 @@ def formatted(parent: Mapping[str, Mapping[str, Any]], config: Config) -> Layers
 
 def weighted_layers(graph: MaseGraph) -> Layers:
     """Return op and shape, format and bits of every layer with weights; shared ones once."""
+    if isinstance(graph, UntracedModel):
+        return _weighted_modules(graph.model)
     layers: Layers = {}
     seen: set[int] = set()
     for node in graph.fx_graph.nodes:
@@ -75,6 +78,25 @@ def weighted_layers(graph: MaseGraph) -> Layers:
         op = str(node.meta["mase"].parameters["common"].get("mase_op") or node.name)
         text = op_and_shape(module) if module is not None else f"{op} {_sides(largest.shape)}"
         layers[node.name] = {"op": text, **_own_formats(node, largest)}
+    return layers
+
+
+def _weighted_modules(model: nn.Module) -> Layers:
+    """Return the same of every layer with weights of a model without a graph."""
+    layers: Layers = {}
+    for name, layer in model.named_modules():
+        weights = [p for p in layer._parameters.values() if p is not None]
+        if weights:
+            formats = getattr(layer, "formats", {})
+            float_bits = float(8 * weights[0].element_size())
+            known = {key: formats.get(key) for key in OPERANDS}
+            bits = {f"{k}_bits": float(f.bits) if f else float_bits for k, f in known.items()}
+            weight = known["weight"]
+            layers[name] = {
+                "op": op_and_shape(layer),
+                "format": weight.name if weight else "float",
+                **bits,
+            }
     return layers
 
 

@@ -147,6 +147,10 @@ class ModuleSpace(Space):
     def candidate(self, config: Config) -> Candidate:
         return self.separate_candidate(config)
 
+    def keeps_shapes(self, config: Config) -> bool:
+        """Whether a design has the shapes of the parent: formats do not change them."""
+        return True
+
     def expect_training(self) -> None:
         """Do nothing: every candidate is a copy of the parent."""
 
