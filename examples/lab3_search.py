@@ -25,7 +25,7 @@ SPACE = {
 }
 STRATEGY = {
     "sw_runner": {"basic_evaluation": {"data_loader": "val_dataloader", "num_samples": 4096}},
-    "hw_runner": {"average_bitwidth": {}},
+    "hw_runner": {"average_bitwidth": {"count": "weights"}},
     "metrics": {"accuracy": {"scale": 1.0}, "average_bitwidth": {"scale": 0.01}},
 }
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.utils._pytree import tree_map_only
 
 from chop.actions import search
 from chop.actions.search import metric
@@ -77,6 +78,7 @@ class Contract:
 
     def keeps_all(self, tolerance: float = 1e-5) -> None:
         self.computes_what_the_model_does(tolerance)
+        self.takes_other_batches(tolerance)
         self.is_verified()
         self.costs_what_runs()
         self.is_quantized_by_type_and_by_expression(tolerance)
@@ -89,6 +91,12 @@ class Contract:
         assert largest_difference(results, self.expected) <= tolerance
         if hasattr(self.expected, "_asdict") or isinstance(self.expected, Mapping):
             assert isinstance(results, Mapping) or hasattr(results, "_asdict")
+
+    def takes_other_batches(self, tolerance: float) -> None:
+        larger = tree_map_only(Tensor, lambda x: torch.cat((x, x[:1])), self.inputs)
+        with torch.no_grad():
+            expected, results = self.model(**larger), self.graph.model(**larger)
+        assert largest_difference(results, expected) <= tolerance
 
     def is_verified(self) -> None:
         assert run_pass("verify_metadata", self.graph, {"strict": True})[1] == {}

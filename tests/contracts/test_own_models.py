@@ -160,7 +160,7 @@ class Cells(nn.Module):
         self.cell, self.head = nn.GRUCell(8, 6), nn.Linear(6, 4)
 
     def forward(self, sequence: Tensor) -> Any:
-        state = sequence.new_zeros(len(sequence), 6)
+        state = sequence.new_zeros(sequence.shape[0], 6)
         for step in sequence.unbind(1):
             state = self.cell(step, state)
         return self.head(state)

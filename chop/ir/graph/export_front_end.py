@@ -85,7 +85,8 @@ class _Export:
         """Capture with as many free sizes as the model allows."""
         first: Exception | None = None
         doubled = _of_two(self.tensors)
-        for tensors, free in ((doubled, _free_sizes), (doubled, _free_batch), (self.tensors, None)):
+        ways = ((doubled, _free_sequence), (doubled, _free_batch), (self.tensors, None))
+        for tensors, free in ways:
             try:
                 capture = self._capture(tensors, free)
             except Exception as error:
@@ -96,14 +97,35 @@ class _Export:
             if tensors is not self.tensors and not self._is_the_same(capture):
                 continue
             self._warn_of_fixed_sizes(capture)
-            return built_graph(capture, self.model)
+            return built_graph(self._with_free_images(capture, tensors), self.model)
         assert first is not None
         raise first
 
     def _capture(self, tensors: list[Tensor], free: Any) -> Capture:
         program = self._exported(tensors, [free(tensor) if free else None for tensor in tensors])
         device = tensors[0].device if tensors else None
-        return Capture(program, self.leaves.calls, self._inputs(), self.output, device)
+        fixed = [
+            (place, dim, size)
+            for place, shape in enumerate(_shapes(program))
+            for dim, size in enumerate(shape)
+            if isinstance(size, int) and (dim < 2 if free is None else dim > 1 and len(shape) > 3)
+        ]
+        inputs = self._inputs()
+        return Capture(program, list(self.leaves.calls), inputs, self.output, device, fixed)
+
+    def _with_free_images(self, capture: Capture, tensors: list[Tensor]) -> Capture:
+        """Capture again with free heights and widths, if the network only has convolutions.
+
+        In others their arithmetic takes torch.export minutes, and most need one size anyway.
+        """
+        images = any(tensor.dim() == 4 and tensor.is_floating_point() for tensor in tensors)
+        if not images or any(name_of(o) in RESHAPES for o in _operators(capture)):
+            return capture
+        try:
+            free = self._capture(tensors, _free_image)
+        except Exception:
+            return capture
+        return free
 
     def _is_the_same(self, doubled: Capture) -> bool:
         """Whether forward() does the same for one sample as for the two of a capture."""
@@ -283,15 +305,22 @@ def _shapes(program: torch.export.ExportedProgram) -> list[Any]:
     return [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
 
 
+# operators that mix height and width with other sizes
+_RESHAPES = "view reshape permute transpose unfold im2col roll index as_strided unflatten einsum"
+RESHAPES = frozenset(_RESHAPES.split())
 # views that torch omits where they have no effect on the sizes at hand
 VIEWS = frozenset({"slice", "alias", "expand", "sym_size", "sym_numel"})
 
 
+def _operators(capture: Capture) -> list[Any]:
+    targets = [n.target for n in capture.program.graph.nodes if n.op == "call_function"]
+    return [t for t in targets if isinstance(t, torch._ops.OpOverload) and not is_check(t)]
+
+
 def _operations(capture: Capture) -> list[Any]:
     """What a model does, without views and arithmetic on sizes."""
-    targets = [n.target for n in capture.program.graph.nodes if n.op == "call_function"]
-    operators = [t for t in targets if isinstance(t, torch._ops.OpOverload) and not is_check(t)]
-    return [*(t for t in operators if name_of(t) not in VIEWS), *(c.target for c in capture.calls)]
+    operators = [t for t in _operators(capture) if name_of(t) not in VIEWS]
+    return [*operators, *(call.target for call in capture.calls)]
 
 
 def _of_two(tensors: list[Tensor]) -> list[Tensor]:
@@ -322,13 +351,17 @@ def _free_batch(tensor: Tensor) -> dict[int, Any] | None:
     return {0: Dim.AUTO} if tensor.dim() else None
 
 
-def _free_sizes(tensor: Tensor) -> dict[int, Any] | None:
-    """The sizes that may differ between runs: the batch, and the length of a sequence.
-
-    Height and width are fixed: windows of unknown sizes, as in Swin, take minutes to capture.
-    """
+def _free_sequence(tensor: Tensor) -> dict[int, Any] | None:
+    """The batch, and the length of sequences of features or of ids."""
     sequence = tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
     return {0: Dim.AUTO, 1: Dim.AUTO} if sequence else _free_batch(tensor)
+
+
+def _free_image(tensor: Tensor) -> dict[int, Any] | None:
+    """The batch, and the heights and widths of images."""
+    if tensor.dim() == 4 and tensor.is_floating_point():
+        return {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
+    return _free_sequence(tensor)
 
 
 @contextmanager

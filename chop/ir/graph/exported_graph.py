@@ -37,6 +37,8 @@ class Capture:
     inputs: list[Input]
     output: Any  # template
     device: torch.device | None  # of the first tensor among the inputs
+    # sizes that were constants in the capture: the tensor's place, the dimension, the size
+    fixed: list[tuple[int, int, int]]
 
     @property
     def tensor_names(self) -> list[str]:
@@ -100,7 +102,7 @@ class _Builder:
             else:
                 self.values[placeholder] = _Attribute(self._attribute_name(spec))
         names = self.capture.tensor_names
-        for check in size_checks(self.program):
+        for check in size_checks(self.program, self.capture.fixed):
             if check.matters:
                 check.add_to(self.graph, values, names)
         if self.capture.device is not None and values and self._names_devices():

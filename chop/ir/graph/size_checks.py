@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,10 +74,16 @@ class SizeCheck:
         graph.call_function(torch._assert, (holds, message))
 
 
-def size_checks(program: torch.export.ExportedProgram) -> list[SizeCheck]:
-    """Return what an exported program assumed of the sizes of its inputs, each size once."""
+def size_checks(
+    program: torch.export.ExportedProgram, fixed_sizes: Iterable[tuple[int, int, int]]
+) -> list[SizeCheck]:
+    """Return what an exported program assumed of the sizes of its inputs, each size once.
+
+    `fixed_sizes` are those that were constants: the input's place, the dimension, the size.
+    """
     checks: list[SizeCheck] = []
-    for code in getattr(program, "_guards_code", ()):
+    constant = [f"L['ts'][{place}].size()[{dim}] == {n}" for place, dim, n in fixed_sizes]
+    for code in (*getattr(program, "_guards_code", ()), *constant):
         try:
             tree = ast.parse(code, mode="eval").body
             checks += [SizeCheck(tree)] if isinstance(tree, ast.Compare) else []

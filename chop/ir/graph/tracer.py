@@ -30,6 +30,10 @@ _CONSTRUCTORS = """
     scalar_tensor tensor tril_indices triu_indices zeros
 """
 CONSTRUCTORS = tuple(getattr(torch, name) for name in _CONSTRUCTORS.split())
+TABLES = (
+    *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"),
+    *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"),
+)
 FRAMES_PER_LEVEL = 20  # of Python's stack, per level of nested modules, to trace or copy them
 
 
@@ -231,8 +235,8 @@ def attributes_restored(model: object) -> Iterator[None]:
     """Restore attributes that forward() assigns inside, in particular fx's proxies."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     plain = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-    # parameters, buffers and submodules are stored in separate dicts
-    tables = [a[table] for a in plain for table in ("_parameters", "_buffers", "_modules")]
+    # parameters, buffers, submodules and hooks are stored in separate dicts
+    tables = [a[table] for a in plain for table in TABLES if table in a]
     snapshots = [(attributes, dict(attributes)) for attributes in (*plain, *tables)]
     try:
         yield

@@ -44,7 +44,7 @@ def tables(**further):
         },
         "strategy": {
             "sw_runner": {"basic_evaluation": {"num_samples": 64}},
-            "hw_runner": {"average_bitwidth": {}},
+            "hw_runner": {"average_bitwidth": {"count": "weights"}},
             "metrics": {"accuracy": {}, "average_bitwidth": {"scale": 0.2}},
             "setup": {"n_trials": 6},
             **further,

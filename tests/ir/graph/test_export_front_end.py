@@ -451,6 +451,29 @@ class One(nn.Module):
         return x.squeeze(0) * 2 if x.shape[0] == 1 else x + 1
 
 
+class Records(nn.Module):
+    """Registers a hook at its first call, as networks of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.is_ready = nn.Linear(4, 4), False
+
+    def forward(self, x):
+        if not self.is_ready:
+            self.layer.register_forward_hook(lambda module, args, out: None)
+            self.is_ready = True
+        return self.layer(x)
+
+
+class Patches(nn.Module):
+    def forward(self, image):
+        batch, channels, height, width = image.shape
+        if height % 4:
+            raise ValueError("not patches of four")
+        parts = image.reshape(batch, channels, height // 4, 4, width // 4, 4)
+        return parts.transpose(3, 4).flatten(1)
+
+
 def scaled(x):
     return x * 2 if x.sum() > 0 else x
 
@@ -580,6 +603,19 @@ class TestModels:
             x = torch.randn(6, 4)
             assert_equal(graph.model(x), model(x))
 
+    def test_a_graph_moves_to_another_device(self):
+        graph = MaseGraph(Shared(), dummy_in=X)
+        assert graph.model.to("meta")(X["x"].to("meta")).is_meta
+
+    def test_images_of_other_sizes(self):
+        model, graph, _ = captured("u-net")
+        assert_equal(graph.model(odd := torch.randn(2, 1, 13, 11)), model(odd))
+        with pytest.raises(AssertionError, match="this graph is only for inputs with"):
+            graph.model(torch.randn(2, 1, 8, 8))
+        graph = MaseGraph(Patches(), dummy_in=torch.randn(2, 3, 8, 8))
+        with pytest.raises(AssertionError, match=r"only for inputs with image\.shape\[2\] == 8"):
+            graph.model(torch.randn(2, 3, 4, 16))
+
     def test_bfloat16(self):
         model = ByShape().bfloat16()
         x = torch.randn(2, 3, dtype=torch.bfloat16)
@@ -618,6 +654,12 @@ class TestModels:
         assert_equal(model.state_dict(), before)
         assert attributes == {name: set(vars(module)) for name, module in model.named_modules()}
         assert type(model.training) is bool
+
+    def test_hooks_that_forward_registers_are_not_registered_twice(self):
+        model = Records()
+        MaseGraph(model, front_end="export", dummy_in=X)
+        model(X["x"])
+        assert len(model.layer._forward_hooks) == 1
 
     def test_hooks_of_a_layer_run_once(self):
         model = Shared()
