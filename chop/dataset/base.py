@@ -22,6 +22,7 @@ TASK_NAMES = {
     "translation": "tran",
 }
 LABELLED = ("cls", "reg", "dense")
+IGNORED = -100  # label of pixels that do not count, as in torch's cross entropy
 Split = Literal["train", "validation", "test", "pred"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test", "pred")
 # options that we pass to the data sets that have them, and what a user sets instead

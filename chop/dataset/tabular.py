@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chop.dataset.base import IGNORED
 from chop.dataset.nested import Inputs
 from chop.dataset.store import PreparedData
 from chop.dataset.tensors import Scaler
@@ -171,9 +172,6 @@ def _targets(values: np.ndarray, file: Path) -> np.ndarray:
         sample = int(np.argwhere(~finite)[0][0])
         raise ValueError(f"{file}: the label of sample {sample} is not finite; remove the sample")
     return values.astype(np.float32)
-
-
-IGNORED = -100  # label of pixels that do not count
 
 
 def _maps(values: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...], str]:

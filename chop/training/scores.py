@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.dataset.base import IGNORED
+
 Reduce = Callable[[Tensor], Tensor]  # sums over all processes
 
-IGNORED = -100  # label of pixels that do not count, as in torch's cross entropy
 EMPTY = "the data set is empty; scoring needs at least one sample"
 
 

@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.dataset.base import IGNORED
 from chop.options import did_you_mean
 from chop.training.scores import (
-    IGNORED,
     ClassTally,
     DenseTally,
     RegressionTally,

@@ -208,6 +208,17 @@ def test_every_command_takes_it(ch, own, tmp_path, model, data, task, layer, met
     assert metric in (ckpts / "report.html").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["positional", "keyword", "whole"])
+def test_the_other_front_end_takes_several_inputs_too(ch, own, tmp_path, model):
+    (tmp_path / "passes.toml").write_text(PASSES.replace("LAYER", "linear"))
+    words = (model, "dict", "--import", own, "--config", tmp_path / "passes.toml", "--test")
+    ch("transform", *words, "--front-end", "export", "--project", "t", "--no-progress")
+    saved = tmp_path / "out" / "t" / "software" / "transform"
+    after = [row["After"] for row in json.loads((saved / "transform.json").read_text())["scores"]]
+    assert all(value > 0 for value in after)
+
+
 WIDTHS = {"name": ["integer"], "data_in_width": [4, 8], "data_in_frac_width": [2]} | {
     f"{operand}_{part}": [number]
     for operand in ("weight", "bias")

@@ -13,8 +13,8 @@ from torch import nn
 
 from chop.actions.train import hint_of_guessing
 from chop.dataset import TensorSplit
+from chop.dataset.base import IGNORED
 from chop.training.loop import Training
-from chop.training.scores import IGNORED
 from chop.training.tasks import CLASSIFICATION, DENSE, REGRESSION, TASKS, task_named
 
 

@@ -26,10 +26,10 @@ from chop.actions.search.metrics.samples import (
 )
 from chop.actions.search.metrics.state import isolated
 from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
+from chop.dataset.base import IGNORED
 from chop.dataset.nested import Inputs, copied
 from chop.options import PositiveInt
 from chop.training.outputs import Predictor
-from chop.training.scores import IGNORED
 from chop.training.tasks import CLASSIFICATION
 
 PREFIXES = {"accuracy": "accuracy", "IoU": "iou"}  # of the metrics of each class
