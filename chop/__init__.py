@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from chop import aliases
 from chop.version import __version__
 
 if TYPE_CHECKING:
@@ -13,10 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MaseGraph", "__version__", "passes"]
 
-# Which modules define layers that a saved graph may have, and which register what layers carry
-# beside their attributes. Told here, as `chop.ir` knows nothing of the packages above it.
-LAYER_PACKAGES = ("chop.passes.", "chop.nn.", "chop.models.", "chop.ir.")
+# Which modules define layers that passes make, and layers that a saved graph may have, and which
+# register what layers carry beside their attributes. Told here, as `chop.ir` knows nothing of the
+# packages above it.
+TRANSFORMED_LAYERS = ("chop.passes.", "chop.nn.")
+LAYER_PACKAGES = (*TRANSFORMED_LAYERS, "chop.models.", "chop.ir.")
 LAYER_EXTRAS = ("chop.passes.graph.interface.pruning",)
+
+aliases.install()
 
 
 def __getattr__(name: str) -> Any:

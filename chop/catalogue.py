@@ -43,6 +43,11 @@ KINDS: dict[str, Kind] = {
             "about": _first_line(spec.load),
         },
     ),
+    "examples": Kind(
+        "example configurations for --config",
+        "chop.actions.examples:EXAMPLES",
+        lambda example: {"about": example.about, "command": example.command},
+    ),
     "formats": Kind(
         "number formats for quantisation",
         "chop.numerics:FORMATS",

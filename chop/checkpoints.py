@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from chop.files import read_json, replaced_folder, restore_folder, write_safetensors
+from chop.files import (
+    best_checkpoint,
+    broken_link,
+    read_json,
+    restore_folder,
+)
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.saved_modules import has_saved_modules, load_modules
 from chop.ir.graph.saving import is_saved_graph
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 
 logger = logging.getLogger(__name__)
 
+OLD_GRAPH, OLD_WEIGHTS = "graph_module.mz", "state_dict.pt"  # files of older versions
 WRAPPERS = ("state_dict", "model")  # usual keys of a state_dict in a checkpoint
 State = Mapping[str, Tensor]
 MOST_NAMES = 4  # of weights in a message
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+
+
+class UnreadableFile(ValueError):
+    """A file that torch cannot read, and why."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 def read_torch_file(file: Path) -> Any:
@@ -29,17 +45,42 @@ def read_torch_file(file: Path) -> Any:
     try:
         return load_plain(file)
     except pickle.UnpicklingError as error:
-        raise ValueError(
+        raise UnreadableFile(
             f"{file} is damaged or not a checkpoint, or reading it would run code from it; save a "
-            f"state_dict with torch.save(model.state_dict(), …) and use `load_type='pt'`"
+            f"state_dict with torch.save(model.state_dict(), …) and use `load_type='pt'`",
+            "reading it would run code from it",
         ) from error
     except MemoryError:
         raise
     except Exception as error:  # on bytes that are not a pickle, torch can fail in any way
-        raise ValueError(
-            f"{file} is damaged or not a checkpoint ({why_unreadable(error)}); give a file that "
-            f"torch.save wrote, or copy it again"
+        reason = why_unreadable(error)
+        raise UnreadableFile(
+            f"{file} is damaged or not a checkpoint ({reason}); give a file that "
+            f"torch.save wrote, or copy it again",
+            reason,
         ) from error
+
+
+@contextlib.contextmanager
+def _described_as(file: Path, wanted: str) -> Iterator[None]:
+    """Context in which the error for an unreadable file names what its type should be."""
+    try:
+        yield
+    except UnreadableFile as error:
+        raise UnreadableFile(
+            f"{file} is damaged or not a checkpoint ({error.reason}); give {wanted}, or set "
+            f"`load_type` to the type of this file",
+            error.reason,
+        ) from error
+
+
+def _of_older_mase(folder: Path) -> str:
+    """Return what can be done with a graph that an older MASE has saved as a pickle."""
+    return (
+        f"{folder} was saved by an older MASE as a pickle, {OLD_GRAPH}, and reading it would run "
+        f"code from it; transform the model again, or load the weights alone from "
+        f"{folder / OLD_WEIGHTS} with `load_type='pt'`"
+    )
 
 
 def _pt(file: Path) -> State:
@@ -81,8 +122,13 @@ def _pl(file: Path) -> State:
 def _mz(file: Path) -> State:
     if file.suffix == ".ckpt":
         raise ValueError(f"{file} is a Lightning checkpoint; add `load_type='pl'`")
+    if file.name == OLD_GRAPH:
+        raise ValueError(_of_older_mase(file.parent))
     if not file.is_dir():
-        return _pt(file)
+        with _described_as(file, "the directory of a graph that `ch transform` saved"):
+            return _pt(file)
+    if (file / OLD_GRAPH).exists():
+        raise ValueError(_of_older_mase(file))
     if (file / "node_meta_param.toml").exists():
         raise ValueError(f"{file} has no graph.json; copy the whole directory")
     logger.warning("%s holds weights only, without the formats and masks of its layers", file)
@@ -92,7 +138,8 @@ def _mz(file: Path) -> State:
 def _hf(folder: Path) -> State:
     """Read the weights in a Hugging Face directory, from one file or several."""
     if folder.is_file():
-        return _pt(folder)
+        with _described_as(folder, "a Hugging Face directory or one of its files of weights"):
+            return _pt(folder)
     single, index, binary = (folder / name for name in HF_FILES)
     if single.exists():
         return _safetensors(single)
@@ -157,9 +204,9 @@ def load_model(
     returned instead of `model`, or its weights), hf (a Hugging Face directory), or auto (by the
     suffix of the file).
     """
-    path = Path(load_name).expanduser()
+    path, load_type = checkpoint_at(Path(load_name).expanduser(), load_type)
     if load_type == "auto":
-        folder = "mz" if is_saved_graph(path) else "hf"
+        folder = "mz" if is_saved_graph(path) or has_saved_modules(path) else "hf"
         load_type = folder if path.is_dir() else ENDINGS.get(path.suffix, "pt")
     if load_type not in READERS:
         raise ValueError(f"load_type must be {', '.join(READERS)} or auto, not {load_type!r}")
@@ -167,15 +214,36 @@ def load_model(
         return load_graph(path).model
     if model is None:
         raise ValueError(f"a {load_type!r} checkpoint holds only weights; pass the model to load")
+    if load_type == "mz" and has_saved_modules(path):
+        model = load_modules(path, model, fill)
+        logger.info("Loaded transformed layers from %s", path)
+        return model
     restore_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint {path}; check `load_name`")
+        missing = broken_link(path) or f"there is no checkpoint {path}"
+        raise FileNotFoundError(f"{missing}; check `load_name`")
     if path.is_dir() and load_type in ("pt", "pl"):
-        raise ValueError(f"{path} is a directory; give the checkpoint file in it")
+        raise ValueError(f"{path} is a directory without best.ckpt; give the checkpoint file in it")
+    if (path.parent / OLD_GRAPH).exists():
+        logger.warning("%s holds weights only, without the formats and masks of its layers", path)
     read, message = READERS[load_type]
     fill(model, read(path), path)
     logger.info(message, path)
     return model
+
+
+def checkpoint_at(path: Path, load_type: str) -> tuple[Path, str]:
+    """Return the checkpoint and its type; in a directory of a training run, the best of its last.
+
+    Directories of other kinds are returned as they are.
+    """
+    is_saved = is_saved_graph(path) or has_saved_modules(path)
+    is_other = is_saved or any((path / name).exists() for name in HF_FILES)
+    best = best_checkpoint(path) if path.is_dir() and not is_other else None
+    if best is None or load_type == "hf":
+        return path, load_type
+    logger.info("Loading %s in that directory", best.name)
+    return best, "pl"
 
 
 def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> MaseGraph:
@@ -183,14 +251,6 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
     graph = MaseGraph.from_checkpoint(path, map_location)
     logger.info("Loaded mase graph from %s", path)
     return graph
-
-
-def save_state_dict(model: nn.Module, folder: str | Path) -> Path:
-    """Write the weights of `model` to a directory that `load_model` reads as type mz."""
-    state = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
-    with replaced_folder(folder, ["state_dict.safetensors"]) as part:
-        write_safetensors(state, part / "state_dict.safetensors")
-    return Path(folder)
 
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:

@@ -29,6 +29,7 @@ from chop.actions.flags import with_flags
 from chop.actions.info import info
 from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
+from chop.actions.usage import UsageError, is_help, usage_sentence
 from chop.catalogue import KINDS
 from chop.log import printable
 from chop.memory import OutOfMemory, memory_for
@@ -45,8 +46,8 @@ app = typer.Typer(
     name="ch",
     cls=ActionGroup,
     help="MASE: quantise, prune, train and search PyTorch models for efficient hardware.",
-    epilog="Example: `ch train jsc-tiny jsc-sim --learning-rate 1e-3` trains a small network; "
-    "`ch --info` lists the models and data sets.",
+    epilog="'ch COMMAND --help' explains the options of a command. For example, "
+    "'ch train jsc-tiny jsc-sim --learning-rate 1e-3' trains a small network.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -204,15 +205,23 @@ def _announcer(is_to_open: bool) -> Callable[[str], None]:
 def main(argv: list[str] | None = None) -> None:
     """Run one command; report an expected error as one sentence and an exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    code = 0
     try:
         with _terminated_by_exit_code(), memory_for("continue"):
-            app(args=with_info_kinds(arguments), prog_name="ch", standalone_mode=True)
+            code = app(args=with_info_kinds(arguments), prog_name="ch", standalone_mode=False)
+    except UsageError as error:
+        if is_help(error):
+            sys.exit(2)
+        _fail(ConfigError(usage_sentence(error)), 2)
+    except typer.Abort:
+        sys.exit(1)
     except (ConfigError, UnknownName) as error:
         _fail(error, 2)
     except (ValueError, OSError, ImportError, ArithmeticError, OutOfMemory) as error:
         _fail(error, 1)
     except Interrupted as stop:
         _fail(stop, stop.exit_code)
+    sys.exit(code or 0)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SWAP_SECONDS = 60  # swapping two directories never takes this long
 ABANDONED_SECONDS = 24 * 60 * 60  # no write takes this long, on any machine
 UNTOUCHED = "nothing was changed"
+BEST = re.compile(r"best(?:-v(\d+))?\.ckpt")
 _in_use: set[Path] = set()  # directories that this process is writing or has moved aside
 
 
@@ -33,6 +34,28 @@ def cache_folder() -> Path:
 
 
 # --- files
+
+
+def why_missing(path: str | Path, kind: str = "file or folder") -> str:
+    """Return why nothing exists at `path`, with the link that leads nowhere if one does."""
+    return broken_link(path) or f"there is no {kind} {str(path)!r}"
+
+
+def best_checkpoint(folder: str | Path) -> Path | None:
+    """Return `best.ckpt` of a training run in `folder`, of the last run if there are several."""
+    runs = [(BEST.fullmatch(file.name), file) for file in Path(folder).glob("best*.ckpt")]
+    versions = {int(match[1] or 0): file for match, file in runs if match}
+    return versions[max(versions)] if versions else None
+
+
+def broken_link(path: str | Path) -> str | None:
+    """Return a clause about the symbolic link in `path` that leads nowhere; None without one."""
+    place = Path(path).expanduser().absolute()
+    links = [part for part in (place, *place.parents) if part.is_symlink() and not part.exists()]
+    if not links:
+        return None
+    target = os.readlink(links[-1])
+    return f"{str(links[-1])!r} is a symbolic link to {target!r}, which does not exist"
 
 
 def write_whole(

@@ -62,7 +62,7 @@ class Older:
 
 @dataclass(frozen=True)
 class Says:
-    """What a value must be, as a message says it: `Says("is a number other than 0")`."""
+    """What a value must be, as a message says it: `Says("must be a number other than 0")`."""
 
     text: str
 
@@ -133,6 +133,7 @@ class Option:
             value = int(value)  # of numpy
         if isinstance(value, str) and typing.get_origin(self.kinds[0]) is Sequence:
             value = (value,)  # one name counts as a list of one
+        value = next((_as_dict(value, kind) for kind in self.kinds if _is_mapping(kind)), value)
         try:
             return adapter.validate_python(value, strict=True)
         except ValidationError as error:
@@ -168,6 +169,22 @@ class Option:
             except PydanticUserError:  # a type with a configuration of its own
                 adapters[finite] = TypeAdapter(self.hint)
         return adapters[finite]
+
+
+def _is_mapping(kind: Any) -> bool:
+    origin = typing.get_origin(kind) or kind
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _as_dict(value: Any, kind: Any) -> Any:
+    """Return any mapping as a dict, which pydantic demands; so do the tables inside `kind`."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = next(iter(typing.get_args(kind)[1:]), Any)
+    kinds = [part for part, _ in _parts(inner) if _is_mapping(part)]
+    if not kinds:
+        return value if isinstance(value, dict) else dict(value)
+    return {key: _as_dict(item, kinds[0]) for key, item in value.items()}
 
 
 def _rule(entry: Mapping[str, Any]) -> str:
@@ -286,7 +303,7 @@ class Options:
             return f"{self.owner} takes its options as a dict, not {kind}; they are {listed}"
         few = len(self.known) in (1, 2)
         keys = f"with {' and '.join(self.known)}" if few else "of options"
-        return f"{self.owner} is a table {keys}, not {shown(value)}"
+        return f"{self.owner} must be a table {keys}, not {shown(value)}"
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:

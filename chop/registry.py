@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 MAX_LISTED = 40  # a message with hundreds of names does not help
+# what users can register in a file of their own
+IF_YOURS = "; if it is yours, import the file that registers it (on the command line: --import)"
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
@@ -27,7 +29,7 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+def unknown(kind: str, name: object, known: Iterable[str], advice: str = "") -> str:
     """The message for an unknown `name`, with the closest known name and the list of names.
 
     >>> unknown("model", "vgg8", ["resnet18", "vgg7"])
@@ -38,14 +40,14 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     hint = f"; did you mean {near!r}?" if near else ""
     listed = ", ".join(names[:MAX_LISTED]) or "none"
     more = f", … {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return f"unknown {kind} {name!r}{hint} (known: {listed}{more})"
+    return f"unknown {kind} {name!r}{hint} (known: {listed}{more}){advice}"
 
 
 class UnknownName(KeyError):
     """A name that is not registered; the message contains the closest known name."""
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
-        super().__init__(unknown(kind, name, known))
+    def __init__(self, kind: str, name: object, known: Iterable[str], advice: str = "") -> None:
+        super().__init__(unknown(kind, name, known, advice))
 
     def __str__(self) -> str:  # KeyError shows the repr of its message; we want the message
         return str(self.args[0])
@@ -57,10 +59,14 @@ def identity(thing: object) -> tuple[Any, Any]:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Name -> object of one kind. The files of `package` register themselves on first use."""
+    """Name -> object of one kind. The files of `package` register themselves on first use.
 
-    def __init__(self, kind: str, package: str | None = None) -> None:
+    Of a kind that is `for_users`, the message for an unknown name tells how to add one.
+    """
+
+    def __init__(self, kind: str, package: str | None = None, *, for_users: bool = False) -> None:
         self.kind, self._package, self._items = kind, package, dict[str, T]()
+        self.advice = IF_YOURS if for_users else ""
         self._loading = False
 
     def register(self, *names: str, replace: bool = False) -> Callable[[T], T]:
@@ -99,7 +105,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         items = self._load()
         if name not in items:
-            raise UnknownName(self.kind, name, sorted(items))
+            raise UnknownName(self.kind, name, sorted(items), self.advice)
         return items[name]
 
     def __contains__(self, name: object) -> bool:

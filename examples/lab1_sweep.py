@@ -1,6 +1,6 @@
 """Lab 1: the effect of batch size, learning rate and epochs on a small network, in two minutes.
 
-    python examples/lab1_sweep.py            # prints a table, writes lab1_sweep/curves.svg
+    python examples/lab1_sweep.py    # prints a table, writes mase_output/lab1_sweep/curves.svg
     python examples/lab1_sweep.py --epochs 20 --model jsc-s --dataset jsc
 
 Accuracies are means over several seeds: the last ReLU of jsc-tiny can switch off a class for good,
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="jsc-sim")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=5, help="number of runs to average")
-    parser.add_argument("--out", type=Path, default=Path("lab1_sweep"))
+    parser.add_argument("--out", type=Path, default=Path("mase_output/lab1_sweep"))
     args = parser.parse_args()
     title = f"{args.model} on {MaseDataModule(args.dataset).dataset_info.title}"
 

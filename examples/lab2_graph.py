@@ -56,4 +56,4 @@ pass_args = {
 }
 mg, _ = profile_statistics_analysis_pass(mg, pass_args)
 mg, _ = report_node_meta_param_analysis_pass(mg, {"which": ("software",)})
-print(f"drawing: {mg.draw('jet_tagger.svg')}")
+print(f"drawing: {mg.draw('mase_output/jet_tagger.svg')}")

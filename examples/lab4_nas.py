@@ -29,14 +29,18 @@ def lab4_transform_pass(graph, *, first: int = 16, second: int = 16, bits: int =
     quantize_transform_pass(graph, {"by": "type", "linear": {"config": config}})
 
 
-def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = Path("lab4_nas")) -> None:
+OUT = Path("mase_output/lab4_nas")
+
+
+def main(seeds: int = 3, trials: int = 40, epochs: int = 10, out: Path = OUT) -> None:
     """Search, then train and test the parent and the designs selected on the validation split."""
     data, rows = MaseDataModule("jsc-sim", batch_size=1024), []
     data.setup()
     about = (get_model_info("jsc-three-linear"), "cls", data.dataset_info, "cpu")
     training = {"max_epochs": epochs, "learning_rate": 1e-2}
     runners = {"sw_runner": {"basic_train": training}, "hw_runner": {"bitops": {}, "macs": {}}}
-    goals = {"metrics": {"accuracy": {}, "bitops": {}}, "setup": {"n_trials": trials}}
+    setup = {"n_trials": trials, "uniform_first": False}  # TPE alone
+    goals = {"metrics": {"accuracy": {}, "bitops": {}}, "setup": setup}
     plan = {"search_space": {"name": "graph/lab4", "seed": SPACE}, "strategy": runners | goals}
     train = get_sw_runner("basic_train", *about, training)
     whole = {"data_loader": "test_dataloader", "num_samples": len(data.test_dataset)}

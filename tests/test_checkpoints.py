@@ -215,3 +215,74 @@ def test_a_saved_graph_takes_the_place_of_the_model(tmp_path):
         x = torch.randn(5, 3)
         assert torch.equal(loaded(x), model(x))
     assert load_graph(tmp_path / "g").model.state_dict().keys() == model.state_dict().keys()
+
+
+# ------------------------------------------------------------------ directories, links, old files
+
+
+@pytest.mark.parametrize("load_type", ["pl", "pt", "mz", "auto"])
+def test_the_directory_of_a_training_run_means_its_best_checkpoint(load_type, tmp_path):
+    model, other = network(), network()
+    write_pl(other, tmp_path)
+    load_model(tmp_path, load_type, model)
+    assert same(model, other)
+
+
+def test_the_directory_of_several_runs_means_the_last_of_them(tmp_path, caplog):
+    first, last, model = network(), network(), network()
+    write_pl(last, tmp_path).rename(tmp_path / "best-v10.ckpt")
+    write_pl(first, tmp_path).rename(tmp_path / "best-v9.ckpt")
+    write_pl(first, tmp_path)
+    with caplog.at_level("INFO"):
+        load_model(tmp_path, "pl", model)
+    assert same(model, last)
+    assert "best-v10.ckpt" in caplog.text
+
+
+def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"is a directory without best.ckpt; give the checkpoint"):
+        load_model(tmp_path, "pl", network())
+
+
+def test_a_link_that_leads_nowhere_is_called_one(tmp_path):
+    (tmp_path / "link.pt").symlink_to("gone.pt")
+    (tmp_path / "folder").symlink_to(tmp_path / "gone")
+    for path in (tmp_path / "link.pt", tmp_path / "folder" / "weights.pt"):
+        with pytest.raises(
+            FileNotFoundError, match=r"is a symbolic link to '.*gone(\.pt)?', which"
+        ):
+            load_model(path, "pt", network())
+
+
+@pytest.mark.parametrize(
+    ("load_type", "wanted"),
+    [
+        ("mz", "give the directory of a graph that `ch transform` saved"),
+        ("hf", "give a Hugging Face directory or one of its files of weights"),
+        ("pt", "give a file that torch.save wrote"),
+    ],
+)
+def test_advice_for_a_text_file_is_that_of_its_type(load_type, wanted, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello world\n" * 20)
+    with pytest.raises(ValueError, match="is damaged or not a checkpoint") as error:
+        load_model(tmp_path / "notes.txt", load_type, network())
+    assert wanted in str(error.value)
+    assert ("torch.save" in str(error.value)) == (load_type == "pt")
+
+
+def test_a_graph_of_an_older_mase_is_told_from_one_that_lost_a_file(tmp_path, caplog):
+    folder = tmp_path / "transformed_ckpt"
+    folder.mkdir()
+    model = network()
+    torch.save(model, folder / "graph_module.mz")
+    torch.save(state(model), folder / "state_dict.pt")
+    (folder / "node_meta_param.toml").touch()
+    for path in (folder, folder / "graph_module.mz"):
+        with pytest.raises(ValueError, match=r"was saved by an older MASE as a pickle") as error:
+            load_model(path, "mz", network())
+        assert "copy the whole directory" not in str(error.value)
+        assert f"{folder / 'state_dict.pt'} with `load_type='pt'`" in str(error.value)
+    for load_type in ("pt", "mz"):
+        caplog.clear()
+        load_model(folder / "state_dict.pt", load_type, network())
+        assert "without the formats and masks" in caplog.text

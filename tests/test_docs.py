@@ -25,6 +25,15 @@ def runs(*arguments, **options):
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+def kept_by_git(folder):
+    """The files in a folder that git would list as new, if it were the root of a clone."""
+    (folder / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    listed = ["git", "-C", folder, "ls-files", "--others", "--exclude-standard"]
+    run = subprocess.run(listed, capture_output=True, text=True, check=True)
+    return [name for name in run.stdout.splitlines() if name != ".gitignore"]
+
+
 def test_the_python_of_every_page_can_be_parsed():
     for page in WITH_CODE:
         compile(code_of(page), page, "exec")
@@ -41,6 +50,8 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch,
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     (tmp_path / "page.py").write_text(code_of(page), encoding="utf-8")
     runs("-W", "error", "page.py", cwd=tmp_path)
+    (tmp_path / "page.py").unlink()
+    assert not kept_by_git(tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -77,6 +88,7 @@ SMALL = {  # so that nobody waits for minutes
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_in_an_empty_folder(example, tmp_path):
     runs("-W", "error", example, *SMALL.get(example.name, []), cwd=tmp_path)
+    assert not kept_by_git(tmp_path)
 
 
 def test_every_example_can_be_parsed():

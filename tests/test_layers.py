@@ -14,6 +14,7 @@ import chop
 # room: the rooms that it may import; a population of `training` reads networks as calls of layers,
 # and rounds as the quantized ones do
 BELOW = """
+aliases:
 registry:
 dotted: registry
 redaction:
@@ -38,6 +39,7 @@ models: registry log options dataset checkpoints
 training: registry options files memory processes charts checkpoints devices version dataset
     numerics ir passes
 nn: numerics ir passes
+pipelines: registry ir passes
 tools: registry log dotted devices files checkpoints dataset models
 catalogue: options numerics ir passes dataset models actions
 """
@@ -47,7 +49,7 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
-MAY_IMPORT["__init__"] = {"version", "ir", "passes"}
+MAY_IMPORT["__init__"] = {"aliases", "version", "ir", "passes"}
 MAY_IMPORT["__main__"] = {"cli", "processes"}
 
 ROOT = Path(chop.__file__).parent

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 EXECUTE = """
 import sys
 import nbformat
@@ -25,7 +26,13 @@ def cells(notebook):
 
 
 def test_the_labs_and_the_own_model_have_notebooks():
-    assert {"lab1", "lab2", "lab3", "lab4"} <= {notebook.stem for notebook in NOTEBOOKS}
+    assert {"own_model", *(f"lab{n}" for n in range(1, 5))} <= {each.stem for each in NOTEBOOKS}
+
+
+def test_the_notebook_of_the_own_model_is_its_page():
+    command = [sys.executable, str(ROOT / "scripts" / "make_notebook.py"), "--check"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

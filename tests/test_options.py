@@ -141,7 +141,10 @@ def test_infinity_is_refused_where_it_is_asked_for(value):
 
 @pytest.mark.parametrize("table", [3, "a", ["a"], None])
 def test_what_is_no_table_is_refused(table):
-    for noun, text in (("option", "takes its options as a dict"), ("key", "is a table with a")):
+    for noun, text in (
+        ("option", "takes its options as a dict"),
+        ("key", "must be a table with a"),
+    ):
         with pytest.raises(ValueError, match=text):
             Options("t", {"a": Option("a", int, 1)}, noun).check(table)
 

@@ -43,12 +43,19 @@ chop.models.toy: TOY_MODELS
 chop.models.vision: VISION_MODELS
 chop.training.population: Outcome Report Unfit reason_against train_population
 chop.user_code: import_user_file
-chop.tools: InputGenerator deepgetattr get_cf_args get_dummy_input get_logger load_config load_model
-    parse_accelerator post_parse_load_config set_logging_verbosity
+chop.pipelines: AutoPipeline CompressionPipeline
+chop.tools.huggingface: get_tokenized_dataset get_trainer
+chop.tools: InputGenerator deepgetattr get_cf_args get_dummy_input get_logger
+    get_tokenized_dataset get_trainer load_config load_model parse_accelerator
+    post_parse_load_config set_logging_verbosity
 chop.tools.checkpoint_load: load_model
 chop.tools.config_load: load_config post_parse_load_config save_config
 chop.tools.get_input: InputGenerator get_cf_args get_dummy_input
-chop.tools.utils: deepgetattr deepsetattr parse_accelerator
+chop.tools.utils: deepgetattr deepsetattr generate_truth_table init_Conv2dLUT_weight
+    init_LinearLUT_weight parse_accelerator
+chop.nn.quantized.modules.linear: LinearBinaryScaling LinearInteger
+chop.nn.quantized.modules.conv2d: Conv2dBinaryScaling
+chop.nn.quantized.modules: AdaptiveAvgPool2dInteger AvgPool2dBinary Conv2dBinaryScaling
 chop.tools.logger: get_logger root_logger set_logging_verbosity
 chop.passes.graph.analysis.utils: fetch_attr get_hardware_nodes get_input_nodes get_output_nodes
     is_seq_blocks_parameter is_tensor_constant load_arg match_and_filter
@@ -74,10 +81,23 @@ chop.passes.graph.analysis: add_common_metadata_analysis_pass add_hardware_metad
     report_node_type_analysis_pass sensitivity_analysis_pass verify_common_metadata_analysis_pass
     verify_hardware_metadata_analysis_pass verify_metadata_analysis_pass
     verify_software_metadata_analysis_pass
+chop.models.toys: ToyNet TOY_MODELS
+chop.models.toys.toy: ToyNet ToyConvNet
+chop.models.toys.toy_custom_fn: ToyCustomFnNet
+chop.models.toy.toy: ToyNet
+chop.models.toy.toy_custom_fn: ToyCustomFnNet
+chop.models.utils: MaseModelInfo ModelSource ModelTaskType get_model_info register_mase_model
+chop.passes.graph.analysis.pruning.calculate_sparsity: add_pruning_metadata_analysis_pass
+chop.passes.graph.analysis.pruning.calculate_natural_sparsity:
+    add_natural_sparsity_metadata_analysis_pass
+chop.passes.graph.analysis.pruning.hook_inspector: hook_inspection_analysis_pass
+chop.passes.graph.analysis.verify.verify: verify_metadata_analysis_pass
+chop.passes.module.transforms: quantize_module_transform_pass
+chop.passes.module.transforms.quantize: quantize_module_transform_pass
 """
 PATHS = {
     module: names.split()
-    for module, names in re.findall(r"^(\S+): (.*(?:\n +.*)*)", LISTED, re.MULTILINE)
+    for module, names in re.findall(r"^(\S+):(.*(?:\n +.*)*)", LISTED, re.MULTILINE)
 }
 PATHS["chop.passes.graph.common"] = PATHS["chop.ir.common"]
 PASSES = PATHS["chop.passes.graph.analysis"]
@@ -101,6 +121,34 @@ def test_what_a_module_lists_as_public_exists():
         module = importlib.import_module(info.name)
         missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
         assert not missing, info.name
+
+
+def test_a_former_path_has_the_objects_of_the_present_one_and_no_others():
+    former = importlib.import_module("chop.models.toys.toy")
+    present = importlib.import_module("chop.models.toy")
+    assert former.ToyNet is present.ToyNet
+    assert "ToyNet" in dir(former)
+    with pytest.raises(AttributeError, match=r"'chop.models.toys.toy' has no attribute 'ToyNot'"):
+        _ = former.ToyNot
+    with pytest.raises(ImportError, match="cannot import name 'ToyNot'"):
+        exec("from chop.models.toys.toy import ToyNot")
+    names = {}
+    exec("from chop.models.toys.toy import *", names)
+    assert names["ToyNet"] is present.ToyNet
+
+
+@pytest.mark.parametrize("path", ["chop.models.toyz", "chop.models.toys.tory", "chop.utils"])
+def test_paths_that_never_existed_are_still_missing(path):
+    with pytest.raises(ModuleNotFoundError, match="No module named 'chop"):
+        importlib.import_module(path)
+
+
+def test_modules_can_be_imported_from_former_packages():
+    code = "from chop.passes.graph.analysis.verify import verify; from chop.models.toys import toy"
+    names = {}
+    exec(code, names)
+    assert names["verify"].__name__ == "chop.passes.graph.analysis.verify.verify"
+    assert hasattr(names["toy"], "ToyNet")
 
 
 def test_every_registered_pass_is_exported_at_all_three_levels():

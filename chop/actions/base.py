@@ -24,7 +24,8 @@ def needs_config(config: RunConfig) -> None:
     """Require a configuration file."""
     if config.config is None:
         raise ConfigError(
-            "expected configuration via --config, got None; see the files in configs/examples"
+            "expected configuration via --config, got None; give your own file, or an example from "
+            "ch list examples"
         )
 
 

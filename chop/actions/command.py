@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Annotated, Any
 
@@ -13,12 +13,10 @@ from typer.core import TyperCommand, TyperGroup
 from chop.actions.config import OPTIONS, HelpPanel
 from chop.actions.info import KINDS
 from chop.actions.options import ConfigOption
-from chop.redaction import redacted_text
 
 __all__ = ["ActionCommand", "ActionGroup", "command_function", "info_option", "with_info_kinds"]
 
 
-UsageError: Any = typer.BadParameter.__base__  # click's, or the copy of click in newer typers
 NOT_GIVEN: tuple[Any, ...] = (None, False, [])
 
 
@@ -46,25 +44,41 @@ class _HelpLast:
 class ActionCommand(_HelpLast, TyperCommand):
     """The command of an action."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as usual, but hide passwords in the error message."""
-        try:
-            return super().parse_args(ctx, args)
-        except UsageError as error:
-            error.message = redacted_text(error.message)
-            raise
-
 
 class ActionGroup(_HelpLast, TyperGroup):
-    """Help that ends with the options that all actions share."""
+    """The command `ch`, whose help lists the commands first."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        help = "Options of every action."
-        app.command("ACTION", cls=ActionCommand, help=help)(command_function("ACTION", print))
-        command: Any = typer.main.get_command(app)
-        command.format_help(command.context_class(command, ctx, "ACTION"), formatter)
+        from rich.console import Console
+
+        commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        rows = [(c.name, c.get_short_help_str(limit=1000)) for c in commands if c is not None]
+        options = [
+            (", ".join(sorted(p.opts, key=len, reverse=True)), _one_line(getattr(p, "help", None)))
+            for p in self.get_params(ctx)
+        ]
+        console = Console(highlight=False)
+        console.print(f"\n[bold]Usage:[/bold] {ctx.command_path} COMMAND …\n\n{self.help}\n")
+        console.print(_panel("Commands", rows))
+        console.print(_panel("Options", options))
+        console.print(f"\n{self.epilog}\n")
+
+
+def _one_line(help: str | None) -> str:
+    return " ".join((help or "").split())
+
+
+def _panel(title: str, rows: Sequence[tuple[str | None, str]]) -> Any:
+    """Return a box in the style of typer's."""
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for name, about in rows:
+        table.add_row(Text(name or "", "bold cyan"), Text(about))
+    return Panel(table, title=title, title_align="left", border_style="dim")
 
 
 def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Callable[..., None]:

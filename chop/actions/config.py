@@ -70,7 +70,8 @@ class RunConfig:
     config: Annotated[
         Path | None,
         General(
-            "TOML configuration file; its keys are the option names in the table it prints.",
+            "TOML configuration file, or example:NAME (ch list examples); its keys are the option "
+            "names in the table it prints.",
             row="never",
             exists=True,
         ),
@@ -222,6 +223,14 @@ class RunConfig:
         ),
     ] = False
 
+    standardize: Annotated[
+        Literal["auto", "own", "off"],
+        OtherGeneral(
+            "How to standardise tables: auto (with the scaler of the loaded checkpoint; without "
+            "one, as the data set does), own (with the statistics of this data set), off (use "
+            "the features as they are)."
+        ),
+    ] = "auto"
     front_end: Annotated[
         Literal["auto", "fx", "export"],
         OtherGeneral(
@@ -270,6 +279,9 @@ class RunConfig:
         ),
     ] = False
 
+    n_trials: Annotated[
+        PositiveInt | None, Search("Number of trials (default: that of the file).")
+    ] = None
     workers: Annotated[
         PositiveInt | None, Search("Number of worker processes on this machine.")
     ] = None

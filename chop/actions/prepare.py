@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
+from chop.actions.trained_on import adapt_data, adapt_to_resumed, names_in
 from chop.memory import memory_for
 from chop.tools.config_load import load_config
 
@@ -18,8 +20,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
-    """Return the model and the data module of a run; the data are not loaded yet."""
+def model_and_data(
+    config: RunConfig, *, strict: bool = True, resumed: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, MaseModelInfo, MaseDataModule]:
+    """Return the model and the data module of a run; the data are not loaded yet.
+
+    With `strict`, data of other classes than those of the loaded network are refused. `resumed` is
+    the checkpoint of a run that continues.
+    """
     from chop.dataset.base import TASK_NAMES, check_task
 
     _warn_of_other_names(config)
@@ -28,22 +36,29 @@ def model_and_data(config: RunConfig) -> tuple[nn.Module, MaseModelInfo, MaseDat
     try:
         data_module = data_module_for(config)
         check_task(TASK_NAMES.get(config.task, config.task), data_module.dataset_info)
+        if resumed is not None:
+            adapt_to_resumed(data_module, resumed)
+        elif not adapt_data(data_module, config.load_name, config.load_type, strict=strict):
+            _log_assumed_classes(config, data_module)
         model, info = model_for(config, data_module.dataset_info)
     except (ValueError, TypeError) as error:  # names and options that do not match
         raise ConfigError(str(error)) from error
     return model, info, data_module
 
 
+def _log_assumed_classes(config: RunConfig, data_module: MaseDataModule) -> None:
+    classes = data_module.dataset_info.class_names
+    if config.load_name is not None and classes:
+        logger.info(
+            "%s does not record its classes; its outputs are taken for %s, in this order",
+            *(config.load_name, ", ".join(classes)),
+        )
+
+
 def _warn_of_other_names(config: RunConfig) -> None:
     """Warn if a saved graph was made from a different model or data set."""
-    if config.load_type != "mz" or config.load_name is None:
-        return
-    from chop.ir.graph.saving import is_saved_graph, made_from
-
-    if not is_saved_graph(config.load_name):
-        return
     names = {"model": config.model, "dataset": config.dataset}
-    saved = made_from(config.load_name)
+    saved = names_in(config.load_name, config.load_type)
     others = {kind: name for kind, name in saved.items() if name != names.get(kind, name)}
     if others:
         logger.warning(
@@ -64,10 +79,14 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
     DATASETS[str(config.dataset)].refuse_offered(options)
     if config.legacy_val:
         options["legacy_val"] = True
+    load_options = options_of(DATASETS[str(config.dataset)].load)
+    takes_option = "standardize" in load_options
+    if config.standardize != "auto" and takes_option:
+        options["standardize"] = config.standardize == "own"
     task = TASK_NAMES.get(config.task, config.task)
-    if task in ("reg", "dense") and "task" in options_of(DATASETS[str(config.dataset)].load):
+    if task in ("reg", "dense") and "task" in load_options:
         options.setdefault("task", task)  # labels of a file may be classes or numbers
-    return MaseDataModule(
+    data_module = MaseDataModule(
         name=str(config.dataset),
         batch_size=config.batch_size,
         num_workers=config.num_workers,
@@ -78,6 +97,23 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
         seed=config.seed,
         **options,
     )
+    if config.standardize != "auto" and not takes_option:
+        _keep_scaler(data_module, is_raw=config.standardize == "off")
+    return data_module
+
+
+def _keep_scaler(data_module: MaseDataModule, *, is_raw: bool) -> None:
+    """Let a data set that has no option for it be standardised as it is, or not at all."""
+    from chop.dataset.facts import DataFacts, Scaler
+
+    features = data_module.dataset_info.num_features
+    if features is None:
+        raise ValueError(
+            f"data set {data_module.name!r} has no features to standardise; omit `standardize`"
+        )
+    if is_raw:
+        data_module.adapt_to(DataFacts(data_module.name, scaler=Scaler.neutral(features)))
+    data_module.keeps_scaler = True
 
 
 def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, MaseModelInfo]:

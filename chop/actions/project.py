@@ -32,15 +32,25 @@ class Project:
 
     @classmethod
     def of(
-        cls, config: RunConfig, *, beside_checkpoint: bool = False, keeps: Keeps = "training"
+        cls,
+        config: RunConfig,
+        *,
+        beside_checkpoint: bool = False,
+        keeps: Keeps = "training",
+        dir_is_set: bool | None = None,
     ) -> Project:
-        """Return the project that the options name or imply; with `resume`, a resumable one."""
+        """Return the project that the options name or imply; with `resume`, a resumable one.
+
+        `dir_is_set` tells whether the user gave `project_dir` (default: if it is not the usual).
+        """
         if keeps == "search":
             return cls._of_search(config)
         if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume uses the weights of the run itself; omit --load")
         if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
-            return cls._of_checkpoint(config, owner)
+            if dir_is_set is None:
+                dir_is_set = config.project_dir != default_project_dir()
+            return cls._of_checkpoint(config, owner, dir_is_set)
         resumes = config.resume or (config.is_to_auto_requeue and is_requeued())
         earlier = find_project_to_resume(config) if resumes and config.project is None else None
         project = earlier or cls._named(config)
@@ -52,9 +62,8 @@ class Project:
         return project
 
     @classmethod
-    def _of_checkpoint(cls, config: RunConfig, owner: Path) -> Project:
+    def _of_checkpoint(cls, config: RunConfig, owner: Path, is_set: bool) -> Project:
         """Return the project of the checkpoint, unless another --project-dir is set."""
-        is_set = config.project_dir != default_project_dir()
         if is_set and config.project_dir.resolve() not in owner.resolve().parents:
             return cls._named(config)
         _check_writable(owner)

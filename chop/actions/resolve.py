@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
+from chop.actions.examples import config_path
 from chop.actions.options import ConfigOption
-from chop.files import restore_folder
+from chop.files import restore_folder, why_missing
 from chop.options import did_you_mean
 from chop.redaction import redacted
 from chop.training.options import spellings
@@ -39,12 +40,16 @@ class Resolved:
         """The options that are in the file, and not on the command line."""
         return set(self.file or ()) - set(self.flags)
 
+    @property
+    def written(self) -> set[str]:
+        """The options that are in the file or on the command line."""
+        return {*self.flags, *(self.file or ())}
+
     def table(self) -> str:
         """Return the labs' table: their rows always, the others if they are set."""
         from chop.tools.config_load import option_table
 
-        written = self.flags.keys() | (self.file or {}).keys()
-        shown = [name for name, option in OPTIONS.items() if option.has_row(name in written)]
+        shown = [name for name, option in OPTIONS.items() if option.has_row(name in self.written)]
         file, flags = redacted(self.file), redacted(self.flags)
         return option_table(shown, _defaults(), file, flags, redacted(vars(self.config)))
 
@@ -56,6 +61,8 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
     """
     problems: list[str] = []
     typed = _typed(flags, ConfigOption.from_flag, _flag, problems)
+    if typed.get("config") is not None:
+        typed |= _typed({"config": typed.pop("config")}, _example_path, _flag, problems)
     file = _read_file(typed.get("config"), problems)
     if problems:
         raise ConfigError(*problems)
@@ -89,6 +96,10 @@ def _typed(
     return typed
 
 
+def _example_path(option: ConfigOption, path: Path) -> Path:
+    return config_path(path)
+
+
 def _flag(name: str) -> str:
     """Return the option as it is written on the command line."""
     return OPTIONS[name].flags[0] if OPTIONS[name].flags else name.upper()
@@ -102,7 +113,7 @@ def _read_file(path: Path | None, problems: list[str]) -> Values | None:
         problems.append(f"expected .toml configuration file, got {path}")
         return None
     if not path.is_file():
-        problems.append(f"--config: there is no file {str(path)!r}")
+        problems.append(f"--config: {why_missing(path, 'file')}")
         return None
     from chop.tools.config_load import load_config
 
@@ -142,8 +153,18 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
         if name == "load_name":
             restore_folder(paths[0])
         missing = [path for path in paths if option.opt.exists and not path.exists()]
-        problems += [f"{where}: there is no file or folder {str(path)!r}" for path in missing]
+        problems += [f"{where}: {why_missing(path)}" for path in missing]
+        if name == "load_name" and paths[0].is_dir():
+            paths[0], load_type = _checkpoint_in(paths[0], chosen["load_type"])
+            yield "load_type", load_type
         yield name, tuple(paths) if option.is_list else type(value)(paths[0])
+
+
+def _checkpoint_in(folder: Path, load_type: str) -> tuple[Path, str]:
+    """Return the checkpoint in a directory of a training run; other directories as they are."""
+    from chop.checkpoints import checkpoint_at
+
+    return checkpoint_at(folder, load_type)
 
 
 def _absolute(path: str | Path, config: Path | None) -> Path:

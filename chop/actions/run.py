@@ -53,10 +53,17 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     """Resolve and check the options of `action` before any slow work starts."""
     resolved = resolve(flags)
     config = resolved.config
+    if action.beside_checkpoint and "resume" in resolved.from_file:
+        config = replace(config, resume=False)  # one file serves training and testing
     set_up_logging(config)
     for require in action.requirements:
         require(config)
-    project = Project.of(config, beside_checkpoint=action.beside_checkpoint, keeps=action.keeps)
+    project = Project.of(
+        config,
+        beside_checkpoint=action.beside_checkpoint,
+        keeps=action.keeps,
+        dir_is_set="project_dir" in resolved.written,
+    )
     action.check(config, project, resolved.from_file)
     import_files(config.imports)
     _check_names(config)
@@ -80,7 +87,8 @@ def _check_names(config: RunConfig) -> None:
     from chop.dataset.base import DATASETS
     from chop.models.base import MODELS, get_model_info
 
-    if config.model in DATASETS and config.dataset in MODELS:
+    is_right = config.model in MODELS and config.dataset in DATASETS
+    if config.model in DATASETS and config.dataset in MODELS and not is_right:
         raise ConfigError(
             f"{config.model!r} is a data set and {config.dataset!r} is a model; "
             f"swap the two arguments"

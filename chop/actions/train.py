@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.actions.suggestion import command_to_test
+from chop.actions.trained_on import adapt_data, adapt_to_resumed, names_in
 from chop.memory import memory_for
 from chop.processes import is_first_process
 from chop.redaction import redacted
@@ -113,6 +114,8 @@ def fit(
     default task is classification.
     """
     from chop.checkpoints import load_model
+    from chop.dataset.data_module import facts_of
+    from chop.ir.graph.saved_modules import has_saved_modules
     from chop.training.devices import together
     from chop.training.loop import Training
     from chop.training.tasks import CLASSIFICATION
@@ -120,11 +123,16 @@ def fit(
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
-    if load_name is not None and resume is None:
-        if graph is None:
-            load_model(load_name, load_type, model)
+    if resume is not None:
+        adapt_to_resumed(data_module, resume)
+    else:
+        adapt_data(data_module, load_name, load_type, strict=False)
+    has_layers = load_type == "mz" and load_name is not None and has_saved_modules(load_name)
+    if load_name is not None and (resume is None or has_layers):
+        model = load_model(load_name, load_type, model) if graph is None else model
         logger.info("'%s' checkpoint loaded before training", load_type)
-    logger.info("##### WEIGHT DECAY ##### %s", options.weight_decay)
+    if options.weight_decay:
+        logger.info("Weight decay: %g", options.weight_decay)
     _warn_of_lowest_rate(options)
     with memory_for(f"train with batches of {data_module.batch_size}"), together(LOST):
         training = Training(
@@ -139,10 +147,10 @@ def fit(
         if resume is not None:
             training.resume_from(resume)
         fitted = training.fit()
-    if graph is not None and names is not None and fitted.place.leads:
+    if (graph is not None or has_layers) and names is not None and fitted.place.leads:
+        notes = {"trained_on": facts_of(data_module) or {}}
         with best_weights(model, names):
-            folder = graph.export(trained_graph(names))
-        logger.info("Saved mase graph to %s", folder)
+            _save_transformed(model, graph, trained_graph(names), notes | _made_from(load_name))
     with together(LOST):
         fitted.place.leave()
     return fitted
@@ -157,6 +165,24 @@ def _warn_of_lowest_rate(options: TrainOptions) -> None:
             "`eta_min`, or use `schedule='constant'`",
             *(lowest, initial, initial),
         )
+
+
+def _made_from(load_name: str | Path | None) -> dict[str, Any]:
+    """Return the note of what a saved graph or transformed model was made from."""
+    return {"made_from": names} if (names := names_in(load_name, "mz")) else {}
+
+
+def _save_transformed(
+    model: nn.Module, graph: MaseGraph | None, folder: Path, notes: Mapping[str, Any]
+) -> None:
+    """Save a trained graph, or a trained model with transformed layers."""
+    from chop.ir.graph.saved_modules import save_modules
+
+    if graph is not None:
+        graph.meta |= notes
+        logger.info("Saved mase graph to %s", graph.export(folder))
+    else:
+        logger.info("Saved transformed layers to %s", save_modules(model, folder, notes=notes))
 
 
 @contextlib.contextmanager
@@ -220,17 +246,16 @@ def run_train(config: RunConfig, project: Project) -> None:
     from chop.training.display import model_summary
     from chop.training.interruption import is_requeued
     from chop.training.names import Names
-    from chop.training.tasks import CLASSIFICATION
 
-    model, _, data_module = model_and_data(config)
+    resume = config.resume or (config.is_to_auto_requeue and is_requeued())
+    names, saved = latest_run(project.training_ckpts) if resume else (None, None)
+    model, _, data_module = model_and_data(config, strict=False, resumed=saved)
     options, task = options_of(config), checked_task(config.task, data_module)
     data_module.prepare_data()
     data_module.setup("fit")
     folder = project.create().training_ckpts
     graph = graph_to_train(config.load_name, config.load_type)
     model = model if graph is None else graph.model
-    resume = config.resume or (config.is_to_auto_requeue and is_requeued())
-    names, saved = latest_run(folder) if resume else (None, None)
     if names is None:
         names = Names.claim(folder) if is_first_process() else Names(folder)
     if saved is not None:
@@ -267,11 +292,11 @@ def run_train(config: RunConfig, project: Project) -> None:
         report(config, files, model, data_module, fitted)
         hint_of_guessing(fitted, options)
         logger.info("Curves are in %s", files("curves", "svg"))
-        # the layers of a graph differ from those of the named model
-        weights, kind = (names.best, "pl") if graph is None else (trained_graph(names), "mz")
-        arguments = ("test", config.model, config.dataset, "--load", weights, "--load-type", kind)
-        chosen = () if task is CLASSIFICATION else ("--task", task.short)
-        logger.info("Test it with: %s", command(*arguments, *chosen))
+        # the layers of a transformed network differ from those of the named model
+        transformed = trained_graph(names)
+        is_transformed = config.load_type == "mz" and transformed.is_dir()
+        weights, kind = (transformed, "mz") if is_transformed else (names.best, "pl")
+        logger.info("Test it with: %s", command_to_test(config, weights, kind))
     logger.info("Training is completed")
 
 

@@ -19,6 +19,7 @@ PART = re.compile(r"(.+?)(?:_(train|val|valid|validation|test))?", re.IGNORECASE
 PARTS = {None: "train", "train": "train", "test": "test"}  # any other suffix is validation
 SAVE = 'write it with torch.save({"x": x, "y": y}, file)'
 FLOATS = (torch.float16, torch.float32, torch.float64)  # types that numpy supports
+CHANNELS = {1, 3, 4}  # grey, colour, and colour with transparency
 NAMES = "x and y, or x_train, y_train, x_test, y_test (and x_val, y_val)"
 Arrays = Mapping[str, np.ndarray]
 
@@ -102,13 +103,16 @@ def _table(file: Path, arrays: Arrays, task: str | None) -> tuple[LabelledTable,
         name: _samples(file, [part[name] for part in parts.values()], None if is_one else name)
         for name in names
     }
+    notes: list[str] = []
+    inputs = {name: _channels_first(file, x, notes) for name, x in inputs.items()}
     first = inputs[names[0]]
     for name, part in parts.items():
         _check_lengths(file, name, part)
     labels = _joined(file, [_labels(file, part["y"], task) for part in parts.values()], "labels")
     y, classes, kind = labelled(labels, file, task)
     features = tuple(f"x{i}" for i in range(first.shape[1])) if is_one and first.ndim == 2 else ()
-    table = LabelledTable(first, y, classes, features, kind, {} if is_one else inputs)
+    more = {} if is_one else inputs
+    table = LabelledTable(first, y, classes, features, kind, more, tuple(notes))
     return table, {part: len(its["y"]) for part, its in parts.items()}
 
 
@@ -177,6 +181,17 @@ def _joined(file: Path, parts: list[np.ndarray], what: str) -> np.ndarray:
     if len(shapes) > 1:
         raise ValueError(f"{file}: {what} of shapes {sorted(shapes)} cannot be one data set")
     return np.concatenate(parts)
+
+
+def _channels_first(file: Path, x: np.ndarray, notes: list[str]) -> np.ndarray:
+    """Return images with the channels before height and width; add a note if they were last."""
+    if x.ndim != 4 or x.shape[3] not in CHANNELS or {x.shape[1], x.shape[2]} & CHANNELS:
+        return x
+    notes.append(
+        f"{file}: images of shape {x.shape[1:]} have their channels last; they are used as "
+        f"(channels, height, width) = {(x.shape[3], *x.shape[1:3])}"
+    )
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
 def _check_lengths(file: Path, part: str, arrays: Arrays) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from chop.dataset.base import DATASETS, SPLITS, MaseDatasetInfo, Split, get_dataset
+from chop.dataset.base import DATASETS, SPLITS, DatasetSpec, MaseDatasetInfo, Split, get_dataset
+from chop.dataset.facts import Adaptation, DataFacts
 from chop.dataset.tensors import TensorLoader, TensorSplit
 from chop.memory import memory_for
 
@@ -55,10 +56,16 @@ class MaseDataModule:
         self.options = options | ({"path": Path(custom_path)} if custom_path else {})
         if not load_from_cache_file:
             self.options["renew"] = True
-        self.spec = DATASETS[name]
         with self._memory():
             self.dataset_info: MaseDatasetInfo = self.spec.info_for(self.options)
         self._splits: dict[str, Dataset[Any]] = {}
+        self._adaptations: list[Adaptation] = []
+        self.keeps_scaler = options.get("standardize") is not None
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """The registered data set, looked up by name so that the module can be pickled."""
+        return DATASETS[self.name]
 
     train_dataset = _loaded("train")
     val_dataset = _loaded("validation")
@@ -88,7 +95,30 @@ class MaseDataModule:
         with self._memory():
             data: Dataset[Any] = get_dataset(self.name, split, **self.options)
         self.options.pop("renew", None)  # once is enough
+        for adapt in self._adaptations:
+            data = adapt(data)
         return data
+
+    def facts(self) -> DataFacts:
+        """Return what a network that is trained on these data will assume of others."""
+        info = self.dataset_info
+        scalers = [getattr(split, "scaler", None) for split in self._splits.values()]
+        names = (tuple(info.class_names), tuple(info.feature_names))
+        return DataFacts(self.name, *names, scaler=next(iter(scalers), None))
+
+    def adapt_to(self, facts: DataFacts, *, strict: bool = True) -> None:
+        """Adapt the data to a network that was trained on data with other `facts`.
+
+        Labels, the order of features and, unless it was chosen by `standardize`, the scaler become
+        those of the network. Classes that it does not have are refused, or left as they are unless
+        `strict`.
+        """
+        info, rescale = self.dataset_info, not self.keeps_scaler
+        adaptation = Adaptation(info, facts, rescale=rescale, strict=strict)
+        self.dataset_info = adaptation.described(self.dataset_info)
+        self._adaptations.append(adaptation)
+        for name, split in self._splits.items():
+            self._splits[name] = adaptation(split)
 
     def _memory(self) -> AbstractContextManager[None]:
         source = self.options.get("path") or self.name
@@ -125,3 +155,8 @@ class MaseDataModule:
             collate_fn=self.collate_fn,
             generator=torch.Generator().manual_seed(self.seed),
         )
+
+
+def facts_of(data_module: Any) -> dict[str, Any] | None:
+    """Return the facts about a data module as JSON values; None for other classes."""
+    return data_module.facts().plain() if isinstance(data_module, MaseDataModule) else None

@@ -34,7 +34,8 @@ def jsc_sim(split: Split, *, legacy_val: bool = False) -> TensorSplit:
     """
     data = _prepared()
     start, stop = data.span(split, legacy_val=legacy_val)
-    return TensorSplit(data.x[start:stop].clone(), data.y[start:stop].clone())
+    x, y = data.x[start:stop].clone(), data.y[start:stop].clone()
+    return TensorSplit(x, y, scaler=data.scaler)
 
 
 def scaler() -> tuple[np.ndarray, np.ndarray]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,9 @@ from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
 from chop.files import cache_folder
 
-VERSION = 1  # of the preparation; raise it when the result changes
+logger = logging.getLogger(__name__)
+
+VERSION = 2  # of the preparation; raise it when the result changes
 KINDS = {
     "csv": (".csv", ".tsv", ".txt"),
     "parquet": (".parquet", ".pq"),
@@ -62,11 +65,20 @@ def own(name: str, doc: str, make: Callable[..., PreparedData]) -> Callable[...,
         return data.split(split, prepare=_as_floats if has_bytes else None)
 
     def describe(**options: Any) -> MaseDatasetInfo:
-        return _described(name, make(**options))
+        data = make(**options)
+        for note in data.notes:
+            _log_once(note)
+        return _described(name, data)
 
     load.__name__, load.__qualname__, load.__doc__ = name, name, doc
     info = MaseDatasetInfo(name=name, dataset_source="others")
     return dataset(info, describe=describe)(load)
+
+
+@functools.cache
+def _log_once(note: str) -> None:
+    """Log how a file was read, once for each process."""
+    logger.info("%s", note)
 
 
 def _described(name: str, data: PreparedData) -> MaseDatasetInfo:
@@ -191,11 +203,20 @@ def _prepared(
                 f"{file}: none of its {len(order)} samples is left for training; "
                 f"lower test or validation"
             )
-        by = rows["train"] if _standardizes(file, table, preparation.standardize) else None
+        by = None
+        if _standardizes(file, table, preparation.standardize):
+            by, table = rows["train"], replace(table, notes=(*table.notes, _scaling_note(file)))
         return prepare(table, order, rows, standardize_by=by)
 
     folder = (cache or cache_folder()) / name
     return prepared(folder, file, build, version=VERSION, options=asdict(preparation), renew=renew)
+
+
+def _scaling_note(file: Path) -> str:
+    return (
+        f"{file}: the features are standardised with the mean and standard deviation of the "
+        f"training samples (change this with `standardize`)"
+    )
 
 
 def _standardizes(file: Path, table: LabelledTable, wanted: bool | None) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chop.dataset.base import MaseDatasetInfo, Split, dataset
 from chop.dataset.tensors import TensorSplit
+from chop.files import broken_link
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ def own_file(path: Path | str, kinds: Sequence[str], *, name: str | None = None)
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; `path` must be a {' or '.join(kinds)} file, or its directory"
+            f"{broken_link(path) or f'{path} does not exist'}; "
+            f"`path` must be a {' or '.join(kinds)} file, or its directory"
         )
     file = _in_folder(path, kinds, name) if path.is_dir() else path
     if file.stat().st_size == 0:

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from chop.dataset.base import Split
 from chop.dataset.nested import Inputs, rows_of
-from chop.dataset.tensors import Prepare, TensorSplit, fingerprint
+from chop.dataset.tensors import Prepare, Scaler, TensorSplit, fingerprint
 from chop.files import whole_file, write_safetensors
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = 1  # of the cache files; those of an older layout are rebuilt
+LAYOUT = 2  # of the cache files; those of an older layout are rebuilt
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class PreparedData:
     classes: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     task: str = "cls"
+    scaler: Scaler | None = None  # of the features of a table that is the only input
+    notes: tuple[str, ...] = ()  # how the file was read, for the user
 
     def span(self, split: Split, *, legacy_val: bool = False) -> tuple[int, int]:
         """Return start and stop of `split`; `legacy_val` joins training and validation."""
@@ -60,7 +62,7 @@ class PreparedData:
         start, stop = self.span(split, legacy_val=legacy_val)
         known = self.fingerprints.get(f"{start}:{stop}")
         x, y = rows_of(self.x, slice(start, stop)), self.y[start:stop]
-        return TensorSplit(x, y, prepare=prepare, fingerprint=known)
+        return TensorSplit(x, y, prepare=prepare, fingerprint=known, scaler=self.scaler)
 
     def computed_fingerprints(self) -> dict[str, str]:
         return {
@@ -128,8 +130,10 @@ def _seal(file: Path, recipe: dict[str, str]) -> None:
 
 def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
     """Write `file` atomically, with the modification time of its source."""
-    facts = {name: getattr(data, name) for name in ("rows", "features", "classes", "task")}
+    names = ("rows", "features", "classes", "task", "notes")
+    facts = {name: getattr(data, name) for name in names}
     facts["fingerprints"] = data.computed_fingerprints()
+    facts["scaler"] = data.scaler and asdict(data.scaler)
     inputs = {f"x.{name}": x for name, x in data.x.items()} if isinstance(data.x, dict) else None
     facts["inputs"] = list(data.x) if inputs else None
     header = recipe | {"facts": json.dumps(facts)}
@@ -161,12 +165,20 @@ def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
                 features=tuple(facts["features"]),
                 classes=tuple(facts["classes"]),
                 fingerprints=facts["fingerprints"],
+                scaler=_scaler(facts["scaler"]),
+                notes=tuple(facts["notes"]),
                 task=facts.get("task", "cls"),
             )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         logger.warning("%s is damaged (%s); rebuilding", file, error)
         return None
     return data if _is_intact(file, data, recipe) else None
+
+
+def _scaler(columns: dict[str, list[float]] | None) -> Scaler | None:
+    if columns is None:
+        return None
+    return Scaler(**{key: tuple(values) for key, values in columns.items()})
 
 
 def _is_intact(file: Path, data: PreparedData, recipe: dict[str, str]) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chop.dataset.nested import Inputs
 from chop.dataset.store import PreparedData
+from chop.dataset.tensors import Scaler
 
 SplitLengths = dict[str, int]  # number of samples that a file has for train, validation and test
 BLOCK = 1 << 16  # rows at a time, which limits the memory for double precision
@@ -30,6 +31,7 @@ class LabelledTable:
     features: tuple[str, ...] = ()
     task: str = "cls"
     more: Mapping[str, np.ndarray] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # how the file was read, for the user
 
     def rows(self, index: np.ndarray) -> LabelledTable:
         more = {name: array[index] for name, array in self.more.items()}
@@ -244,6 +246,14 @@ def check_classes(file: Path, y: np.ndarray, classes: Sequence[str]) -> None:
         )
 
 
+def scaler_of(x: np.ndarray, standardize_by: int | None) -> Scaler:
+    """Return how `prepare` standardises the columns of `x`."""
+    if standardize_by is None:
+        return Scaler.neutral(x.shape[1])
+    mean, deviation = moments(x[:standardize_by])
+    return Scaler(tuple(mean.tolist()), tuple(deviation.tolist()))
+
+
 def is_table(x: np.ndarray) -> bool:
     """Whether samples are rows of real numbers, which can be standardised."""
     return x.ndim == 2
@@ -265,10 +275,14 @@ def prepare(
 ) -> PreparedData:
     """Return the samples in `order`, standardised by the first `standardize_by`, as tensors."""
     inputs: Inputs
+    scaler: Scaler | None = None
     if table.more:
         inputs = {n: _tensor(x[order], standardize_by, named=True) for n, x in table.more.items()}
     else:
-        inputs = _tensor(table.x[order], standardize_by, named=False)
+        x = table.x[order]
+        if is_table(x):
+            scaler = scaler_of(x, standardize_by)
+        inputs = _tensor(x, standardize_by, named=False)
     return PreparedData(
         inputs,
         torch.from_numpy(table.y[order].astype(np.float32 if table.task == "reg" else np.int64)),
@@ -276,4 +290,6 @@ def prepare(
         features=table.features,
         classes=table.classes,
         task=table.task,
+        scaler=scaler,
+        notes=table.notes,
     )

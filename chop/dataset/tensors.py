@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,33 @@ Augment = Callable[[Inputs, Generator], Inputs]  # stored batch -> augmented bat
 CHUNK_BYTES = 1 << 20  # samples are gathered in chunks that fit in a core's cache
 
 
+@dataclass(frozen=True)
+class Scaler:
+    """The mean and standard deviation of each raw feature, with which features were standardised.
+
+    One with means of 0 and deviations of 1 stands for features that are as they were.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def neutral(cls, features: int) -> Scaler:
+        """Return the scaler of features that were not standardised."""
+        return cls((0.0,) * features, (1.0,) * features)
+
+    def reordered(self, order: Sequence[int]) -> Scaler:
+        """Return the scaler of the features in another order."""
+        return Scaler(*(tuple(values[i] for i in order) for values in (self.mean, self.deviation)))
+
+
 class TensorSplit(Dataset[tuple[Inputs, Tensor]]):
     """One split: stored samples `x` (N, …) and labels `y` (N, …).
 
     With several inputs, `x` is a dictionary or tuple of tensors, each with N rows. `prepare` turns
     a stored batch into inputs of the model, for instance bytes of images into normalised floats.
-    Before that, loaders that shuffle (for training) apply `augment`.
+    Before that, loaders that shuffle (for training) apply `augment`. `scaler` tells how the
+    features of a table were standardised; None if that is not known.
     """
 
     def __init__(
@@ -46,11 +67,12 @@ class TensorSplit(Dataset[tuple[Inputs, Tensor]]):
         prepare: Prepare | None = None,
         augment: Augment | None = None,
         fingerprint: str | None = None,
+        scaler: Scaler | None = None,
     ) -> None:
         if (count := num_samples(x)) != len(y):
             raise ValueError(f"{count} samples need {count} labels, not {len(y)}")
         self.x, self.y, self.prepare, self.augment = x, y, prepare, augment
-        self._fingerprint = fingerprint
+        self._fingerprint, self.scaler = fingerprint, scaler
 
     def __len__(self) -> int:
         return len(self.y)
@@ -87,7 +109,12 @@ class TensorSplit(Dataset[tuple[Inputs, Tensor]]):
         if are_same(x, self.x) and y is self.y:
             return self
         return TensorSplit(
-            x, y, prepare=self.prepare, augment=self.augment, fingerprint=self._fingerprint
+            x,
+            y,
+            prepare=self.prepare,
+            augment=self.augment,
+            fingerprint=self._fingerprint,
+            scaler=self.scaler,
         )
 
 

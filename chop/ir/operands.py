@@ -191,6 +191,13 @@ def described(value: Any, keep: Callable[[Tensor], Tensor] | None = None) -> Any
     return meta
 
 
+def mapped_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return `value` with `change` applied to each leaf that `flatten` yields."""
+    if _inside(value) is None:
+        return change(value)
+    return _mapped(value, lambda item: mapped_leaves(item, change))
+
+
 def flatten(value: Any) -> Iterator[Any]:
     """The leaves of nested lists, tuples, dicts, slices and dataclasses."""
     inside = _inside(value)

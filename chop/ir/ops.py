@@ -167,7 +167,10 @@ for _d in DIMS:
     ):
         _op, _class = (f"{_name}{_d}d" for _name in _row.split())
         _spelt = f"{_op}/{_op}_with_indices/_{_op}"
-        _define_all("module_related_func", f"{_spelt}:{_class}", traits=_traits)
+        _operands = "data_in" if _op in ("avg_pool2d", "adaptive_avg_pool2d") else ""
+        _define_all(
+            "module_related_func", f"{_spelt}:{_class}", traits=_traits, quantized=_operands
+        )
 # no pools: their windows are drawn at random
 _define_all(
     "module_related_func",

@@ -96,7 +96,7 @@ def _input(data: MaseDatasetInfo) -> str:
     return "neither; set it, or input_shapes for several inputs, in its MaseDatasetInfo"
 
 
-MODELS: Registry[ModelSpec] = Registry("model", package="chop.models")
+MODELS: Registry[ModelSpec] = Registry("model", package="chop.models", for_users=True)
 
 
 def _file(spec: ModelSpec, *aliases: str, again: bool = False) -> None:
@@ -204,7 +204,7 @@ class ModelFamily(MutableMapping[str, dict[str, Any]]):
 
 def _find(name: str | None) -> ModelSpec:
     if name is None or name not in MODELS:
-        raise UnknownModel("model", name, sorted(MODELS))
+        raise UnknownModel("model", name, sorted(MODELS), MODELS.advice)
     return MODELS[name]
 
 

@@ -14,6 +14,7 @@ from chop.models.base import ModelFamily, model
 from chop.models.info import ModelSource, ModelTaskType
 from chop.models.vision.base import image_shape
 
+__path__: list[str] = []  # so that chop.aliases is asked for modules below this one
 TOY_MODELS = ModelFamily("toy model", lambda info: info.model_source is ModelSource.TOY)
 toy_model = partial(model, task_type=ModelTaskType.VISION, model_source=ModelSource.TOY)
 

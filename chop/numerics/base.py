@@ -49,6 +49,8 @@ class NumberFormat(abc.ABC):
     elementwise: ClassVar[bool] = True  # the same grid for every element; not true of block formats
     light: ClassVar[bool] = False  # rounds in few passes over memory
     other_keys: ClassVar[tuple[str, ...]] = ()  # ignored keys of older configs
+    # options that saved graphs of version 1 leave out, and what they meant in that version
+    earlier: ClassVar[Mapping[str, Any]] = {}
     # fields that None leaves to profiled statistics: statistic and entry of each
     profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,18 +16,24 @@ from chop.numerics.fast.plans import RoundingPlan
 
 @dataclass(frozen=True)
 class BlockFP(BlockFormat, name="block_fp", suffix="BlockFP"):
-    """One exponent per block, the smallest that holds its largest element after rounding.
+    """One exponent per block, that of its largest element, which saturates unless `carry` is set.
 
-    `width` counts sign and mantissa; `exponent_bias` defaults to 2^(e-1) - 1.
+    `width` counts sign and mantissa; `exponent_bias` defaults to 2^(e-1) - 1. An element that would
+    round up to the next power of two becomes the largest mantissa. With `carry` the block takes the
+    next exponent instead, so that the element is rounded to nearest and all others half as finely.
     """
+
+    earlier: ClassVar[Mapping[str, Any]] = {"carry": True}
 
     width: int
     exponent_width: int
     exponent_bias: int
     block_size: tuple[int, ...]
+    carry: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_flags("carry")
         self.require_whole("width", 2, 24)
         self.require_whole("exponent_width", 1, 8)
         self.fill_in("exponent_bias", 2 ** (self.exponent_width - 1) - 1)
@@ -37,15 +45,15 @@ class BlockFP(BlockFormat, name="block_fp", suffix="BlockFP"):
         low, high = -self.exponent_bias, 2**self.exponent_width - 1 - self.exponent_bias
         high = min(high, LAYOUTS[x.dtype].bias + 1)
         exponent = floor_log2(largest) + 1
-        # the largest element may round up to a power of two, which needs the next exponent
-        carried = scale_by(largest, mantissa - exponent).round() > limit
-        exponent = (exponent + carried.to(exponent.dtype)).clamp(low, high)
-        return round_to_step(x, exponent - mantissa, -limit, limit)
+        if self.carry:
+            carried = scale_by(largest, mantissa - exponent).round() > limit
+            exponent = exponent + carried.to(exponent.dtype)
+        return round_to_step(x, exponent.clamp(low, high) - mantissa, -limit, limit)
 
     def plan(self, device: torch.device) -> RoundingPlan:
         mantissa = self.width - 1
         low, high = -self.exponent_bias, 2**self.exponent_width - 1 - self.exponent_bias
-        arguments = (mantissa, low, min(high, 128), 2**mantissa - 1)
+        arguments = (mantissa, low, min(high, 128), 2**mantissa - 1, self.carry)
         return RoundingPlan("block_fp", arguments, blocks=True)
 
     @property

@@ -60,7 +60,7 @@ class GraphPass(HasOptions):
         self, graph: MaseGraph, pass_args: Mapping[str, Any] | None = None, **options: Any
     ) -> tuple[MaseGraph, Info]:
         """Run on `graph`; options come as a dict or as keywords, and keywords take precedence."""
-        checked = self.check({**(pass_args or {}), **options} if options else pass_args)
+        checked = self.checked(pass_args, options)
         self._check_ready(graph)
         start = time.perf_counter()
         try:
@@ -70,6 +70,22 @@ class GraphPass(HasOptions):
             raise
         logger.debug("pass %s took %.1f ms", self.name, 1e3 * (time.perf_counter() - start))
         return graph, info
+
+    def checked(
+        self, pass_args: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the options to run with, and warn of those that only other passes have."""
+        given = {**(pass_args or {}), **options} if options else pass_args
+        checked = self.check(given)
+        for key, other in self.ignored(given).items():
+            logger.warning(
+                "pass %r has no option %r, which %r has; it is ignored", self.name, key, other
+            )
+        return checked
+
+    def options_elsewhere(self) -> Mapping[str, str]:
+        passes = reversed(list(PASSES.items()))  # so that the first pass with an option is named
+        return {key: name for name, other in passes for key in other.options}
 
     def _check_ready(self, graph: MaseGraph) -> None:
         if not isinstance(graph, MaseGraph):
@@ -102,7 +118,7 @@ def has_metadata(node: fx.Node, part: str) -> bool:
     return part == "metadata" or bool(node.meta["mase"].parameters.get(part))
 
 
-PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph")
+PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph", for_users=True)
 
 
 def graph_pass(
@@ -137,7 +153,8 @@ def run_pass(
         return run(graph, pass_args)
     start = time.perf_counter()
     # a user's function may change the dict that it receives
-    result = _call_plain(run, graph, copied(pass_args))
+    own_args = copied(dict(pass_args) if isinstance(pass_args, Mapping) else pass_args)
+    result = _call_plain(run, graph, own_args)
     logger.debug("pass %s took %.1f ms", pass_name(step), 1e3 * (time.perf_counter() - start))
     return _as_pair(result, graph, pass_name(step))
 

@@ -32,7 +32,7 @@ class Pipeline:
             raise TypeError(f"Pipeline takes a list of steps: Pipeline([{steps!r}])")
         for step in steps:
             if isinstance(step, tuple) and len(step) != 2:
-                raise TypeError(f"a step is a pass, or (pass, options), not {step!r:.60}")
+                raise TypeError(f"a step must be a pass, or (pass, options), not {step!r:.60}")
             run, options = step if isinstance(step, tuple) else (step, None)
             self.steps.append((PASSES[run] if isinstance(run, str) else run, dict(options or {})))
 

@@ -39,6 +39,17 @@ class HasOptions:
         del options[self.subject]
         return options
 
+    def options_elsewhere(self) -> Mapping[str, str]:
+        """Return options that scripts may also give to this pass, and the pass that has each."""
+        return {}
+
+    def ignored(self, pass_args: Any) -> dict[str, str]:
+        """Return the given options that only other passes have, and the pass that has each."""
+        given = pass_args if isinstance(pass_args, Mapping) else {}  # a path, for some passes
+        strange = [key for key in given if key not in self.options]
+        elsewhere = self.options_elsewhere() if strange and not self.open_ended else {}
+        return {key: elsewhere[key] for key in strange if key in elsewhere}
+
     def check(self, pass_args: Mapping[str, Any] | None) -> dict[str, Any]:
         """The options to run with; the caller's dict is read, never changed."""
         checked, problems = self._read(pass_args)
@@ -89,6 +100,8 @@ class HasOptions:
         return Options(f"pass {self.name!r}", self.options, takes_any=self.open_ended, finite=True)
 
     def _read(self, pass_args: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[Problem]]:
+        if pass_args and (ignored := self.ignored(pass_args)):
+            pass_args = {key: value for key, value in pass_args.items() if key not in ignored}
         checked, problems = self._schema.read({} if pass_args is None else pass_args)
         bad = {problem.key.partition(".")[0] for problem in problems}
         valid = {key: value for key, value in checked.items() if key not in bad}

@@ -36,7 +36,7 @@ def select(graph: MaseGraph, by: By, keys: Iterable[str]) -> dict[fx.Node, str]:
         _check_known(by, wanted, list(called.values()))
         selected = {node: name for node, name in called.items() if name in chosen}
     else:
-        raise ValueError(f'Unsupported "by": {by!r}; it is one of {", ".join(get_args(By))}')
+        raise ValueError(f'Unsupported "by": {by!r}; it must be one of {", ".join(get_args(By))}')
     for key in set(wanted) - set(selected.values()):
         logger.warning("no node of the graph matches %s %r", by, key)
     return selected

@@ -13,6 +13,8 @@ HOMES = {
     "get_cf_args": "get_input",
     "get_dummy_input": "get_input",
     "get_logger": "logger",
+    "get_tokenized_dataset": "huggingface",
+    "get_trainer": "huggingface",
     "load_config": "config_load",
     "load_model": "checkpoint_load",
     "parse_accelerator": "utils",

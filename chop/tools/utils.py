@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,14 @@ from torch import Tensor
 from chop.devices import parse_accelerator as parse_accelerator
 from chop.dotted import deepgetattr as deepgetattr
 from chop.dotted import deepsetattr as deepsetattr
+
+LUTNET = ("generate_truth_table", "init_Conv2dLUT_weight", "init_LinearLUT_weight")
+
+
+def __getattr__(name: str) -> Any:
+    if name in LUTNET:  # the passes are imported for these alone
+        return getattr(importlib.import_module("chop.passes.graph.transforms.lutnet"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def is_tensor(x: object) -> bool:

@@ -21,7 +21,9 @@ from chop.training.options import TrainOptions
 MEETING_POINTS = ("MASTER_ADDR", "SLURM_JOB_ID", "SLURM_JOBID")
 # texts that identify communication errors, which may be plain RuntimeErrors
 TRANSPORTS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
-SMALL = 2_000_000  # batch size times parameters below which one thread is faster than several
+# batch size times parameters below which one thread is used: there, several gain little on a free
+# machine and lose a lot on a busy one (docs/performance.md)
+SMALL = 20_000_000
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,17 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """Context in which the first SIGINT or SIGTERM only sets `received`."""
+    """Context in which the first SIGINT or SIGTERM only sets `received`.
 
-    def __init__(self, *, requeue: bool = False) -> None:
+    `then` says what happens before the run stops; a second signal stops it at once.
+    """
+
+    def __init__(
+        self, *, requeue: bool = False, then: str = "finishing this step and saving"
+    ) -> None:
         self.received: int | None = None
         self.requeue = requeue
+        self.then = then
         self._handlers: dict[int, Any] = {}  # those outside the context
 
     def __enter__(self) -> Interruption:
@@ -55,7 +61,7 @@ class Interruption:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        logger.warning("%s: finishing this step and saving", signal.Signals(number).name)
+        logger.warning("%s: %s", signal.Signals(number).name, self.then)
         self._restore()
 
     def stop(self, received: int, *, leads: bool = True) -> NoReturn:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
+from chop.dataset.data_module import facts_of
 from chop.dataset.nested import Inputs
 from chop.dataset.tensors import TensorSplit
 from chop.training.check import check_fit, float_type
@@ -111,6 +112,7 @@ class Training:
         self.place = place or take_place(options)
         self.visualizers = list(visualizers) if self.place.leads else []
         self.hyper_parameters = hyper_parameters or {}
+        self.trained_on = facts_of(data_module)
         self.mixed = Mixed(options.precision, self.place.device)
         self.model = model.to(self.place.device)
         if options.precision == "64":
@@ -410,6 +412,11 @@ class Training:
         if self.place.device.type != "cpu":  # recent losses have not been checked yet
             self._check_losses(self._step.recent.tolist(), self.progress.step)
         content = checkpoint(
-            self.model, self.optimizer, self.progress, self.hyper_parameters, self.mixed.scaler
+            self.model,
+            self.optimizer,
+            self.progress,
+            self.hyper_parameters,
+            self.mixed.scaler,
+            self.trained_on,
         )
         write_atomically(content, self.names(stem, "ckpt"))

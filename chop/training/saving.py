@@ -29,8 +29,12 @@ def checkpoint(
     progress: TrainingProgress,
     hyper_parameters: dict[str, Any],
     scaler: torch.amp.GradScaler | None,
+    trained_on: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the complete state of a run in Lightning's layout; our additions are in `mase`."""
+    """Return the complete state of a run in Lightning's layout; our additions are in `mase`.
+
+    `trained_on` are the facts about the data that a user of the weights needs.
+    """
     random = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         random["cuda"] = torch.cuda.get_rng_state()
@@ -50,6 +54,7 @@ def checkpoint(
             "progress": asdict(progress),
             "random": random,
             "scaler": scaler.state_dict() if scaler else None,
+            "trained_on": trained_on,
         },
     }
 

@@ -77,11 +77,19 @@ EXAMPLES = {
     "toy_tiny": Example(),
 }
 OURS = sorted({d.info.name for d in DATASETS.values() if d.load.__module__.startswith("chop.")})
+DESCRIBED = {"imagenet"}  # data sets without data
 WITH_EXAMPLE = [name for name in OURS if name in EXAMPLES]
 
 
 def test_every_data_set_has_an_example():
-    assert set(OURS) == EXAMPLES.keys()
+    assert set(OURS) - DESCRIBED == EXAMPLES.keys()
+
+
+def test_imagenet_is_described_without_images():
+    info = get_dataset_info("imagenet")
+    assert (info.num_classes, info.image_size) == (1000, (3, 224, 224))
+    with pytest.raises(ValueError, match=r"a description without images.*npz.*`path`"):
+        MaseDataModule("imagenet").setup("fit")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,6 +23,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules import (
     quantized_module_map,
     variant,
 )
+from chop.registry import UnknownName
 
 # those with several weights keep the promises of test_several_weights_by_format.py
 SEVERAL = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
@@ -141,6 +142,14 @@ CASES = {
     nn.GLU: simple(F.glu, dim=1),
     nn.Softmax: simple(F.softmax, dim=1),
     nn.Softmax2d: Case({}, IMAGE, activation(F.softmax, dim=-3)),
+    nn.AvgPool2d: Case(
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        IMAGE,
+        activation(F.avg_pool2d, "kernel_size", "stride", "padding"),
+    ),
+    nn.AdaptiveAvgPool2d: Case(
+        {"output_size": 2}, IMAGE, activation(F.adaptive_avg_pool2d, "output_size")
+    ),
     nn.Softmin: simple(F.softmin, dim=1),
     nn.LogSoftmax: simple(F.log_softmax, dim=1),
     nn.BatchNorm1d: Case({"num_features": 4}, SEQUENCE, batch_norm),
@@ -638,12 +647,10 @@ def test_an_embedding_with_a_largest_norm_shrinks_its_own_rows(grad):
 
 
 def test_a_config_that_does_not_fit_is_refused_in_one_sentence():
-    from chop.registry import UnknownName
-
     with pytest.raises(UnknownName, match="did you mean 'weight_width'"):
         quantized(nn.Linear, {**INTEGER, "wieght_width": 8})
-    with pytest.raises(UnknownName, match="unknown key of a integer config 'data_in_block_size'"):
-        quantized(nn.Linear, {**INTEGER, "data_in_block_size": [16]})
+    with pytest.raises(UnknownName, match="unknown key of a integer config 'data_in_blok_size'"):
+        quantized(nn.Linear, {**INTEGER, "data_in_blok_size": [16]})
     with pytest.raises(ValueError, match="missing \\['data_in_frac_width'\\]"):
         quantized(nn.Linear, {"name": "integer", "data_in_width": 8})
     new = quantized(nn.Linear, INTEGER)
@@ -651,6 +658,18 @@ def test_a_config_that_does_not_fit_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match="width must be a whole number"):
         new.configure(config_of("log", [99, 7]))
     assert (new.config, new.formats, type(new)) == before
+
+
+def test_keys_that_another_format_has_are_ignored_with_one_warning(caplog):
+    config = config_of("binary", [1, False, True])
+    surplus = {"data_in_frac_width": 4, "bias_exponent_bias": 3}
+    for _ in range(2):
+        new = quantized(nn.Linear, {**config, **surplus})
+    assert new.formats == quantized(nn.Linear, config).formats
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert said.startswith("a binary config has no 'data_in_frac_width', 'bias_exponent_bias'")
+    with pytest.raises(UnknownName, match="did you mean 'data_in_bipolar'"):
+        quantized(nn.Linear, {**config, **surplus, "data_in_bipolr": True})
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

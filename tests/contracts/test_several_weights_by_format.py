@@ -321,7 +321,7 @@ def test_wrong_inputs_are_refused_in_one_sentence():
     with pytest.raises(ValueError, match="1 or 2 dimensions, not 3"):
         quantized_layer(nn.GRUCell(3, 4), FLOAT)(torch.randn(1, 1, 3))
     x = torch.randn(3, 1, 4)
-    with pytest.raises(RuntimeError, match="there is none; add it"):
+    with pytest.raises(RuntimeError, match="no attn_mask is given; give it"):
         quantized_layer(mix, FLOAT)(x, x, x, is_causal=True)
     with pytest.raises(TypeError, match=r"boolean or of numbers, not torch\.int64"):
         quantized_layer(mix, FLOAT)(x, x, x, attn_mask=torch.zeros(3, 3, dtype=torch.int64))

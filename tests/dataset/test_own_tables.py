@@ -2,13 +2,14 @@
 
 import builtins
 import importlib.util
+import pickle
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from chop.dataset import MaseDataModule, get_dataset, get_dataset_info
+from chop.dataset import MaseDataModule, get_dataset, get_dataset_info, own_tables
 
 ROWS = 60
 RANDOM = np.random.default_rng(0)
@@ -369,3 +370,56 @@ class Exploit:
 
     def __reduce__(self):
         return (pytest.fail, ("unpickled",))
+
+
+# ------------------------------------------------------------------ what is said of a file
+
+
+def images(*shape):
+    return np.random.default_rng(0).integers(0, 256, (10, *shape), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("shape", [(8, 6, 3), (2, 2, 1), (5, 5, 4)])
+@pytest.mark.parametrize("name", ["npz", "tensors"])
+def test_images_with_their_channels_last_are_recognised(shape, name, tmp_path, caplog):
+    x, y = images(*shape), np.arange(10) % 2
+    file = tmp_path / f"last.{'npz' if name == 'npz' else 'pt'}"
+    if name == "npz":
+        np.savez(file, x=x, y=y)
+    else:
+        torch.save({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, file)
+    with caplog.at_level("INFO"):
+        info = get_dataset_info(name, path=file)
+    assert info.image_size == (shape[2], *shape[:2])
+    assert "have their channels last; they are used as (channels, height, width)" in caplog.text
+    train = get_dataset(name, "train", path=file, test=0.0, validation=0.0).x
+    assert sorted(train.flatten().tolist()) == sorted(x.flatten().tolist())
+    assert {tuple(image.permute(1, 2, 0).flatten().tolist()) for image in train} == {
+        tuple(image.flatten().tolist()) for image in x
+    }
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 3), (3, 4, 3), (1, 3, 3), (3, 8, 8), (16, 8, 8)])
+def test_images_whose_channels_may_be_first_stay_as_they_are(shape, tmp_path, caplog):
+    np.savez(tmp_path / "first.npz", x=images(*shape), y=np.arange(10) % 2)
+    assert get_dataset_info("npz", path=tmp_path / "first.npz").image_size == shape
+    assert "channels last" not in caplog.text
+
+
+def test_tables_that_are_standardised_say_so_in_every_run(tmp_path, caplog):
+    file = tmp_path / "table.npz"
+    np.savez(file, x=np.random.default_rng(0).random((10, 2)), y=np.arange(10) % 2)
+    for name, options in {"first": {}, "cached": {}, "off": {"standardize": False}}.items():
+        own_tables._log_once.cache_clear()  # as in a new process
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            get_dataset_info("npz", path=file, **options)
+        said = f"{file}: the features are standardised with the mean" in caplog.text
+        assert said == (name != "off")
+
+
+def test_a_data_module_of_a_users_file_can_be_sent_to_other_processes(tmp_path):
+    data = MaseDataModule("csv", custom_path=write_csv(tmp_path / "table.csv"))
+    data.setup()
+    again = pickle.loads(pickle.dumps(data))
+    assert torch.equal(again.train_dataset.x, data.train_dataset.x)

@@ -45,7 +45,6 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 OWN = ("cache", "tmp", "work/out")  # folders in which a command may make files
-USAGE = "╭─ Error "  # how Typer says what is wrong with a command line
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # which a terminal obeys
 # what Python says to programmers, and advice of torch by which code would be run
 RAW = re.compile(
@@ -129,11 +128,11 @@ class Ending:
 
 
 def says_why(stderr: str) -> bool:
-    """Whether stderr ends with a sentence, with a list of problems, or with Typer's box."""
+    """Whether stderr ends with a sentence, or with a list of problems."""
     lines = stderr.rstrip().splitlines()
     told = [n for n, line in enumerate(lines) if line.startswith("ch: ")]
     if not told:
-        return any(line.startswith(USAGE) for line in lines)
+        return False
     sentence, *rest = lines[told[-1] :]
     is_list = sentence.endswith(" problems:") and bool(rest)
     return is_list or (not rest and len(sentence.split()) > 3)

@@ -79,7 +79,7 @@ def test_data_that_is_not_damaged_is_accepted(sandbox: Sandbox, file: str) -> No
     [
         ("INFO     Training\nch: data.npz is damaged; write it again\n", True),
         ("ch: 2 problems:\n  a.toml: model: give a name\n  a.toml: seed: give a number\n", True),
-        ("Usage: ch\n╭─ Error ───╮\n│ No such command 'x'. │\n╰───╯\n", True),
+        ("Usage: ch\n╭─ Error ───╮\n│ No such command 'x'. │\n╰───╯\n", False),
         ("", False),
         ("ch: 'step'\n", False),
         ("ch: data.npz is damaged\nin line 3\n", False),

@@ -111,7 +111,8 @@ def test_elementwise_formats_give_the_bits_of_the_cpu(name, precision, more):
 
 @pytest.mark.parametrize(("name", "precision"), BLOCKS)
 def test_block_formats_give_the_bits_of_the_cpu(name, precision):
-    more = {"block_log": {"zero": True}, "mxint": {"ocp": True}, "mxfp": {"ocp": True}}
+    more = {"block_fp": {"carry": True}, "block_log": {"zero": True}}
+    more |= {"mxint": {"ocp": True}, "mxfp": {"ocp": True}}
     for shape, block, batched in LAYOUTS:
         fmt = FORMATS[name](*precision, block, batched=batched)
         check(fmt, numbers(shape))

@@ -49,12 +49,12 @@ def of_grid(value, positive):
 
 
 def block_fp(fmt, values, largest):
-    """The smallest exponent that holds the largest element after rounding."""
+    """The smallest exponent above the largest element; with `carry`, also after rounding."""
     codes = 2 ** (fmt.width - 1) - 1
     low, high = -fmt.exponent_bias, 2**fmt.exponent_width - 1 - fmt.exponent_bias
     for exponent in range(low, min(high, 128) + 1):
         step = power(exponent - fmt.width + 1)
-        if round(largest / step) <= codes:
+        if (round(largest / step) if fmt.carry else largest / step) < codes + 1:
             break
     return [fixed(value, step, -codes, codes) for value in values]
 
@@ -213,6 +213,7 @@ REFINED = [
     MXInt(8, [4], ocp=True),
     MXInt(4, [4], ocp=True),
     BlockLog(4, 8, [4], zero=True),
+    *(BlockFP(*fields, [1, 4], carry=True) for cls, fields in KINDS if cls is BlockFP),
 ]
 FORMATS_OF_ROWS = [*(cls(*fields, [1, 4]) for cls, fields in KINDS), *REFINED]
 
@@ -270,6 +271,51 @@ def test_microscaling_blocks_run_along_any_dimension(block_dim):
 def test_a_dimension_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match=r"block_dim must be one of the tensor's 1 dimensions"):
         MXInt(8, [4], block_dim=1)(torch.ones(3))
+
+
+def all_blocks_of_two(step):
+    """All pairs of multiples of `step` up to 2, with both signs."""
+    values = torch.arange(-2, 2 + step, step)
+    return torch.cartesian_prod(values, values)
+
+
+@pytest.mark.parametrize("width", range(2, 7))
+@pytest.mark.parametrize("carry", [False, True])
+def test_all_small_blocks_are_rounded_by_a_step_at_most(width, carry):
+    fmt = BlockFP(width, 8, None, [1, 2], carry=carry)
+    x = all_blocks_of_two(1 / 16)
+    assert torch.equal(fmt(fmt(x)), fmt(x))
+    error, largest = (fmt(x) - x).abs().amax(-1), x.abs().amax(-1)
+    step = 2.0 ** (torch.frexp(largest).exponent - width + 1)
+    assert (error <= step).all()  # of the exponent of the largest element, with either rule
+    if not carry:
+        saturated = largest > (2 ** (width - 1) - 1) * step
+        assert (error[~saturated] <= step[~saturated] / 2).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", range(2, 7))
+@pytest.mark.parametrize("carry", [False, True])
+def test_all_small_blocks_are_rounded_as_the_reference_does(width, carry):
+    fmt, x = BlockFP(width, 8, None, [1, 2], carry=carry), all_blocks_of_two(1 / 16)
+    assert same(fmt(x), reference(fmt, x))
+
+
+def test_raising_the_exponent_of_a_block_costs_all_its_other_elements():
+    x = torch.tensor([[7.92, *(0.25 * n + 0.25 for n in range(15))]])  # multiples of the step
+    saturated = BlockFP(6, 8, None, [1, 16])
+    raised = BlockFP(6, 8, None, [1, 16], carry=True)
+    assert saturated(x)[0, 0] == 7.75
+    assert raised(x)[0, 0] == 8
+    assert torch.equal(saturated(x)[0, 1:], x[0, 1:])
+    assert not torch.equal(raised(x)[0, 1:], x[0, 1:])
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_gradients_of_saturated_elements_pass(carry):
+    x = torch.tensor([7.92, 0.3, -7.99, 0.0], requires_grad=True)
+    BlockFP(6, 8, None, [4], carry=carry)(x).backward(torch.arange(1.0, 5.0))
+    assert x.grad.tolist() == [1, 2, 3, 4]
 
 
 def test_weights_are_blocked_across_rows_and_activations_are_not():

@@ -100,7 +100,7 @@ BLOCKS = {
     "mxint": st.tuples(widths(2, 24)),
     "mxfp": st.tuples(widths(1, 8), widths(0, 22)),
 }
-REFINED = {"block_log": "zero", "mxint": "ocp", "mxfp": "ocp"}
+REFINED = {"block_fp": "carry", "block_log": "zero", "mxint": "ocp", "mxfp": "ocp"}
 
 
 @needs_compiler

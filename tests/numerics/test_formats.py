@@ -53,6 +53,7 @@ REFINED = [
     *(ScaleInteger(4, symmetric=True), ScaleInteger(4, signed=False)),
     *(Log(4, 3, zero=True), BlockLog(4, 8, [2, 2], zero=True)),
     BlockFP(4, 8, None, [2, -1], batched=True),
+    BlockFP(4, 8, None, [2], carry=True),
     *(Binary(1, False, False), Binary(1, False, True, scaled=True)),
     BinaryResidual(32, 0, 1, levels=3),
     *(Ternary(2, True, None, None, None), Ternary(2, True, 0.5, None, None)),
@@ -422,6 +423,7 @@ def test_every_format_refuses_something():
         (lambda: BinaryResidual(8, 0, 1, levels=0), "levels must be a whole number from 1 to 3"),
         (lambda: MXInt(8, [4], block_dim=1.0), "mxint: block_dim must be a whole number"),
         (lambda: MXFP(4, 3, [4], ocp=2), "mxfp: ocp must be true or false"),
+        (lambda: BlockFP(8, 8, 127, [4], carry="yes"), "block_fp: carry must be true or false"),
         (lambda: BlockFP(8, 8, 127, [4], batched="yes"), "block_fp: batched must be true or false"),
         (
             lambda: Ternary(2, 0, None, None, None, threshold=-1),

@@ -126,7 +126,7 @@ def test_off_means_plain_operations(monkeypatch):
 
 
 def test_an_unknown_setting_is_refused():
-    with pytest.raises(ValueError, match="MASE_FUSED is one of auto, off, on, not 'fast'"):
+    with pytest.raises(ValueError, match="MASE_FUSED must be one of auto, off, on, not 'fast'"):
         fused.set_fused("fast")
 
 

@@ -3,6 +3,8 @@
 import inspect
 import logging
 import pickle
+from collections import ChainMap, UserDict
+from types import MappingProxyType
 from typing import Literal
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes import PASSES, graph_pass, init_metadata_analysis_pass, run_pass
+from chop.passes import PASSES, Pipeline, graph_pass, init_metadata_analysis_pass, run_pass
 from chop.passes.base import PassArgsError
 
 
@@ -197,3 +199,101 @@ def test_forgotten_unpacking_and_swapped_arguments_are_named(mg, paint):
         paint(paint(mg, colour="red"), colour="red")
     with pytest.raises(TypeError, match="run_pass takes the pass first"):
         run_pass(mg, "paint")
+
+
+def warnings_in(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_options_that_another_pass_has_are_ignored_with_a_warning(mg, caplog):
+    x = {"input": torch.randn(3, 2)}
+    run_pass("init_metadata", mg)
+    run_pass("add_common_metadata", mg, {"dummy_in": x})
+    run_pass("add_software_metadata", mg, {"dummy_in": x, "add_value": True})
+    assert warnings_in(caplog) == [
+        f"pass 'add_software_metadata' has no option {key!r}, which 'add_common_metadata' has; "
+        f"it is ignored"
+        for key in ("dummy_in", "add_value")
+    ]
+    run_pass("add_hardware_metadata", mg, {"dummy_in": x})
+    caplog.clear()
+    weight = {"sparsity": 0.5, "scope": "local", "granularity": "elementwise", "method": "l1-norm"}
+    given = {"weight": weight, "input_generator": iter(()), "dummy_in": x}
+    _, info = run_pass("prune", mg, given)
+    assert info["weight"]["total"]["pruned"] == 2
+    assert len(warnings_in(caplog)) == 2
+
+
+def test_options_that_no_pass_has_are_still_refused(mg):
+    run_pass("init_metadata", mg)
+    with pytest.raises(PassArgsError, match="has no option 'dummyin'"):
+        run_pass("add_software_metadata", mg, {"dummyin": {}, "add_value": True})
+
+
+def test_options_of_other_passes_do_not_stop_a_pipeline(mg, caplog):
+    prepare = Pipeline(["init_metadata", "add_common_metadata", "add_software_metadata"])
+    x = {"input": torch.randn(3, 2)}
+    prepare(mg, {"add_common_metadata": {"dummy_in": x}, "add_software_metadata": {"dummy_in": x}})
+    assert len(warnings_in(caplog)) == 1
+
+
+INTEGER = {
+    f"{operand}_{key}": value
+    for operand in ("data_in", "weight", "bias")
+    for key, value in {"width": 8, "frac_width": 4}.items()
+} | {"name": "integer"}
+
+
+def nested(kind, value):
+    """The value with mappings of that kind in place of all dicts."""
+    if not isinstance(value, dict):
+        return value
+    return kind({key: nested(kind, item) for key, item in value.items()})
+
+
+@pytest.mark.parametrize("kind", [UserDict, MappingProxyType, ChainMap])
+def test_options_are_any_mappings(mg, kind, tmp_path):
+    x = torch.randn(3, 2)
+    mg = MaseGraph(mg.model, cf_args=kind({}))
+    run_pass("init_metadata", mg, kind({}))
+    run_pass("add_common_metadata", mg, kind({"dummy_in": kind({"input": x})}))
+    weight = {"sparsity": {"linear": 0.5}, "by": "type", "scope": "local", "method": "l1-norm"}
+    table = nested(kind, {"by": "type", "linear": {"config": INTEGER}})
+    quantized, _ = run_pass("quantize", mg.clone(), table)
+    assert type(quantized.modules["0"]).__name__ == "LinearInteger"
+    quantized.export(tmp_path)
+    assert torch.equal(MaseGraph.from_checkpoint(tmp_path).model(x), quantized.model(x))
+    _, info = run_pass("prune", mg.clone(), nested(kind, {"weight": weight}))
+    assert info["weight"]["total"]["pruned"] == 2
+    _, info = Pipeline(["quantize"])(mg.clone(), nested(kind, {"quantize": table}))
+    assert info["quantize"]["quantized"] == [node.name for node in mg.nodes][1:2]
+    default = nested(kind, {"by": "type", "default": {"config": INTEGER}})
+    assert run_pass("quantize", mg.clone(), default)[1] == info["quantize"]
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict, MappingProxyType])
+def test_tables_inside_options_are_any_mappings_of_the_right_values(mg, paint, kind):
+    paint(mg, {"colour": "red", "places": kind({"a": kind({"b": 1})})})
+    with pytest.raises(PassArgsError, match=r"option 'places.a' is 3, but it should be a valid"):
+        paint(mg, {"colour": "red", "places": kind({"a": 3})})
+    with pytest.raises(PassArgsError, match=r"option 'places.a.b' is 'x'"):
+        paint(mg, {"colour": "red", "places": kind({"a": kind({"b": "x"})})})
+
+
+def test_a_function_may_change_the_options_that_it_gets_from_any_mapping(mg):
+    def own(graph, pass_args):
+        pass_args["seen"] = True
+
+    options = UserDict(a=1)
+    run_pass(own, mg, options)
+    run_pass(own, mg, MappingProxyType({"a": 1}))
+    assert options == {"a": 1}
+
+
+@pytest.mark.slow
+def test_a_batch_of_transformers_is_a_dummy_input(mg, package):
+    transformers = package("transformers")
+    batch = transformers.BatchEncoding({"input": torch.randn(3, 2)})
+    run_pass("init_metadata", mg)
+    run_pass("add_common_metadata", mg, {"dummy_in": batch})
+    assert next(iter(mg.nodes)).meta["mase"].common.results["data_out_0"]["shape"] == [3, 2]

@@ -91,7 +91,7 @@ def test_a_failing_step_is_named_with_those_done_before(mg):
     ("steps", "message"),
     [
         ("init_metadata", r"Pipeline\(\['init_metadata'\]\)"),
-        ([("init_metadata", {}, 3)], "a step is a pass, or \\(pass, options\\)"),
+        ([("init_metadata", {}, 3)], "a step must be a pass, or \\(pass, options\\)"),
     ],
 )
 def test_steps_of_the_wrong_shape_are_refused(steps, message):

@@ -53,7 +53,7 @@ def test_a_type_that_this_graph_lacks_is_worth_a_warning(mg, caplog):
         ("type", "linaer", "unknown op 'linaer'; did you mean 'linear'?"),
         ("name", "_3", "unknown node '_3'"),
         ("regex_name", "(", "'\\(' is not a regular expression"),
-        ("colour", "red", "Unsupported \"by\": 'colour'; it is one of type, name, regex_name"),
+        ("colour", "red", "Unsupported \"by\": 'colour'; it must be one of type, name, regex_name"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(mg, by, key, message):

@@ -10,6 +10,7 @@ from torch import nn
 
 from chop.dataset import TensorSplit
 from chop.dataset.tensors import EpochPass, batches
+from chop.training.devices import fixed_threads, threads_for
 from chop.training.feed import Feed
 from chop.training.loop import Training
 
@@ -274,3 +275,12 @@ def test_an_objective_of_ones_own_is_what_is_made_small(small):
         model, small.data(), small.options(max_epochs=20), place=small.CPU, objective=shrink
     ).fit()
     assert model.eval()(small.data().val_dataset.x).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize(("batch", "width", "one"), [(512, 5_615, True), (4096, 10_000, False)])
+def test_small_networks_are_trained_with_one_thread(batch, width, one):
+    """The first is the quickstart, for which two threads take many times as long."""
+    with fixed_threads(2):
+        with threads_for(batch * width, torch.device("cpu")):
+            assert torch.get_num_threads() == (1 if one else 2)
+        assert torch.get_num_threads() == 2

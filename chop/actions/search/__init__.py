@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search.compat import old_paths
-
 if TYPE_CHECKING:
     from chop.actions.search.compat.lab_runners import get_hw_runner, get_sw_runner
     from chop.actions.search.compat.labs import (
@@ -54,8 +52,6 @@ __all__ = [
 ]
 # the modules of these names; those that import torch come last
 HOMES = ("metrics.base", "samplers.base", "space.registry", "compat.labs", "compat.lab_runners")
-
-old_paths.install()
 
 
 def __getattr__(name: str) -> Any:

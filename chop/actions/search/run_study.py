@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import logging
@@ -47,6 +48,7 @@ from chop.version import __version__
 
 logger = logging.getLogger(__name__)
 
+STOPPING = "stopping, and writing the results and the report first; a second one stops at once"
 Facts = Mapping[str, Any]  # of a search, as search.json has them besides the trials
 Report = Callable[[Results, Facts, StudyLocation], None]
 
@@ -60,11 +62,12 @@ def run_study(
     description = description_of(spec)
     workers = location.workers or settings.n_jobs
     store = _open_study(location, spec, description)
+    spec = _as_begun(spec, store.about)
     with contextlib.closing(store), Running(location.folder) as running:
         move_previous_results(location)
-        baseline, seconds = _baseline(worker)
+        baseline = _baseline(worker)
         store.set_attribute("baseline", plain(baseline))
-        logger.info("\n%s", plan(spec.space, settings, workers, seconds))
+        logger.info("\n%s", plan(spec.space, settings, workers))
         warn_of_idle_workers(workers, strategy, settings, spec.group_size)
         logger.info("The study is '%s' in %s", location.study, redacted(location.url))
         running.write(_note(location, clock))
@@ -85,7 +88,7 @@ def run_study(
             folder, bar = location.folder / f"{location.study}.retrained", location.progress
             facts["test"] = retrain(worker, settings.retrain, results, folder, bar=bar)
             results.write(location.folder, facts, extra)
-        if baseline is not None:
+        if baseline is not None and report is None:  # whose table has the parent
             logger.info("Metrics of the parent: %s", _merged(baseline))
     if report is not None:
         with _finishing():
@@ -134,6 +137,14 @@ def _open_study(location: StudyLocation, spec: StudySpec, description: Facts) ->
     return store
 
 
+def _as_begun(spec: StudySpec, about: Facts) -> StudySpec:
+    """Return the spec of a study; those of earlier versions did not begin with uniform designs."""
+    if "uniform_first" in about:
+        return spec
+    settings = spec.settings.model_copy(update={"uniform_first": False})
+    return dataclasses.replace(spec, settings=settings)
+
+
 def _search(
     spec: StudySpec, engine: Engine, store: StudyStore, location: StudyLocation, visualizer: Any
 ) -> BaseException | None:
@@ -148,7 +159,7 @@ def _search(
     logger.info("Search started...")
     bar = progress_bar(loop.objectives, wanted=location.progress, log=logger.info)
     try:
-        with Interruption() as interruption, bar as loop.show:
+        with Interruption(then=STOPPING) as interruption, bar as loop.show:
             loop.run(lambda: interruption.received)
     except TrialFailed as error:
         return error
@@ -179,7 +190,7 @@ class _Clock:
 @contextmanager
 def _finishing() -> Iterator[None]:
     """Let a signal that comes while files are written wait until they are complete."""
-    with Interruption() as interruption:
+    with Interruption(then="writing the results before stopping") as interruption:
         yield
     if interruption.received:
         raise Interrupted(interruption.received)
@@ -209,22 +220,19 @@ def _circumstances(location: StudyLocation, clock: _Clock, accelerator: str) -> 
     }
 
 
-def _baseline(worker: Worker) -> tuple[dict[str, Any] | None, float | None]:
-    """Return the metrics of the parent, and the seconds that one design takes."""
+def _baseline(worker: Worker) -> dict[str, Any] | None:
+    """Return the metrics of the parent, None if it has not been trained or cannot be measured."""
     if not worker.spec.parent.trained:
-        return None, None
+        return None
     try:
-        worker.baseline()
-        start = time.perf_counter()
         metrics = worker.baseline()
     except Exception as error:  # the trials may well work
         logger.warning("The parent could not be measured: %s", error)
-        return None, None
-    seconds = time.perf_counter() - start
+        return None
     tables = {
         side: {name: float(v) for name, v in table.items()} for side, table in metrics.items()
     }
-    return {f"{side}_metrics": table for side, table in tables.items()}, seconds
+    return {f"{side}_metrics": table for side, table in tables.items()}
 
 
 def warn_of_idle_workers(

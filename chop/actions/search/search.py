@@ -71,6 +71,7 @@ def search(
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search import labs
     from chop.actions.search.run_study import choose_study, run_study
+    from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec.parent import make_parent
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import build_spec
@@ -81,19 +82,23 @@ def search(
     _check_engine(engine)
     check_study(study)
     tables = _tables(search_config)
-    check_tables(tables)
+    where = "" if isinstance(search_config, Mapping) else f"{search_config}: "
+    check_tables(tables, where)
     strategy_class = labs.strategy_class_of(tables)
-    settings = settings_of(tables) if strategy_class is None else None
+    settings = settings_of(tables, where) if strategy_class is None else None
     checkpoint = load_name, load_type or "mz"
     source = Source(model, model_info, "", data_module, task, *checkpoint, front_end)
-    parent = make_parent(source, accelerator, seed, allow_nonfinite=allow_nonfinite)
+    is_traced = not is_module_style(tables["search_space"])
+    parent = make_parent(
+        source, accelerator, seed, allow_nonfinite=allow_nonfinite, is_traced=is_traced
+    )
     location = StudyLocation(Path(save_path), storage, study or STUDY, workers, engine, resume)
 
     def run(tables: Mapping[str, Any], settings: Settings) -> Results:
         chosen = choose_study(location)
         logger.info("Building search space...")
         name, folder = type(model).__name__, chosen.snapshots
-        spec = build_spec(parent, tables, settings, model_name=name, folder=folder)
+        spec = build_spec(parent, tables, settings, model_name=name, folder=folder, where=where)
         return run_study(spec, chosen, visualizer)
 
     if settings is not None:
@@ -135,12 +140,13 @@ def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
     from chop.actions.search import labs
     from chop.actions.search.space.registry import check_name
+    from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec import parent as parents
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import config_errors
 
     check_tables(config.search, f"{config.config}: ")
-    tables = parents.candidates_trained(config)
+    tables = _with_trials(parents.candidates_trained(config), config.n_trials)
     strategy_class = labs.strategy_class_of(tables)
     settings, searches_itself = None, labs.searches_itself(strategy_class)
     if strategy_class is None:
@@ -149,8 +155,10 @@ def run_search(config: RunConfig, project: Project) -> None:
         strategy = strategy_class.__name__
         raise ConfigError(f"--apply: {strategy} runs its own search and stores its own results")
     if isinstance(name := tables["search_space"].get("name"), str):
-        with config_errors():
+        with config_errors(f"{config.config}: "):
             check_name(name)  # before the network is loaded
+    with config_errors():
+        is_traced = not is_module_style(tables["search_space"])
     model, info, data_module = model_and_data(config)
 
     def parent_of(model: nn.Module, load_name: str | None, load_type: str) -> Parent:
@@ -162,6 +170,7 @@ def run_search(config: RunConfig, project: Project) -> None:
             cf_args=config.cf_args,
             trained=load_name is not None or config.is_pretrained,
             allow_nonfinite=config.allow_nonfinite,
+            is_traced=is_traced,
         )
 
     location = _location(config, project)
@@ -180,6 +189,15 @@ def run_search(config: RunConfig, project: Project) -> None:
         run(tables, settings)
     else:
         labs.search_with(strategy_class, parent, tables, location.folder, run)
+
+
+def _with_trials(tables: dict[str, Any], n_trials: int | None) -> dict[str, Any]:
+    """Return the tables with the number of trials of the command line, if it has one."""
+    setup = tables["strategy"].get("setup", {})
+    if n_trials is None or not isinstance(setup, Mapping):
+        return tables
+    strategy = {**tables["strategy"], "setup": {**setup, "n_trials": n_trials}}
+    return {**tables, "strategy": strategy}
 
 
 def _check_before_training(
@@ -202,7 +220,7 @@ def _check_before_training(
         current = latest(location)
         read_about(current.url, current.study)
     with quieter("chop", logging.ERROR):
-        _ = build_spec(parent, tables, settings).strategy
+        _ = build_spec(parent, tables, settings, where=f"{config.config}: ").strategy
 
 
 def _location(config: RunConfig, project: Project) -> StudyLocation:
@@ -287,7 +305,13 @@ def _apply_or_search(
     from chop.actions.search.spec.study_spec import build_spec
 
     build = functools.partial(
-        build_spec, parent, tables, settings, model_name=config.model, imports=config.imports
+        build_spec,
+        parent,
+        tables,
+        settings,
+        model_name=config.model,
+        imports=config.imports,
+        where=f"{config.config}: ",
     )
     if config.apply is not None:
         apply(build(), location, config)
@@ -308,7 +332,7 @@ def _report(
 
     if results.best:
         logger.info("Best trial(s):")
-        logger.info("\n%s", results.table(SHOWN))
+        logger.info("\n%s", results.table(SHOWN, facts["baseline"]))
     elif miss := results.nearest_miss():
         logger.warning("%s", miss)
     if (more := len(results.best) - SHOWN) > 0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chop.actions.trained_on import adapt_data, facts_in, names_in
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -30,6 +32,7 @@ class Source:
 
         model = self.model
         if self.load_name is not None:
+            adapt_data(self.data_module, self.load_name, self.load_type)
             model = load_model(self.load_name, self.load_type, model)
         return model.to(device)
 
@@ -39,8 +42,7 @@ class Source:
         from chop.passes.base import has_metadata
 
         graph = self._bare_graph(device, cf_args)
-        names = {"model": self.model_name, "dataset": self.data_module.name}
-        graph.meta["made_from"] = graph.meta.get("made_from") or names
+        graph.meta |= self.notes()
         if all(has_metadata(node, "common") for node in graph.nodes):
             return graph
         additional = getattr(graph.model, "additional_inputs", {})
@@ -49,6 +51,17 @@ class Source:
         options = {"dummy_in": dummy_in, "add_value": False}
         steps = ["init_metadata", ("add_common_metadata", options), "add_software_metadata"]
         return Pipeline(steps)(graph)[0]  # type: ignore[arg-type]
+
+    def notes(self) -> dict[str, dict[str, Any]]:
+        """Return what the network was made from and trained on, as its checkpoint or this run."""
+        from chop.dataset.data_module import facts_of
+
+        names = {"model": self.model_name, "dataset": self.data_module.name}
+        facts = facts_in(self.load_name, self.load_type)
+        return {
+            "made_from": names_in(self.load_name, self.load_type) or names,
+            "trained_on": facts.plain() if facts is not None else facts_of(self.data_module) or {},
+        }
 
     def batch_on(self, device: Any, model: nn.Module) -> dict[str, Any]:
         """Return a batch of inputs for `model`, by name."""
@@ -70,6 +83,7 @@ class Source:
         from chop.tools.get_input import get_cf_args
 
         if self.load_type == "mz" and self.load_name and is_saved_graph(self.load_name):
+            adapt_data(self.data_module, self.load_name, self.load_type)
             return load_graph(self.load_name, device)
         model = self.model_on(device)
         fixed = get_cf_args(self.model_info, self.task, model) | cf_args
@@ -79,7 +93,9 @@ class Source:
             )
         except TraceError as error:
             other = "use `front_end='auto'`, or " if self.front_end == "fx" else ""
-            raise ValueError(f'{error}; or {other}set style = "module" in [transform]') from error
+            raise ValueError(
+                f'{error}; or {other}set style = "module" in [transform] or [search.search_space]'
+            ) from error
 
     def _examples(self, device: Any) -> dict[str, Any]:
         """Return example inputs: a batch, and what the model says that it needs besides."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -46,6 +46,7 @@ def carry_out(
         data.prepare_data()
         data.setup("fit")
     whole = plan.style == "module"
+    built = _classes(source.model)
     subject = source.model_on(device) if whole else source.graph_on(device, plan.cf_args)
     plan.check_subject(subject)
     result = Result(subject)
@@ -58,7 +59,7 @@ def carry_out(
     report.show(result)
     report.write(result, folder)
     if folder is not None:
-        _save(result.graph, folder / "transformed_ckpt")
+        _save(result.graph, folder / "transformed_ckpt", source, built)
     return result
 
 
@@ -144,13 +145,20 @@ def _injected(step: PassStep, source: Source, subject: Any) -> dict[str, Any]:
     return {name: make() for name, make in makers.items() if name in missing}
 
 
-def _save(subject: Any, folder: Path) -> None:
+def _classes(model: Any) -> dict[str, type]:
+    return {name: type(layer) for name, layer in model.named_modules(remove_duplicate=False)}
+
+
+def _save(subject: Any, folder: Path, source: Source, built: Mapping[str, type]) -> None:
+    """Save a graph or, in the module style, all layers that are not what the model was built of."""
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.passes.graph import save_mase_graph_interface_pass
 
     if isinstance(subject, MaseGraph):
         save_mase_graph_interface_pass(subject, {"save_dir": folder})
         return
-    from chop.checkpoints import save_state_dict
+    from chop.ir.graph.saved_modules import save_modules
 
-    logger.info("Saved state dict to %s", save_state_dict(subject, folder))
+    replaced = [name for name, cls in _classes(subject).items() if built.get(name) is not cls]
+    save_modules(subject, folder, also=replaced, notes=source.notes())
+    logger.info("Saved transformed layers to %s", folder)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
@@ -22,16 +22,17 @@ from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.trace_errors import TraceError, names_a_line
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
 from chop.ir.ops import is_tensor_constant
-from chop.registry import UnknownName
+from chop.registry import UnknownName, unknown
 
 logger = logging.getLogger(__name__)
 
 # attributes of the GraphModule that passes read; fx drops them in a copy
 MODEL_ATTRIBUTES: dict[str, type] = {"patched_op_names": list, "patched_custom_layers": list}
 MODEL_ATTRIBUTES |= {"additional_inputs": dict, "custom_ops": dict, "original_architecture": dict}
+SAVE_FORMATS = ("full_model", "state_dict")
 WARNED = "warned"  # key of a graph's meta: the warnings that it and its copies have given
-# keys that a model may set in its dict `patched_nodes`
 FRONT_ENDS = ("auto", "fx", "export")
+# keys that a model may set in its dict `patched_nodes`
 PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 
 
@@ -263,11 +264,23 @@ class MaseGraph:
         memo[id(self)] = new = self.clone()
         return new
 
-    def export(self, path: str | Path) -> Path:
-        """Save to the directory `path`, replacing it as a whole; `from_checkpoint` reads it."""
-        from chop.ir.graph.saving import save_graph
+    def export(
+        self,
+        path: str | Path = "masegraph",
+        save_format: Literal["full_model", "state_dict"] = "full_model",
+    ) -> Path:
+        """Save to the directory `path`, replacing it as a whole; `from_checkpoint` reads it.
 
-        return save_graph(self, path)
+        The format "state_dict" saves only the weights, to the file `path` with the suffix .pt, for
+        `torch.load` and `load_model`. Returns what was written.
+        """
+        from chop.ir.graph.saving import save_graph, write_state_dict
+
+        if save_format not in SAVE_FORMATS:
+            raise ValueError(unknown("save_format", save_format, SAVE_FORMATS))
+        return (
+            write_state_dict(self, path) if save_format == "state_dict" else save_graph(self, path)
+        )
 
     @classmethod
     def from_checkpoint(

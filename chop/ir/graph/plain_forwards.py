@@ -17,7 +17,7 @@ Forward = Callable[..., Any]
 def _check_hint(is_causal: Any, mask: Any) -> None:
     """Refuse the hint that a mask is causal where there is no mask; else it changes no value."""
     if is_causal is True and mask is None:
-        raise ValueError("is_causal says that the mask is causal, but there is none; give the mask")
+        raise ValueError("is_causal describes a mask, but no mask is given; give the mask")
 
 
 def _encoder_layer(
@@ -142,6 +142,6 @@ _PLAIN: dict[Forward, Forward] = {
 def plain_forward(module: object) -> Forward | None:
     """Return the forward to trace instead of torch's, as a function of the module; None: its own.
 
-    Subclasses with a forward of their own keep it.
+    Subclasses that define forward keep theirs.
     """
     return _PLAIN.get(getattr(type(module), "forward", None))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ file: layers are created empty and filled from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import FunctionType
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.files import replaced_folder, restore_folder, write_safetensors
+from chop.files import replaced_folder, restore_folder, whole_file, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
     FRONT_ENDS,
@@ -41,8 +41,9 @@ from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
+from chop.numerics import FORMATS
 
-FORMAT, VERSION = "mase-graph", 1
+FORMAT, VERSION = "mase-graph", 2
 GRAPH, STATE, META = "graph.json", "state_dict.safetensors", "node_meta_param.toml"
 FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
@@ -59,6 +60,16 @@ def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
         write_safetensors(tensors.by_key, part / STATE, PYTORCH)
         write_node_meta(graph, part / META, names)
     return Path(folder)
+
+
+def write_state_dict(graph: MaseGraph, path: str | Path) -> Path:
+    """Write the weights of a graph to a file with the suffix .pt, and return its path."""
+    file = Path(path) if Path(path).suffix == ".pt" else Path(f"{path}.pt")
+    state = {key: value.detach().cpu().clone() for key, value in graph.model.state_dict().items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as part:
+        torch.save(state, part)
+    return file
 
 
 def _json(content: Mapping[str, Any]) -> str:
@@ -88,6 +99,7 @@ def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[st
         "version": VERSION,
         "class_name": type(model).__name__,
         "made_from": _made_from(graph.meta.get("made_from", {})),
+        "trained_on": _trained_on(graph.meta.get("trained_on", {})),
         "front_end": graph.front_end,
         "nodes": [_node(node, model, names, encode) for node in graph.nodes],
         "modules": modules,
@@ -105,6 +117,13 @@ def _made_from(names: Any) -> dict[str, str]:
     return dict(names)
 
 
+def _trained_on(facts: Any) -> dict[str, Any]:
+    """Check that the facts about the data of a graph are JSON values in a table."""
+    if not isinstance(facts, dict):
+        raise ValueError(f"trained_on is a table of facts, and is {facts!r:.60}")
+    return dict(facts)
+
+
 def _front_end(name: Any) -> str:
     """Check the note of the front end; older files have none, and are of torch.fx."""
     if name not in FRONT_ENDS:
@@ -114,9 +133,18 @@ def _front_end(name: Any) -> str:
 
 def made_from(folder: str | Path) -> dict[str, str]:
     """Return what the graph in `folder` was made from; {} for older files."""
+    return _note(folder, "made_from", _made_from)
+
+
+def trained_on(folder: str | Path) -> dict[str, Any]:
+    """Return the facts about the data that the graph in `folder` was trained on; {} if unknown."""
+    return _note(folder, "trained_on", _trained_on)
+
+
+def _note(folder: str | Path, key: str, check: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     path = Path(folder).expanduser()
     try:
-        return _made_from(_read_json(path).get("made_from", {}))
+        return check(_read_json(path).get(key, {}))
     except ValueError as error:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
 
@@ -169,6 +197,8 @@ def load_graph(
     tensors = read_tensors(path / STATE, map_location)
     names = SavedNames(user_definitions(custom_ops))
     try:
+        if content["version"] == 1:
+            _complete_configs(content)
         graph = _built(content, tensors, names)
     except ForeignName as error:
         raise GraphFileError(f"{path / GRAPH} was not loaded: {error}") from error
@@ -178,6 +208,17 @@ def load_graph(
         raise GraphFileError(f"{path / META} is missing; copy the whole directory")
     read_node_meta(graph, path / META, names, map_location)
     return graph
+
+
+def _complete_configs(content: dict[str, Any]) -> None:
+    """Add the options that configs of version 1 leave out, with the meaning that they had."""
+    rows = [(row, "attributes") for row in content["modules"]]
+    rows += [(row, "kwargs") for row in content["nodes"]]
+    for row, part in rows:
+        table = row.get(part)
+        config = table.get("config") if isinstance(table, dict) else None
+        if isinstance(config, dict) and isinstance(name := config.get("name"), str):
+            table["config"] = {**(FORMATS[name].earlier if name in FORMATS else {}), **config}
 
 
 def is_saved_graph(folder: str | Path) -> bool:
@@ -231,6 +272,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
         vars(model)[part] = vars(root)[part]
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
+    graph.meta["trained_on"] = _trained_on(content.get("trained_on", {}))
     graph.front_end = _front_end(content.get("front_end", "fx"))
     graph.cf_args = decode(content["cf_args"])
     settings = Decoder(names, tensors, kinds=VALUES | {"function"})

@@ -45,7 +45,7 @@ class VGG7(nn.Module):
         return out
 
 
-@vision_model("vgg7")
+@vision_model("vgg7", "vgg7_cifar")
 def get_vgg7(info: MaseDatasetInfo) -> nn.Module:
     """VGG7 for small images, six convolutions and three linear layers: 14 million parameters."""
     return VGG7(image_shape(info, at_least=8), info["num_classes"])

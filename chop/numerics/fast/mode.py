@@ -19,7 +19,7 @@ def set_fused(mode: Mode) -> None:
     """Choose how formats run; overrides MASE_FUSED."""
     global current
     if mode not in get_args(Mode):
-        raise ValueError(f"MASE_FUSED is one of {', '.join(get_args(Mode))}, not {mode!r}")
+        raise ValueError(f"MASE_FUSED must be one of {', '.join(get_args(Mode))}, not {mode!r}")
     current = mode
 
 

@@ -185,7 +185,8 @@ struct block_fp : to_step {
     static int32_t exponent(float largest, const float* p) {
         int32_t found = most(floor_log2(largest) + 1, -148), shift = shift_of(found);
         float full = power(found + shift), c = power(found - int32_t(p[0]) + shift + 23);
-        found += (largest * power(shift) + c) - c >= full ? 1 : 0;
+        bool carried = (largest * power(shift) + c) - c >= full;
+        found += carried & (p[4] != 0) ? 1 : 0;
         return least(most(found, int32_t(p[1])), int32_t(p[2]));
     }
     block_fp(const float* p, float largest) : block_fp(p, exponent(largest, p)) {}

@@ -196,14 +196,14 @@ def _to_step(x, step, exponent, highest, lowest):
 
 
 @triton.jit
-def block_fp(x, largest, mantissa, low, high, limit, p4):
+def block_fp(x, largest, mantissa, low, high, limit, carry):
     mantissa = tl.cast(mantissa, tl.int32)
     exponent = tl.maximum(_floor_log2(largest) + 1, -148)
     shift = _shift(exponent)
     full = _float((exponent + shift + 127) << 23)
     c = _float((exponent - mantissa + shift + 150) << 23)
     carried = (largest * _float((127 + shift) << 23) + c) - c >= full
-    exponent += carried.to(tl.int32)
+    exponent += (carried & (carry != 0)).to(tl.int32)
     exponent = tl.minimum(tl.maximum(exponent, tl.cast(low, tl.int32)), tl.cast(high, tl.int32))
     return _to_step(x, exponent - mantissa, exponent, limit, limit)
 

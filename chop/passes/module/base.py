@@ -10,7 +10,7 @@ from torch import nn
 from chop.passes.base import GraphPass, Info, Kind, PassArgsError
 from chop.registry import Registry
 
-PASSES: Registry[ModulePass] = Registry("module pass", package="chop.passes.module")
+PASSES: Registry[ModulePass] = Registry("module pass", package="chop.passes.module", for_users=True)
 
 
 class ModulePass(GraphPass):
@@ -19,7 +19,7 @@ class ModulePass(GraphPass):
     subject = "module"
 
     def __call__(self, graph: Any, pass_args: Any = None, **options: Any) -> tuple[Any, Info]:
-        checked = self.check({**(pass_args or {}), **options} if options else pass_args)
+        checked = self.checked(pass_args, options)
         if not isinstance(graph, nn.Module):
             raise PassArgsError(
                 f"module pass {self.name!r} works on an nn.Module, not {type(graph).__name__}"

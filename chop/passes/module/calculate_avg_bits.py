@@ -33,10 +33,10 @@ def calculate_avg_bits_module_analysis_pass(
     "weights" averages the weights of layers alone, as the labs do; `quantized_only` leaves out
     those in float.
     """
-    rounded = _rounded_parameters(module)
+    rounded = rounded_parameters(module)
     bits = elements = 0.0
     layers: dict[str, float] = {}
-    for name, weights in _weights_of_layers(module).items():
+    for name, weights in weights_of_layers(module).items():
         widths = {id(p): rounded.get(id(p)) for p in weights}
         if quantized_only and None in widths.values():
             continue
@@ -44,13 +44,13 @@ def calculate_avg_bits_module_analysis_pass(
         layers[name] = total / size if size else 32.0
         bits, elements = bits + total, elements + size
     if count == "all" and not quantized_only:
-        bits, elements = _sum(_tensors(module), rounded)
+        bits, elements = _sum(all_tensors(module), rounded)
     if not elements:
         logger.warning("No quantized layers found in the model, set average_bitwidth to 32")
     return module, {"average_bitwidth": bits / elements if elements else 32.0, "layers": layers}
 
 
-def _rounded_parameters(module: nn.Module) -> dict[int, float]:
+def rounded_parameters(module: nn.Module) -> dict[int, float]:
     """Return the bits per element of parameters that have a format, by identity."""
     rounded = {}
     for layer in module.modules():
@@ -63,7 +63,7 @@ def _rounded_parameters(module: nn.Module) -> dict[int, float]:
     return rounded
 
 
-def _weights_of_layers(module: nn.Module) -> dict[str, list[Tensor]]:
+def weights_of_layers(module: nn.Module) -> dict[str, list[Tensor]]:
     """Return the weights of linear, convolutional, attention and recurrent layers, by layer."""
     inner = {id(part) for m in module.modules() if isinstance(m, INNER) for part in m.children()}
     layers = {}
@@ -75,7 +75,7 @@ def _weights_of_layers(module: nn.Module) -> dict[str, list[Tensor]]:
     return layers
 
 
-def _tensors(module: nn.Module) -> Iterable[Tensor]:
+def all_tensors(module: nn.Module) -> Iterable[Tensor]:
     """Return all parameters and buffers, except for masks of pruning."""
     masks = {id(mask) for layer in module.modules() for mask in masks_of(layer).values()}
     tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from chop.ir.graph.fast_paths import forbid_fast_paths
 from chop.ir.ops import OPS, module_op
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.left_out import sentence, share_of
@@ -57,7 +58,7 @@ def quantize_module_transform_pass(
     for name, new in changed.items():
         if name:
             deepsetattr(module, name, new)
-    _forbid_fast_paths(module)
+    forbid_fast_paths(module, lambda part: isinstance(part, Quantized))
     _warn_of_float(module, layers)
     return changed.get("", module), {"quantized": list(changed)}
 
@@ -83,6 +84,11 @@ def _layers(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def quantizable_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of a model that can be quantised, by dotted name."""
+    return _layers(module)
+
+
 def _warn_of_float(module: nn.Module, layers: Mapping[str, nn.Module]) -> None:
     """Warn of modules with parameters that have no quantized form, with their share of them."""
     known = {id(p) for layer in layers.values() for p in layer.parameters()}
@@ -97,17 +103,6 @@ def _warn_of_float(module: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         share = share_of((p for ps in left_out.values() for p in ps), module)
         stays = "stays in float" if len(names) == 1 else "stay in float"
         logger.warning("%s", sentence(names, "quantized", stays, f"{share} of the weights"))
-
-
-def _forbid_fast_paths(module: nn.Module) -> None:
-    """Disable torch's fused encoder, which bypasses the forward of its layers too."""
-    for parent in module.modules():
-        if not any(isinstance(part, Quantized) for part in parent.modules()):
-            continue
-        if isinstance(parent, nn.TransformerEncoderLayer):
-            parent.activation_relu_or_gelu = 0  # marks its activation as one without a fused form
-        elif isinstance(parent, nn.TransformerEncoder):
-            parent.use_nested_tensor = False
 
 
 def _quantized_layer(

@@ -22,6 +22,7 @@ from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.loop import SearchLoop
 from chop.actions.search.samplers.base import SamplerContext, strategy_named
 from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
+from chop.actions.search.space.uniform import uniform_designs
 from chop.actions.search.spec.settings import settings_of
 from chop.actions.search.store.study_store import StudyStore
 
@@ -107,7 +108,9 @@ def run_loop(
     """Begin or resume a search; the loop when it is over."""
     settings = settings_of(table or tables(engine.directions, sampler=sampler, **setup))
     store = StudyStore(str(path), study, settings.objectives.directions, choices)
-    context = SamplerContext(choices, settings.objectives.directions, settings.n_trials, seed)
+    facts = (choices, settings.objectives.directions, settings.n_trials, seed)
+    uniform = uniform_designs(choices) if settings.uniform_first else ()
+    context = SamplerContext(*facts, uniform=uniform)
     make = strategy_named(sampler) if isinstance(sampler, str) else sampler
     strategy = make(context, **settings.sampler_options)
     loop = SearchLoop(strategy, engine, store, settings, *groups)

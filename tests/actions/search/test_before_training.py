@@ -11,14 +11,14 @@ QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
 # what a user gets wrong -> (what is written for what, what is said)
 WRONG = {
     "a key of a format": (
-        ("weight_frac_width", "weight_frac_widht"),
-        "seed.linear.config.weight_frac_widht is not a key of integer; did you mean 'weight_frac",
+        ("weight_width", "weight_widht"),
+        "seed.linear.config.weight_widht is not a key of scale_integer; did you mean 'weight_wid",
     ),
-    "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
+    "a format": (('"scale_integer"', '"scale_intger"'), "did you mean 'scale_integer'"),
     "an op": (("seed.linear", "seed.linaer"), "'linaer'; did you mean 'linear'"),
     "the default": (("seed.default", "seed.defualt"), "'defualt'; did you mean 'default'"),
     "a value": (("weight_width = [2, 3", "weight_width = [2, 300"), "weight_width = 300: pass"),
-    "a node": (('by = "type"', 'by = "name"'), "unknown node in search.search_space.seed 'linear'"),
+    "a node": (('by = "type"', 'by = "name"'), "the search space is empty"),
     "constraints": (
         (
             "[search.strategy.metrics]",
@@ -46,6 +46,7 @@ def test_a_file_that_is_wrong_costs_no_training(here, tmp_path, case):
     code, _, said = here("search", "--config", file, "--project-dir", tmp_path / "out")
     assert code == 2
     assert sentence in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith(f"ch: {file}: "), "the file that has to be changed"
     assert "Training the parent" not in said
     assert not (tmp_path / "out" / "quickstart").exists()
 
@@ -98,9 +99,9 @@ def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
     file = tmp_path / "small.toml"
     small = QUICKSTART.replace("max_epochs = 10", "max_epochs = 1")
     file.write_text(small.replace("n_trials = 400", "n_trials = 2"))
-    said = ch("search", "--config", file).stderr
+    said = ch("search", "--config", file, "--log-level", "debug").stderr
     assert said.count("Building search space...") == 1
-    assert "A new study created" not in said  # Optuna's own log
+    assert "A new study created in memory" not in said  # Optuna's own log
     train = [*("--max-epochs", 1), *("--batch-size", 512), *("--learning-rate", 1e-2), "--seed", 0]
     ch("train", "jsc-s", "jsc-sim", *train, "--project", "trained")
     found, wanted = (
@@ -109,3 +110,22 @@ def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
     )
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.mark.slow
+def test_the_quickstart_finds_fewer_bits_at_the_same_accuracy(ch, tmp_path):
+    """What the README promises, and a front with both ends."""
+    said = ch("search", "--config", EXAMPLES / "quickstart.toml").stderr
+    lines = said.partition("Best trial(s):")[2].splitlines()[2:]
+    assert all(len(line) <= 100 for line in lines[:23])
+    assert lines[0].split() == [
+        *("trial", "accuracy", "bitops", "loss"),
+        *("average_bitwidth", "memory_density", "data_in", "weight"),
+    ]
+    rows = [line.replace(",", "").split() for line in lines[2:23]]
+    name, accuracy, bitops, *_ = rows[0]
+    assert name == "parent"
+    scores = [(float(row[1]), float(row[2])) for row in rows[1:]]
+    assert scores == sorted(scores, reverse=True), "by accuracy"
+    assert [s for s in scores if s[0] > float(accuracy) - 0.003 and s[1] < float(bitops) / 20]
+    assert rows[-1][-10:] == ["3"] * 5 + ["2"] * 5, "the narrowest"

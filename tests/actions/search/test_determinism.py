@@ -156,7 +156,7 @@ def test_what_a_trial_is_stopped_by_does_not_depend_on_the_workers(tmp_path):
 @pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "cmaes"])
 def test_a_study_that_was_asked_otherwise_is_not_replayed(tmp_path, sampler):
     run_loop(tmp_path / "j", sampler, InOrder(1, ONE), choices=NUMBERS, n_trials=12, seed=1)
-    refused = pytest.raises(ValueError, match="samples another design for trial 0 than")
+    refused = pytest.raises(ValueError, match="samples another design for trial 2 than")
     with contextlib.nullcontext() if sampler == "tpe" else refused:  # tpe goes by the trials alone
         run_loop(tmp_path / "j", sampler, InOrder(1, ONE), choices=NUMBERS, n_trials=14, seed=2)
 

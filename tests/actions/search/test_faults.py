@@ -163,7 +163,10 @@ def test_a_signal_ends_the_search_and_it_can_be_resumed(searches, number, code, 
     searches.signal(process, number)
     searches.open_gate()
     said = searches.ended(process, code)
-    assert "--resume" in said.strip().splitlines()[-1]
+    name = signal.Signals(number).name
+    assert said.endswith(f"ch: stopped by {name}; --resume continues from here\n")
+    assert f"{name}: stopping, and writing the results and the report first" in said
+    assert "this step" not in said, "a search has trials"
     assert "Traceback" not in said
     assert "Report: " in said
     assert 1 <= len(searches.table()) < 16  # those that ran in other processes are not finished

@@ -161,12 +161,13 @@ def test_a_rate_is_told_once_a_whole_group_has_ended(monkeypatch):
     said, objectives = [], settings_of(tables()).objectives
     monkeypatch.setattr(display, "EVERY", 0.0)
     with display.progress_bar(objectives, wanted=False, log=said.append) as show:
-        progress = Progress(10, done=1, group_size=4)
+        progress = Progress(10, group_size=4)
+        progress.begin()
+        progress.count(Outcome(0, "COMPLETE"))
         show(progress)
-        assert said[-1].startswith("1 trial, ")
-        assert "trials/s" not in said[-1]
-        assert "left" not in said[-1]
-        progress.done, progress.last_group_ended = 5, progress.began + 2.0
+        assert said[-1] == "1 trial"
+        for number in range(1, 5):
+            progress.count(Outcome(number, "COMPLETE"))
         show(progress)
-    assert "2 trials/s" in said[-1]  # four of them in two seconds
-    assert "left" in said[-1]
+    assert "trials/s" in said[-1]
+    assert said[-1].endswith("about 1 s left"), "the shortest time that is shown"

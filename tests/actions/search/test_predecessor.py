@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -223,6 +224,21 @@ def test_a_study_is_resumed_with_what_it_was_begun_with_alone(context, tmp_path)
         next(other.graph.model.parameters()).add_(1)
     with pytest.raises(ConfigError, match="belongs to a different search: its weights is"):
         run(other, tmp_path, tables(), resume=True)
+
+
+def test_a_study_of_a_version_that_rounded_differently_is_not_continued(context, tmp_path):
+    fields = {"width": [4, 6], "exponent_width": [8], "exponent_bias": [127], "block_size": [[4]]}
+    blocks = {f"{o}_{key}": values for o in ("data_in", "weight") for key, values in fields.items()}
+    table = tables(setup={"n_trials": 1})
+    table["search_space"]["seed"] = {"seq_blocks_2": {"config": {"name": ["block_fp"], **blocks}}}
+    run(context, tmp_path, table)
+    run(context, tmp_path, table, resume=True)
+    (journal,) = tmp_path.glob("*.journal")
+    text = journal.read_text()
+    assert '"formats"' in text
+    journal.write_text(re.sub(r',"formats":\{.*?\}\}', "", text))  # as versions before it wrote
+    with pytest.raises(ConfigError, match=r"its formats\.block_fp\.carry is True, not False"):
+        run(context, tmp_path, table, resume=True)
 
 
 def test_applying_designs_of_another_file_is_refused(context, tmp_path):

@@ -45,6 +45,6 @@ def test_a_search_that_is_refused_leaves_the_results_of_the_earlier_one(tmp_path
     assert json.loads(files["search.json"])["front"]
     table = predecessor.tables(setup={"n_trials": 2})
     table["search_space"]["setup"]["by"] = "typ"
-    with pytest.raises(ValueError, match="by is one of"):
+    with pytest.raises(ValueError, match="by must be one of"):
         predecessor.run(context, tmp_path, table)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == files

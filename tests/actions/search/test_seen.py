@@ -13,6 +13,7 @@ from chop.actions.search.metrics.objectives import Constraint, Objective, Object
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results.display import plan, progress_bar
 from chop.actions.search.results.files import Results
+from chop.actions.search.run.forecast import Forecast
 from chop.actions.search.run.loop import Progress
 from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
 from chop.actions.search.spec.settings import settings_of
@@ -81,6 +82,15 @@ def test_a_search_on_a_terminal_shows_a_bar_and_ends_well(searches):
     assert b"Searching is completed" in said
 
 
+@pytest.mark.slow
+def test_the_number_of_trials_can_be_given_and_raised_on_the_command_line(searches):
+    config = searches.config("sampler = 'random'\nn_trials = 30")
+    assert "3 trials by random" in searches.run(config, "--n-trials", 3)
+    assert len(searches.table()) == 3
+    searches.run(config, "--n-trials", 5, "--resume")
+    assert len(searches.table()) == 5
+
+
 JOINT = """
 [search.search_space]
 name = "graph/joint"
@@ -116,7 +126,52 @@ def test_a_pruned_and_quantized_design_can_be_tested_afterwards(searches, ch, tm
 
 def test_the_plan_says_ranges_in_words():
     keys = [Parameter("a/config/name", OneOf(("x", "y"))), Parameter("a/config/w", Range(2, 8))]
-    said = plan(SimpleNamespace(choices=Choices(keys)), settings_of(tables()), 1, None)
+    said = plan(SimpleNamespace(choices=Choices(keys)), settings_of(tables()), 1)
     assert "2 to 8" in said
     assert "1 node, 2 keys with a choice, 14 designs" in said
     assert "Only" not in said
+
+
+def left_after(done, total, seconds_of, startup=0.0):
+    """What is forecast after `done` of the trials, and how long the rest takes."""
+    forecast, clock = Forecast(), 100.0
+    forecast.note(0, clock)
+    clock += startup
+    for number in range(done):
+        clock += seconds_of(number)
+        forecast.note(number + 1, clock)
+    return forecast.seconds_left(total), sum(map(seconds_of, range(done, total)))
+
+
+@pytest.mark.parametrize("done", [2, 10, 100, 5000])
+@pytest.mark.parametrize("startup", [0.0, 30.0])
+def test_the_time_left_is_that_of_whole_trials(done, startup):
+    """Starting the workers is not part of every trial."""
+    forecast, truth = left_after(done, 10_000, lambda number: 0.05, startup)
+    assert forecast == pytest.approx(truth, rel=1e-6)
+
+
+@pytest.mark.parametrize(("done", "error"), [(400, 3.0), (1000, 1.5), (2000, 1.2), (3900, 1.1)])
+def test_a_sampler_that_becomes_slower_is_expected_to_go_on_so(done, error):
+    forecast, truth = left_after(done, 4000, lambda number: 1e-3 + 1e-5 * number)
+    assert truth / error < forecast < truth * error
+
+
+def test_one_slow_moment_does_not_grow_for_ever():
+    forecast, truth = left_after(80, 4000, lambda number: 0.015 if 50 < number <= 80 else 0.01)
+    assert forecast < 4 * truth
+
+
+def test_nothing_is_forecast_before_a_trial_has_ended():
+    assert left_after(0, 10, float)[0] is None
+    assert Progress(None).seconds_left is None
+    assert left_after(10, 10, float)[0] == 0
+
+
+def test_the_forecast_of_a_resumed_search_leaves_out_earlier_runs():
+    progress = Progress(110)
+    progress.done = 100
+    progress.begin()
+    assert progress.seconds_left is None
+    progress.count(Outcome(100, "COMPLETE"))
+    assert progress.seconds_left < 60

@@ -14,6 +14,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.objectives import Front, Objectives, dominates
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results.files import Results
+from chop.actions.search.results.table import front_table, spread
 from chop.actions.search.samplers.base import STRATEGIES, Strategy
 from chop.actions.search.space.choices import Choices, OneOf, Parameter, unflatten_dict
 from chop.actions.search.spec.settings import settings_of
@@ -53,11 +54,11 @@ WRONG = {
     "strategy.name": ("optina", "search.strategy.name 'optina'; did you mean 'optuna'"),
     "strategy.sw_runner": (3, "holds tables of runners"),
     "strategy.sw_runner.basic_evaluaton": ({}, "did you mean 'basic_evaluation'"),
-    "strategy.sw_runner.basic_evaluation": (3, "is a table of options"),
+    "strategy.sw_runner.basic_evaluation": (3, "must be a table of options"),
     "strategy.sw_runner.basic_evaluation.num_samples": (0, "greater than or equal to 1"),
     "strategy.sw_runner.basic_evaluation.num_sample": (8, "did you mean 'num_samples'"),
     "strategy.sw_runner.average_bitwidth": ({}, "move it to search.strategy.hw_runner"),
-    "strategy.setup": (3, "setup is a table"),
+    "strategy.setup": (3, "setup must be a table"),
     "strategy.setup.n_trails": (3, "did you mean 'n_trials'"),
     "strategy.setup.n_jobs": (0, "n_jobs: should be greater than or equal to 1"),
     "strategy.setup.n_trials": (0, "n_trials: should be greater than or equal to 1"),
@@ -74,23 +75,23 @@ WRONG = {
     "strategy.setup.sampler_options.multivariate": (3, "multivariate: should be a valid boolean"),
     "strategy.setup.sampler_options.seed": (3, "has no key 'seed'; set the seed of the search"),
     "strategy.setup.sum_scaled_metrics": ("yes", "sum_scaled_metrics: should be a valid boolean"),
-    "strategy.setup.direction": ("up", "direction is maximize or minimize"),
+    "strategy.setup.direction": ("up", "direction must be maximize or minimize"),
     "strategy.setup.honour_directions": (0, "honour_directions: should be a valid boolean"),
     "strategy.setup.pkl_ckpt": ("a.pkl", "names a pickle"),
     "strategy.metrics": ({}, "has no objectives"),
-    "strategy.metrics.accuracy": (1.0, "is a table with scale and direction"),
-    "strategy.metrics.accuracy.scale": (0, "scale is a number other than 0"),
+    "strategy.metrics.accuracy": (1.0, "must be a table with scale and direction"),
+    "strategy.metrics.accuracy.scale": (0, "scale must be a number other than 0"),
     "strategy.metrics.accuracy.scal": (1, "did you mean 'scale'"),
-    "strategy.metrics.accuracy.direction": ("up", "direction is maximize or minimize"),
+    "strategy.metrics.accuracy.direction": ("up", "direction must be maximize or minimize"),
     "strategy.metrics.latency": ({}, "no runner measures 'latency'"),
     "strategy.metrics.acuracy": ({}, "measures 'acuracy'; did you mean 'accuracy'"),
     "strategy.constraints": ("average_bitwidth <= 6", "must be a list of texts"),
-    "strategy.early_stopping": (3, "is a table with margin and warmup"),
+    "strategy.early_stopping": (3, "must be a table with margin and warmup"),
     "strategy.early_stopping.margin": (0.1, "margin must give the possible improvement"),
     "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
     "strategy.early_stopping.margin.accuracy": (0.1, "but no runner trains; add a table"),
     "strategy.early_stopping.warmup": (0, "warmup must be a positive whole number"),
-    "retrain": (3, "search.retrain is a table of options"),
+    "retrain": (3, "search.retrain must be a table of options"),
     "retrain.designs": ("all", "search.retrain.designs"),
     "retrain.max_epochs": (0, "search.retrain.max_epochs: should be greater"),
     "retrain.epochs": (3, "search.retrain has no key 'epochs'"),
@@ -165,7 +166,7 @@ def test_the_options_of_a_strategy_are_the_arguments_that_it_takes(strategy, opt
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf])
 def test_a_scale_that_is_not_finite_is_refused(scale):
-    with pytest.raises(ConfigError, match="scale is a number other than 0"):
+    with pytest.raises(ConfigError, match="scale must be a number other than 0"):
         settings_of(changed("strategy.metrics.accuracy.scale", scale))
 
 
@@ -250,6 +251,47 @@ def test_the_study_can_be_read_by_optuna(results, tmp_path):
 
 def test_the_table_of_the_log(results, golden):
     golden("table.txt", results.table() + "\n")
+
+
+def outcome(number, accuracy, **hardware):
+    software = {"accuracy": accuracy}
+    return Outcome(number, "COMPLETE", software=software, hardware=hardware)
+
+
+def test_a_table_shows_the_metrics_and_what_differs_between_designs(golden):
+    trials = [outcome(7, 0.71234, bitops=332064.0), outcome(31, 0.25, bitops=1016.0)]
+    keys = [f"fc{i}/config/{key}" for i in (1, 2) for key in ("name", "weight_width", "bias_width")]
+    designs = {
+        7: dict(zip(keys, ["integer", 8, 4, "integer", 6, 4], strict=True)),
+        31: dict(zip(keys, ["integer", 2, 4, None, 6, 4], strict=True)) | {"rate": 0.123456},
+    }
+    parent = {"accuracy": 0.72, "bitops": 5_772_064.0}
+    golden("front.txt", front_table(trials, designs, ["accuracy", "bitops"], parent) + "\n")
+
+
+@pytest.mark.parametrize("layers", [1, 10, 200])
+@pytest.mark.parametrize("metrics", [1, 6, 40])
+def test_a_table_of_any_search_is_at_most_100_characters_wide(layers, metrics):
+    hardware = {f"a_metric_with_quite_a_long_name_{i}": 10.0**i for i in range(metrics)}
+    trials = [outcome(10**n, 0.5, **hardware) for n in range(6)]
+    designs = {t.number: {f"fc{i}/config/width": t.number for i in range(layers)} for t in trials}
+    for objectives in (["accuracy"], ["accuracy", *list(hardware)[:4]]):
+        lines = front_table(trials, designs, objectives).splitlines()
+        assert len(lines) == 8
+        assert max(map(len, lines)) <= 100
+        assert lines[0].split()[:2] == ["trial", "accuracy"]
+
+
+def test_the_front_begins_with_the_best_of_the_first_objective(results):
+    rows = [line.split() for line in results.table().splitlines()[2:]]
+    assert [row[0] for row in rows] == ["2", "0"], "0.7 before 0.333"
+
+
+def test_of_a_long_front_both_ends_are_shown():
+    trials = [outcome(n, n / 50) for n in range(50)]
+    shown = [trial.number for trial in spread(trials, 20)]
+    assert (len(shown), shown[0], shown[-1]) == (20, 0, 49)
+    assert [trial.number for trial in spread(trials, 1)] == [0]
 
 
 def test_one_objective_is_called_value(tmp_path):

@@ -130,14 +130,14 @@ def test_a_range_is_a_choice_of_numbers(graph):
         ([4, 8, 4], "offers a value twice"),
         ({"min": 2}, "a list of choices"),
         ({"min": 8, "max": 2}, "swap min and max"),
-        ({"min": "a", "max": 2}, "min is a number, not 'a'"),
-        ({"min": 2, "max": 8, "step": 0}, "step is positive"),
-        ({"min": 2, "max": 8, "step": True}, "step is a number"),
+        ({"min": "a", "max": 2}, "min must be a number, not 'a'"),
+        ({"min": 2, "max": 8, "step": 0}, "step must be positive"),
+        ({"min": 2, "max": 8, "step": True}, "step must be a number"),
         ({"min": 0, "max": 8, "log": True}, "must start above 0"),
-        ({"min": 1, "max": 8, "log": "yes"}, "log is true or false"),
-        ({"min": 1, "max": 8, "step": 0.5}, "step is a whole number"),
-        ({"min": float("nan"), "max": 8}, "min is a number, not nan"),
-        ({"min": 1.0, "max": float("inf")}, "max is a number, not inf"),
+        ({"min": 1, "max": 8, "log": "yes"}, "log must be true or false"),
+        ({"min": 1, "max": 8, "step": 0.5}, "step must be a whole number"),
+        ({"min": float("nan"), "max": 8}, "min must be a number, not nan"),
+        ({"min": 1.0, "max": float("inf")}, "max must be a number, not inf"),
     ],
 )
 def test_a_leaf_that_offers_no_choice_is_refused_by_its_key(value, said):
@@ -187,6 +187,31 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
 
 
 @pytest.mark.parametrize(
+    ("by", "right", "other"), [("name", "fc1", "linear"), ("type", "linear", "fc1")]
+)
+def test_seeds_of_the_other_kind_are_ignored_with_a_warning(graph, caplog, by, right, other):
+    """As in a file of the labs, which has seeds for ops and for names."""
+    with caplog.at_level(logging.WARNING, "chop"):
+        both = space(graph, {right: INTEGER, other: INTEGER | {"weight_width": [3]}}, by)
+    kind = "a node" if by == "type" else "an op"
+    assert f"seed.{other} is ignored: {other!r} is {kind}, and by is {by!r}" in caplog.text
+    assert both.choices.parameters == space(graph, {right: INTEGER}, by).choices.parameters
+    with pytest.raises(ValueError, match="search space is empty"):
+        space(graph, {other: INTEGER}, by)
+
+
+def test_keys_and_options_for_others_are_ignored_with_a_warning(graph, caplog):
+    with caplog.at_level(logging.WARNING, "chop"):
+        both = space(graph, {"fc1": INTEGER | {"weight_levels": [1, 2]}})
+    assert "for integer has no 'weight_levels', which other formats have" in caplog.text
+    assert both.choices.parameters == space(graph, {"fc1": INTEGER}).choices.parameters
+    seed = {"weight": {"sparsity": [0.1, 0.5]}}
+    both = pass_space(graph, "prune", None, {**seed, "num_samples": [8, 16]}, "here.seed")
+    assert "here.seed.num_samples is an option of" in caplog.text
+    assert both.parameters == pass_space(graph, "prune", None, seed, "here.seed").parameters
+
+
+@pytest.mark.parametrize(
     ("seed", "by", "said"),
     [
         ({"linaer": INTEGER}, "type", "did you mean 'linear'"),
@@ -211,7 +236,7 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
         ({"fc1": INTEGER | {"weight_width": 4}}, "name", "weight_width must be a list of choices"),
         ({"fc1": {"weight_width": [2, 4]}}, "name", "needs name"),
         ({"fc1": INTEGER | {"name": {"min": 1, "max": 2}}}, "name", "list of names, not a range"),
-        ({"fc1": INTEGER}, "colour", "by is one of type, name, regex_name"),
+        ({"fc1": INTEGER}, "colour", "by must be one of type, name, regex_name"),
         ({"fc(": INTEGER}, "regex_name", "not a regular expression"),
         ({"default": LEAVE}, "name", "search space is empty"),
         ({"fc9": INTEGER}, "regex_name", "search space is empty"),
@@ -219,7 +244,7 @@ def test_a_node_that_cannot_be_changed_is_warned_of(graph, caplog):
         ({"linear": INTEGER | {"weight_width": [4, "four"]}}, "type", "'four'"),
         ({"linear": INTEGER | {"weight_width": {"min": 2, "max": 99}}}, "type", "width = 66: pass"),
         ({"fc1": INTEGER | {"weight_width": {"min": 2, "max": 9, "stp": 2}}}, "name", "'step'"),
-        ({"fc1": INTEGER | {"integer": 3}}, "name", "integer is a table of keys"),
+        ({"fc1": INTEGER | {"integer": 3}}, "name", "integer must be a table of keys"),
     ],
 )
 def test_a_space_that_makes_no_sense_is_refused(graph, seed, by, said):
@@ -344,7 +369,7 @@ def test_a_space_of_any_size_can_be_searched_and_talked_of(nodes):
     assert len({repr(chosen) for chosen in asked}) == 12
     varied = [key for key in asked[0] if len({chosen[key] for chosen in asked}) > 1]
     assert len(varied) > 0.9 * nodes
-    said = summary(SimpleNamespace(choices=choices), settings_of(tables()), 1, 0.1)
+    said = summary(SimpleNamespace(choices=choices), settings_of(tables()), 1)
     assert f"about 10^{int(nodes * math.log10(8))} designs" in said
     assert len(json.dumps(_written_size(choices.size))) < 400
 

@@ -175,7 +175,7 @@ allow_untrained = true
 [search.strategy.metrics]
 accuracy.scale = 1.0
 [search.strategy.setup]
-n_trials = 3
+n_trials = 4
 sampler = "tpe"
 """
 
@@ -188,4 +188,5 @@ def test_a_search_tries_values_of_a_wide_range(here, tmp_path):
     assert "1 to 1000000000000000000" in said
     log = json.loads((tmp_path / "out/p/software/search_ckpts/log.json").read_text())
     seeds = [row["user_attrs_sampled_config"]["seed"] for row in log.values()]
+    assert seeds[0] == seeds[1], "the densest and the sparsest"
     assert len({seed for seed in seeds if 1 <= seed <= WIDE}) == 3

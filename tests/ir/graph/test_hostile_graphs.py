@@ -201,6 +201,8 @@ COMPUTED = {"name": "integer", "data_in_width": [X]}
 NODES = {
     "a function as an argument": [function("n", "torch.add", X, FUNCTION)],
     "a function as a key": [function("n", "builtins.max", [1, 2], key=FUNCTION)],
+    "a private name of a result": [function("n", "chop.ir.nested:named_output", __class__=X)],
+    "a function as a result": [function("n", "chop.ir.nested:named_output", y=FUNCTION)],
     "a default": [function("n", "builtins.max", [], default=X)],
     "a class as an argument": [function("n", "torch.add", X, {"type": "object"})],
     "a layer as an argument": [

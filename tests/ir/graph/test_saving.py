@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from chop.checkpoints import load_model
 from chop.files import replaced_folder
 from chop.ir import MaseGraph
 from chop.ir.graph.names import ForeignName, SavedNames
@@ -301,12 +302,74 @@ def test_what_a_graph_was_made_from_is_noted(saved, tmp_path):
         graph.export(tmp_path / "wrong")
 
 
+@pytest.mark.parametrize("name", ["net", "net.pt", "net.v1", "deep/net"])
+def test_the_weights_alone_are_saved_as_a_state_dict(tmp_path, name):
+    model = nn.Sequential(nn.Linear(3, 2))
+    file = MaseGraph(model).export(tmp_path / name, save_format="state_dict")
+    assert file == tmp_path / (name if name.endswith(".pt") else f"{name}.pt")
+    state = torch.load(file, weights_only=True)
+    assert torch.equal(state["0.weight"], model[0].weight)
+    other = load_model(file, "pt", nn.Sequential(nn.Linear(3, 2)))
+    assert torch.equal(other[0].bias, model[0].bias)
+
+
+def test_an_unknown_save_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="save_format 'statedict'; did you mean 'state_dict'"):
+        MaseGraph(nn.Sequential(nn.Linear(3, 2))).export(tmp_path, save_format="statedict")
+    graph = MaseGraph(nn.Sequential(nn.Linear(3, 2)))
+    folder = graph.export(tmp_path / "whole", save_format="full_model")
+    assert MaseGraph.from_checkpoint(folder).modules["0"].weight.shape == (2, 3)
+
+
 def test_a_folder_without_that_note_still_loads(saved):
     graph = edited(saved, lambda content: content.pop("made_from"))
     assert graph.meta["made_from"] == made_from(saved) == {}
 
 
-OPEN_TABLES = ("cf_args", "custom_ops", "attributes", "metadata", "made_from")
+class Product(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        return torch.matmul(self.fc(x), x.T)
+
+
+def in_blocks(graph, **options):
+    """Quantise the layer and the function of a graph to block_fp."""
+    fields = {"width": 4, "exponent_width": 8, "exponent_bias": 127, "block_size": [1, 4]}
+    config = {f"{o}_{k}": v for o in ("data_in", "weight") for k, v in fields.items()}
+    table = {"config": {"name": "block_fp", **config, **options}}
+    return run_pass("quantize", graph, {"by": "type", "linear": table, "matmul": table})[0]
+
+
+def test_blocks_of_a_file_of_version_1_raise_exponents_as_they_did(tmp_path):
+    x = torch.tensor([[0.97, 0.1, 0.3, 0.5], [0.2, -1.99, 0.6, 0.7]])
+    graph = MaseGraph(Product())
+    run_pass("init_metadata", graph)
+    run_pass("add_common_metadata", graph, {"dummy_in": {"x": x}})
+    raised = in_blocks(graph.clone(), carry=True).model(x)
+    present = in_blocks(graph.clone())
+    assert not torch.equal(present.model(x), raised)
+    present.export(tmp_path)
+    assert torch.equal(MaseGraph.from_checkpoint(tmp_path).model(x), present.model(x))
+    older = edited(tmp_path, lambda content: content.update(version=1))
+    assert torch.equal(older.model(x), raised)
+    older.export(tmp_path / "again")  # with the option, in the present version
+    assert torch.equal(MaseGraph.from_checkpoint(tmp_path / "again").model(x), raised)
+
+
+@pytest.mark.parametrize("config", [None, 3, [], {}, {"name": None}, {"name": ["block_fp"]}])
+def test_odd_configs_of_version_1_are_refused_or_ignored(saved, config):
+    def change(content):
+        content["version"] = 1
+        content["nodes"][0]["kwargs"] = {"config": config}
+
+    with pytest.raises(ValueError, match=r"graph\.json"):
+        edited(saved, change)
+
+
+OPEN_TABLES = ("cf_args", "custom_ops", "attributes", "metadata", "made_from", "trained_on")
 
 
 def test_a_part_of_another_kind_is_refused(saved):

@@ -147,7 +147,7 @@ def test_a_subclass_with_a_forward_is_traced_by_it():
 
 
 def test_a_causal_hint_without_a_mask_is_refused_as_torch_does():
-    with pytest.raises(TraceError, match="is_causal says that the mask is causal, but there is no"):
+    with pytest.raises(TraceError, match="is_causal describes a mask, but no mask is given"):
         MaseGraph(Calls(encoder(), is_causal=True))
 
 

@@ -1,1 +1,1 @@
-"""The names and import paths of the labs and of earlier versions."""
+"""The classes of the labs."""

@@ -97,6 +97,7 @@ class Runner:
     # the metrics it measures, and which direction is better; options may add to them
     metrics: Mapping[str, Direction] = {}
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
+    needs_graph: ClassVar[bool] = False  # whether it cannot measure a model without a graph
 
     def __init__(self, context: RunnerContext) -> None:
         self.context = context
@@ -156,7 +157,9 @@ class PopulationRunner(Runner):
         raise NotImplementedError
 
 
-RUNNERS: Registry[type[Runner]] = Registry("runner", package="chop.actions.search.metrics")
+RUNNERS: Registry[type[Runner]] = Registry(
+    "runner", package="chop.actions.search.metrics", for_users=True
+)
 
 
 def register_runner(
@@ -183,16 +186,23 @@ def register_runner(
 
 
 def metric(
-    name: str, *, side: Side, better: Direction, counted: bool = False
+    name: str,
+    *,
+    side: Side,
+    better: Direction,
+    counted: bool = False,
+    needs_graph: bool = False,
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
     """Register `fn(trial, *, option=default) -> float` as a runner that measures one metric.
 
-    `counted` has no effect; files for earlier versions set it.
+    A metric that `needs_graph` is refused for models without one. `counted` has no effect; files
+    for earlier versions set it.
     """
 
     def wrap(fn: Callable[..., float]) -> Callable[..., float]:
         names = {key: getattr(fn, key) for key in ("__doc__", "__module__", "__qualname__")}
-        cls = type(fn.__name__, (_FunctionRunner,), {**names, "measure": staticmethod(fn)})
+        members = {**names, "measure": staticmethod(fn), "needs_graph": needs_graph}
+        cls = type(fn.__name__, (_FunctionRunner,), members)
         register_runner(name, side, **{name: better})(cls)
         return fn
 

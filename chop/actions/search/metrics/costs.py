@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import fx
+from torch import fx, nn
 
 from chop.actions.search.metrics.base import Trial, metric
+from chop.actions.search.space.untraced import UntracedModel
 from chop.passes.base import has_metadata
 from chop.passes.graph.analysis.cost.cost import cost_of
 from chop.passes.graph.analysis.cost.ledger import Numbers, ledger_of
 from chop.passes.graph.transforms.pruning.masks import masks_of
+from chop.passes.module.cost import module_bits
 
 
 def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
@@ -20,9 +22,17 @@ def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
     """
     model = trial.model
     if not isinstance(model, fx.GraphModule) or not _has_metadata(model):
+        if isinstance(trial.graph, UntracedModel):
+            return _without_graph(model, sparse)
         model = trial.graph.model
     numbers = ledger_of(model).read()
     return _without_zeros(trial, numbers) if sparse else numbers
+
+
+def _without_graph(model: nn.Module, sparse: bool) -> Numbers:
+    if sparse:
+        raise ValueError("sparse costs need a graph; omit sparse in the module style")
+    return module_bits(model)
 
 
 def _has_metadata(model: fx.GraphModule) -> bool:
@@ -45,7 +55,7 @@ def _without_zeros(trial: Trial, numbers: Numbers) -> Numbers:
     )
 
 
-@metric("flops", side="hardware", better="minimize")
+@metric("flops", side="hardware", better="minimize", needs_graph=True)
 def flops(trial: Trial, *, sparse: bool = False) -> float:
     """Floating-point operations for one sample; a multiply-accumulate is two.
 
@@ -54,13 +64,13 @@ def flops(trial: Trial, *, sparse: bool = False) -> float:
     return costs_of(trial, sparse=sparse).flops
 
 
-@metric("macs", side="hardware", better="minimize")
+@metric("macs", side="hardware", better="minimize", needs_graph=True)
 def macs(trial: Trial, *, sparse: bool = False) -> float:
     """Multiply-accumulates for one sample; with `sparse`, of weights that are not zero."""
     return costs_of(trial, sparse=sparse).macs
 
 
-@metric("bitops", side="hardware", better="minimize")
+@metric("bitops", side="hardware", better="minimize", needs_graph=True)
 def bitops(trial: Trial, *, sparse: bool = False) -> float:
     """Bit operations for one sample: multiplications in their widths, and their accumulation.
 
@@ -78,7 +88,7 @@ def model_size(trial: Trial, *, sparse: bool = False) -> float:
     return costs_of(trial, sparse=sparse).saved_bits / 8
 
 
-@metric("activation_memory", side="hardware", better="minimize")
+@metric("activation_memory", side="hardware", better="minimize", needs_graph=True)
 def activation_memory(trial: Trial) -> float:
     """Peak bytes of the activations of one sample, in their formats."""
     return costs_of(trial).peak_activation_bits / 8

@@ -149,6 +149,8 @@ class NasWot(Proxy):
     Activations agree where both are positive or neither is.
     """
 
+    needs_graph = True
+
     def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
         model = trial.model if isinstance(trial.model, fx.GraphModule) else trial.graph.model
         recorder = _CodeRecorder(model)

@@ -6,13 +6,13 @@ import contextlib
 import logging
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.invocation import command
 from chop.actions.search.results.description import check_same, description_of
 from chop.actions.search.results.files import Results
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.location import StudyLocation, latest
 from chop.actions.search.store.study_store import StudyStore
+from chop.actions.suggestion import command_to_test
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,7 @@ def apply(spec: StudySpec, location: StudyLocation, config: RunConfig) -> None:
     graph = Worker(spec).rebuilt(number, results.designs[number])
     folder = graph.export(location.folder / f"trial_{number}")
     logger.info("Saved mase graph to %s", folder)
-    words = ("test", config.model, config.dataset, "--load", folder, "--load-type", "mz")
-    logger.info("Test it with: %s", command(*words))
+    logger.info("Test it with: %s", command_to_test(config, folder, "mz"))
 
 
 def _number(wanted: str, results: Results) -> int:

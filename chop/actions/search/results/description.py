@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.identity import fingerprints_of, weights_of
 from chop.actions.search.results.files import plain
-from chop.actions.search.space.choices import shown_size
+from chop.actions.search.space.choices import Choices, shown_size
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.study_store import StudyStore
+from chop.numerics import FORMATS
 
 NEW_NAME = "name a new study with --study"
 LONGEST = 10**300  # a number that every JSON reader accepts
@@ -36,6 +38,7 @@ def description_of(spec: StudySpec) -> dict[str, Any]:
             "seed": spec.parent.seed,
             "sampler": settings.sampler,
             "sampler_options": settings.sampler_options,
+            "uniform_first": settings.uniform_first,
             "in_flight": settings.in_flight,
             "population": spec.group_size,
             "threads": settings.threads,
@@ -54,7 +57,22 @@ def description_of(spec: StudySpec) -> dict[str, Any]:
             "constraints": [str(constraint) for constraint in objectives.constraints],
         }
     )
-    return description
+    changed = _changed_formats(space.choices)
+    return description | ({"formats": changed} if changed else {})
+
+
+def _changed_formats(choices: Choices) -> dict[str, dict[str, Any]]:
+    """Return the options of formats in a space that had another default in earlier versions."""
+    names = [p.choice.plain() for p in choices.parameters if p.key.endswith("/name")]
+    formats = [cls for cls in FORMATS.values() if cls.earlier and any(cls.name in n for n in names)]
+    return {
+        cls.name: {field.name: field.default for field in fields(cls) if field.name in cls.earlier}
+        for cls in formats
+    }
+
+
+def _earlier_formats() -> dict[str, dict[str, Any]]:
+    return {cls.name: dict(cls.earlier) for cls in FORMATS.values() if cls.earlier}
 
 
 def _written_size(size: int | None) -> int | str | None:
@@ -65,6 +83,8 @@ def _written_size(size: int | None) -> int | str | None:
 def check_same(store: StudyStore, about: Mapping[str, Any], fix: str = NEW_NAME) -> None:
     """Refuse a study of a different search."""
     stored = store.about
+    if stored and "formats" in about:
+        stored = {"formats": _earlier_formats(), **stored}
     compared = about.keys() & stored.keys() - MAY_DIFFER
     differ = [key for key in about if key in compared and stored[key] != about[key]]
     if differ:

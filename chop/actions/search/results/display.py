@@ -14,11 +14,11 @@ from chop.actions.search.space.base import Space
 from chop.actions.search.space.choices import shown_size
 from chop.actions.search.spec.settings import Settings
 
-EVERY = 30.0  # seconds between lines where no bar can be drawn
+FIRST, EVERY = 3.0, 30.0  # seconds until the first line, and between lines, where there is no bar
 SHOWN = 12  # rows of a plan
 
 
-def plan(space: Space, settings: Settings, workers: int, seconds: float | None) -> str:
+def plan(space: Space, settings: Settings, workers: int) -> str:
     """Return a table of the choices, and the summary of the search."""
     from tabulate import tabulate
 
@@ -30,11 +30,14 @@ def plan(space: Space, settings: Settings, workers: int, seconds: float | None) 
     cut = [row[:columns] for row in rows[:SHOWN]]
     table = tabulate(cut, ("Key", "Choices", "Only")[:columns], "orgtbl", disable_numparse=True)
     more = f"\n… and {len(rows) - SHOWN} keys more" if len(rows) > SHOWN else ""
-    return f"{table}{more}\n{summary(space, settings, workers, seconds)}"
+    return f"{table}{more}\n{summary(space, settings, workers)}"
 
 
-def summary(space: Space, settings: Settings, workers: int, seconds: float | None) -> str:
-    """Return nodes, designs, trials, objectives, disk space and time, one line each."""
+def summary(space: Space, settings: Settings, workers: int) -> str:
+    """Return nodes, designs, trials, objectives, disk space and workers, one line each.
+
+    The time that a search takes depends on its sampler too, and is shown once it was measured.
+    """
     size = space.choices.size
     is_exhaustive = settings.sampler.startswith(("brute", "grid"))
     trials = min(settings.n_trials, size) if is_exhaustive and size else settings.n_trials
@@ -43,13 +46,11 @@ def summary(space: Space, settings: Settings, workers: int, seconds: float | Non
     disk = trials * (400 + 60 * len(space.choices.parameters))
     keys, engine = _counted(len(space.choices.open), "key"), _counted(workers, "worker")
     goal = objectives_text(settings.objectives)
-    time_text = f"{engine}; the time left is shown after the first trial"
-    if seconds is not None and not settings.trains:
-        time_text = f"about {_time(trials * seconds / min(workers, trials))} on {engine}"
     return (
         f"{_counted(nodes, 'node')}, {keys} with a choice, {designs}\n"
         f"{_counted(trials, 'trial')} by {settings.sampler}, {goal}\n"
-        f"about {_bytes(disk)} on disk\n{time_text}"
+        f"about {_bytes(disk)} on disk\n"
+        f"{engine}; the time left is shown after the first trials"
     )
 
 
@@ -100,34 +101,40 @@ def progress_bar(
         yield _lines(objectives, log)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    texts = (TextColumn("{task.fields[count]}"), TextColumn("{task.fields[note]}"))
-    columns = (BarColumn(), *texts, TimeRemainingColumn())
-    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, note="", count="")
+    texts = [TextColumn(f"{{task.fields[{name}]}}") for name in ("count", "note", "left")]
+    with RichProgress(BarColumn(), *texts, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, note="", count="", left="")
 
         def show(progress: Progress) -> None:
             total = "" if progress.total is None else f"/{progress.total:,}"
             note, count = state(progress, objectives), f"{progress.done:,}{total} trials"
-            bar.update(task, total=progress.total, completed=progress.done, note=note, count=count)
+            fields: dict[str, Any] = {"note": note, "count": count, "left": time_left(progress)}
+            bar.update(task, total=progress.total, completed=progress.done, **fields)
 
         yield show
 
 
 def _lines(objectives: Objectives, log: Callable[[str], None]) -> Show:
-    last = time.monotonic()
+    due = time.monotonic() + min(FIRST, EVERY)
 
     def show(progress: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last >= EVERY:
-            last = time.monotonic()
-            text = f"{_counted(progress.done, 'trial')}, {state(progress, objectives)}"
-            left, rate = (progress.total or progress.done) - progress.done, progress.per_second
-            log(text if rate is None else f"{text}, {_time(left / max(rate, 1e-9))} left")
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + EVERY
+            count = _counted(progress.done, "trial")
+            parts = (count, state(progress, objectives), time_left(progress))
+            log(", ".join(part for part in parts if part))
 
     return show
+
+
+def time_left(progress: Progress) -> str:
+    """Return the expected time until the last trial, empty if it is not known."""
+    seconds = progress.seconds_left
+    return "" if seconds is None else f"about {_time(seconds)} left"
 
 
 def state(progress: Progress, objectives: Objectives) -> str:

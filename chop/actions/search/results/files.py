@@ -16,8 +16,10 @@ from chop.actions.search.metrics.objectives import Objectives
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results.importance import importance
 from chop.actions.search.results.layers import layers_of
+from chop.actions.search.results.table import front_table, spread
 from chop.actions.search.run.loop import front_of
 from chop.actions.search.samplers.base import Chosen
+from chop.actions.search.samplers.optuna import study_in_memory
 from chop.actions.search.store.study_store import StudyStore
 from chop.files import whole_file
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 DIGITS = 10  # of the labs' files
 AS_GOOD = 0.01  # of the best value: what counts as equally good
 REMEMBERED = 512  # tables that are remembered with their text while a file is written
-LONGEST = 20  # characters of a text in the table
 VERSION = 1  # of search.json
 FULL = "the trials are kept: free some space, and --resume writes the results"
 
@@ -126,15 +127,18 @@ class Results:
         wanted = " and ".join(map(str, constraints))
         return f"No design meets {wanted}; nearest is trial {nearest.number}: {values}"
 
-    def table(self, most: int | None = None) -> str:
-        """Return the labs' table of the best trials, or of `most` of them."""
-        from tabulate import tabulate
+    def table(
+        self, most: int | None = None, baseline: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> str:
+        """Return a table of the Pareto front, the best value of the first objective first.
 
-        rows = [
-            {"number": out.number, **{name: _short(table) for name, table in _metrics(out).items()}}
-            for out in self.best[:most]
-        ]
-        return tabulate(rows, headers="keys", tablefmt="orgtbl", showindex="always")
+        With `most`, only so many designs are shown, evenly spread; `baseline` is the parent's row.
+        """
+        by_first = sorted(self.best, key=lambda out: self.objectives.costs(out.values or ()))
+        objectives = [objective.name for objective in self.objectives.members]
+        tables = () if baseline is None else baseline.values()
+        parent = {name: value for table in tables for name, value in table.items()}
+        return front_table(spread(by_first, most), self.designs, objectives, parent or None)
 
     # --- files
 
@@ -243,9 +247,8 @@ class Results:
         import optuna
 
         storage, directions = optuna.storages.InMemoryStorage(), list(self.objectives.directions)
-        study = optuna.create_study(
-            study_name=self.store.study, directions=directions, storage=storage
-        )
+        names = {"study_name": self.store.study, "storage": storage}
+        study = study_in_memory(directions=directions, **names)
         study_id = storage.get_study_id_from_name(study.study_name)
         for trial in self.store.frozen_trials():
             trial.user_attrs["sampled_config"] = self.config(trial.number)
@@ -269,18 +272,6 @@ def _metrics(out: Outcome) -> dict[str, dict[str, float]]:
 def _write(path: Path, parts: Iterable[str]) -> None:
     with whole_file(path, advice=FULL) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(parts)
-
-
-def _short(metrics: Mapping[str, float]) -> str:
-    """Return a dictionary as a cell of the table."""
-    return str({key: _rounded(value) for key, value in metrics.items()})
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 3)
-    is_long = isinstance(value, str) and len(value) > LONGEST
-    return value[:LONGEST] + "..." if is_long else value
 
 
 def plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from chop.actions.search.metrics.objectives import Front, Objectives
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.metrics.rungs import KnownTrials
 from chop.actions.search.run.engines.base import Engine, Group, Task, WorkerDied
+from chop.actions.search.run.forecast import Forecast
 from chop.actions.search.run.trial_table import Phase, TrialEntry, TrialTable
 from chop.actions.search.samplers.base import Strategy
 from chop.actions.search.spec.settings import Settings
@@ -38,6 +39,7 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
     group_size: int = 1  # trials that end together
     last_group_ended: float | None = None
+    forecast: Forecast = field(default_factory=Forecast)
 
     @property
     def completed(self) -> int:
@@ -53,11 +55,21 @@ class Progress:
         whole = self.done - self.done % self.group_size
         return (whole - self.resumed) / max(self.last_group_ended - self.began, 1e-9)
 
+    @property
+    def seconds_left(self) -> float | None:
+        """The expected time until the last trial ends; unknown before the first group has ended."""
+        return None if self.total is None else self.forecast.seconds_left(self.total)
+
+    def begin(self) -> None:
+        """Take the time from which trials are measured."""
+        self.forecast.note(self.done, time.monotonic())
+
     def count(self, outcome: Outcome) -> None:
         """Count a trial that has ended."""
         self.done += 1
         if self.done % self.group_size == 0:
             self.last_group_ended = time.monotonic()
+            self.forecast.note(self.done, self.last_group_ended)
         self.failed += outcome.state == "FAIL"
         self.stopped += outcome.state == "PRUNED"
 
@@ -108,13 +120,15 @@ class SearchLoop:
             if trial.outcome is not None:
                 self._count(trial.outcome)
         self.progress.resumed, self.progress.last_group_ended = self.progress.done, None
+        self.progress.forecast = Forecast()
 
     def run(self, interrupted: Callable[[], object] = lambda: None) -> None:
         """Search until there are enough trials, no more designs, no more time, or a signal."""
         until = time.monotonic() + (self.settings.timeout or float("inf"))
         if len(self._earlier) == self.settings.n_trials == self.progress.done:
             self._skip_all()
-        self._ask_and_tell()
+        self._ask_and_tell()  # replays what earlier runs have told
+        self.progress.begin()
         while not self._finished() and not interrupted():
             late = time.monotonic() >= until
             if late and self.engine.free() == self.engine.slots:

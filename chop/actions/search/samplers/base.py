@@ -24,6 +24,7 @@ class SamplerContext:
     n_trials: int
     seed: int
     constrained: bool = False
+    uniform: tuple[Chosen, ...] = ()  # designs that built-in strategies ask for first
 
     def seed_of(self, number: int) -> int:
         """Return the seed of a trial, the same in every process and after every resume."""
@@ -71,7 +72,9 @@ class Strategy:
 
 
 MakeStrategy = Callable[..., Strategy]  # takes a context and options
-STRATEGIES: Registry[type[Strategy]] = Registry("sampler", package="chop.actions.search.samplers")
+STRATEGIES: Registry[type[Strategy]] = Registry(
+    "sampler", package="chop.actions.search.samplers", for_users=True
+)
 
 
 def register_strategy(*names: str) -> Callable[[type[Strategy]], type[Strategy]]:

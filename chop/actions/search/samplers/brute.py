@@ -32,11 +32,22 @@ class BruteForce(Strategy):
         self.size = size
         self._start = context.seed_of(0) % size
         self._stride = _coprime(size)
+        self._positions = sorted(map(self._position, context.uniform))
 
     def ask(self, number: int) -> Chosen | None:
+        if number < len(self.context.uniform):
+            return self.context.uniform[number]
         if number >= self.size:
             return None
-        return self.context.choices.nth((self._start + number * self._stride) % self.size)
+        position = number - len(self.context.uniform)
+        for taken in self._positions:  # were asked for first
+            position += taken <= position
+        return self.context.choices.nth((self._start + position * self._stride) % self.size)
+
+    def _position(self, chosen: Chosen) -> int:
+        """Return when the walk with `_stride` visits a design."""
+        steps = self.context.choices.index(chosen) - self._start
+        return steps * pow(self._stride, -1, self.size) % self.size
 
 
 def _coprime(size: int) -> int:

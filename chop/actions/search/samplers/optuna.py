@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import logging
@@ -15,6 +16,7 @@ from chop.actions.search.space.choices import Choice, Choices, OneOf, Range
 from chop.options import options_of_class
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
@@ -55,8 +57,7 @@ class OptunaStrategy(Strategy):
         self._sampler(0)  # refuses invalid options
         self._storage = optuna.storages.InMemoryStorage()
         directions: Any = context.directions
-        with quiet():
-            self._study = optuna.create_study(storage=self._storage, directions=directions)
+        self._study = study_in_memory(storage=self._storage, directions=directions)
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
         self._asked: set[int] = set()
 
@@ -94,6 +95,9 @@ class OptunaStrategy(Strategy):
     def ask(self, number: int) -> Chosen | None:
         self._study.sampler = self._sampler(number)
         with quiet():
+            if number < len(self.context.uniform):
+                design = self.context.uniform[number]
+                self._study.enqueue_trial(self.context.choices.encoded(design))
             trial = self._study.ask()
             self._asked.add(number)
             assert trial.number == number, "trials are asked for in their order"
@@ -159,8 +163,21 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def study_in_memory(**arguments: Any) -> Study:
+    """Return a new study of Optuna, which would be announced as if it were the user's."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with quiet():
+            return optuna.create_study(**arguments)
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
 def hide_messages() -> None:
-    """Hide what Optuna logs about studies in memory, but not its warnings."""
+    """Hide what Optuna's samplers log, but not its warnings."""
     import optuna
 
     if not logger.isEnabledFor(logging.DEBUG):
@@ -210,7 +227,7 @@ class UserSampler(OptunaStrategy):
                 f"search.strategy.setup.sampler_options is only for samplers given by name; "
                 f"pass {', '.join(options)} to {self.sampler} itself"
             )
-        super().__init__(context)
+        super().__init__(dataclasses.replace(context, uniform=()))  # the user's alone
         self._exhausted = False
         self._study.stop = self._stop  # type: ignore[method-assign]
 
@@ -260,7 +277,10 @@ class QMC(OptunaStrategy):
         import optuna
 
         # for keys that only some designs have, which are not part of the sequence
-        return {"independent_sampler": optuna.samplers.RandomSampler(self.context.seed_of(number))}
+        others = optuna.samplers.RandomSampler(self.context.seed_of(number))
+        # a sequence that is not scrambled begins with the narrowest design, whatever the seed
+        scrambled = {"scramble": True} if self.context.uniform else {}
+        return {"independent_sampler": others, **scrambled, **self._options}
 
 
 @register_strategy("gp")

@@ -16,6 +16,8 @@ class RandomStrategy(Strategy):
     looks_back = False
 
     def ask(self, number: int) -> Chosen | None:
+        if number < len(self.context.uniform):
+            return self.context.uniform[number]
         # seeded with a text, all of which counts; faster than NumPy's generators
         return self.context.choices.suggest(_RandomSuggester(f"{self.context.seed} {number}"))
 

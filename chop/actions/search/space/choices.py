@@ -55,6 +55,10 @@ class OneOf:
     def value(self, number: Any) -> Any:
         return self.values[int(number)]
 
+    def index(self, value: Any) -> int:
+        """Return the index of a value, the inverse of `nth`."""
+        return self.number(value)
+
     def plain(self) -> list[Any]:
         """Return the choice as a report shows it."""
         return list(self.values)
@@ -91,6 +95,10 @@ class Range:
 
     def nth(self, index: int) -> Any:
         return min(self.low + index * (self.step or 1), self.high)
+
+    def index(self, value: Any) -> int:
+        steps: float = (value - self.low) / (self.step or 1)
+        return round(steps)
 
     def number(self, value: Any) -> Any:
         return value
@@ -162,16 +170,16 @@ def _range(value: Mapping[str, Any], where: str) -> Range:
     low, high, step, log = value["min"], value["max"], value.get("step"), value.get("log")
     for key, number in (("min", low), ("max", high), ("step", 1 if step is None else step)):
         if not _is_number(number):
-            raise ValueError(f"{where}.{key} is a number, not {number!r}")
+            raise ValueError(f"{where}.{key} must be a number, not {number!r}")
     whole = isinstance(low, int) and isinstance(high, int)
     if high < low:
         raise ValueError(f"{where} goes from {low} down to {high}; swap min and max")
     if step is not None and step <= 0:
-        raise ValueError(f"{where}.step is positive, not {step}")
+        raise ValueError(f"{where}.step must be positive, not {step}")
     if whole and isinstance(step, float):
-        raise ValueError(f"{where}.step is a whole number like min and max, not {step}")
+        raise ValueError(f"{where}.step must be a whole number like min and max, not {step}")
     if log not in (None, True, False):
-        raise ValueError(f"{where}.log is true or false, not {log!r}")
+        raise ValueError(f"{where}.log must be true or false, not {log!r}")
     if log and (low <= 0 or step is not None):
         raise ValueError(f"{where}: a logarithmic range must start above 0 and cannot have a step")
     if whole:
@@ -266,6 +274,10 @@ class Choices:
         chosen = _decode(self._groups, index)
         return {p.key: chosen[p.key] for p in self.parameters if p.key in chosen}
 
+    def index(self, chosen: Mapping[str, Any]) -> int:
+        """Return the index of a design in the complete enumeration, the inverse of `nth`."""
+        return _encode(self._groups, chosen)
+
 
 def shown_size(size: int) -> str:
     """Return all digits up to a billion, then a power of ten: Python writes at most 4300."""
@@ -318,6 +330,29 @@ def _decode_group(group: Group, index: int) -> dict[str, Any]:
             return {head.key: value} | _decode(dependents, index)
         index -= count
     raise IndexError(index)
+
+
+def _encode(groups: Sequence[Group], chosen: Mapping[str, Any]) -> int:
+    """Return the index of a combination, the inverse of `_decode`."""
+    index = 0
+    for group in groups:
+        count = _count(group)
+        assert count is not None
+        index = index * count + _encode_group(group, chosen)
+    return index
+
+
+def _encode_group(group: Group, chosen: Mapping[str, Any]) -> int:
+    head, index = group[0], 0
+    if len(group) == 1:
+        return head.choice.index(chosen[head.key])
+    for value, dependents in _alternatives(group):
+        if _same(value, chosen[head.key]):
+            return index + _encode(dependents, chosen)
+        count = _size(dependents)
+        assert count is not None
+        index += count
+    raise ValueError(f"{head.key} has no choice {chosen[head.key]!r}")
 
 
 def flatten_dict(

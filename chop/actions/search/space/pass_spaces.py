@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 from chop.registry import UnknownName
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from torch import fx
@@ -66,10 +69,10 @@ class NodePassSpace(PassSpace):
         for node, table in tables.items():
             if self.first[node.name] != node.name:
                 continue
-            parameters = node_parameters(f"{node.name}/config", table, _keys_of)
+            parameters = node_parameters(f"{node.name}/config", table, keys_of_format)
             check = functools.partial(self._check, graph, node, parameters)
             if run.name == "quantize":
-                _check_formats(node, parameters, check, table.where)
+                check_formats(node, parameters, check, table.where)
             if (kind := (table.where, mase(node).common.mase_op)) not in checked:
                 refuse_choices(parameters, check, table.where, parameters[0])
                 checked.add(kind)
@@ -130,6 +133,9 @@ class OptionPassSpace(PassSpace):
         self, run: GraphPass, seed: Mapping[str, Any], where: str, fixed: Mapping[str, Any]
     ) -> None:
         self.run = run
+        for key, other in run.ignored(seed).items():
+            logger.warning("%s.%s is an option of %s, not of %s", where, key, other, run.name)
+            seed = {name: choices for name, choices in seed.items() if name != key}
         self.parameters = list(_leaves(seed, "", where))
         if not self.parameters:
             raise ValueError(f"{where} is empty; give choices for options of {run.name}")
@@ -211,7 +217,7 @@ def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:
     }
 
 
-def _check_formats(node: fx.Node, keys: list[Parameter], check: Check, where: str) -> None:
+def check_formats(node: fx.Node, keys: list[Parameter], check: Check, where: str) -> None:
     """Refuse unknown formats of a node, and formats without the keys that they need."""
     from chop.numerics import FORMATS
     from chop.passes.graph.transforms.quantize.variants import is_variant
@@ -227,7 +233,7 @@ def _check_formats(node: fx.Node, keys: list[Parameter], check: Check, where: st
             raise ValueError(f"{where}: {node.name}: {problem}")
 
 
-def _keys_of(name: Any) -> frozenset[str] | None:
+def keys_of_format(name: Any) -> frozenset[str] | None:
     """Return the keys of a number format, None for any other name."""
     from chop.numerics import FORMATS
     from chop.passes.graph.transforms.quantize.config import known_keys

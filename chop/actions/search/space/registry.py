@@ -9,13 +9,15 @@ from typing import Any, cast
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.hooks import HookSpace
 from chop.actions.search.space.pass_spaces import PassSpace, pass_space
+from chop.actions.search.space.untraced import NAME as UNTRACED
+from chop.actions.search.space.untraced import is_module_style, module_space
 from chop.dataset.nested import on_device
 from chop.options import Options
 from chop.registry import Registry, UnknownName
 from chop.tools.get_input import InputGenerator, get_dummy_input
 
 SpaceMaker = Callable[[str, Mapping[str, Any], Parent], Space]
-SPACES: Registry[Any] = Registry("search space")
+SPACES: Registry[Any] = Registry("search space", for_users=True)
 WHERE = "search.search_space"
 NORM_BATCHES = 16  # for the statistics of batch norms with inherited weights
 SETUP_KEYS = ("by", "transform", "model_parallel")
@@ -31,6 +33,8 @@ def space_of(table: Mapping[str, Any], parent: Parent) -> Space:
     name = table.get("name")
     if not isinstance(name, str):
         raise ValueError(f'{WHERE} needs a name, such as "graph/quantize/mixed_precision_ptq"')
+    if is_module_style(table):
+        return untraced(name, table, parent)
     if name not in SPACES:
         check_name(name)
         return of_pass(name, name.removeprefix("graph/"), table, parent)
@@ -53,7 +57,7 @@ def check_name(name: str) -> None:
 
     if name not in SPACES and name.removeprefix("graph/") not in PASSES:
         known = [*SPACES, *(f"graph/{p.name}" for p in PASSES.values() if p.kind == "transform")]
-        raise UnknownName("search space", name, known)
+        raise UnknownName("search space", name, known, SPACES.advice)
 
 
 def of_pass(name: str, run: str, table: Mapping[str, Any], parent: Parent) -> Space:
@@ -71,7 +75,7 @@ def _fixed_of(run: str, options: Any) -> dict[str, dict[str, Any]]:
 
     where, passes = f"{WHERE}.options", dict.fromkeys((run, "redefine"))
     if not isinstance(options, Mapping):
-        raise ValueError(f"{where} is a table of options of {run}, not {options!r}")
+        raise ValueError(f"{where} must be a table of options of {run}, not {options!r}")
     owners = {key: [p for p in passes if key in PASSES[p].options] for key in options}
     for key in options:
         if not owners[key]:
@@ -89,12 +93,19 @@ def mixed_precision(name: str, table: Mapping[str, Any], parent: Parent) -> Spac
     return of_pass(name, "quantize", table, parent)
 
 
+@register_search_space(UNTRACED)
+def untraced(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
+    """Number formats for all layers of a model that cannot be traced."""
+    by = _setup(table).get("by") or "name"
+    return module_space(table, by, _seed(table, WHERE), parent.graph, WHERE)
+
+
 @register_search_space("graph/transform")
 def transform(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
     """The pass that `setup.transform` names."""
     run = _setup(table).get("transform")
     if not isinstance(run, str):
-        raise ValueError(f'{WHERE}.setup.transform names a pass, such as "prune"')
+        raise ValueError(f'{WHERE}.setup.transform must name a pass, such as "prune"')
     return of_pass(name, run, table, parent)
 
 
@@ -104,14 +115,14 @@ def joint(name: str, table: Mapping[str, Any], parent: Parent) -> Space:
     tables = table.get("passes")
     if not isinstance(tables, Mapping) or not tables:
         raise ValueError(
-            f"{WHERE}.passes has a table for each pass, such as [{WHERE}.passes.prune]"
+            f"{WHERE}.passes must have a table for each pass, such as [{WHERE}.passes.prune]"
         )
     spaces: dict[str, PassSpace] = {}
     fixed: dict[str, dict[str, Any]] = {}
     for run, inner in tables.items():
         where = f"{WHERE}.passes.{run}"
         if not isinstance(inner, Mapping):
-            raise ValueError(f"{where} is a table with seed, not {inner!r}")
+            raise ValueError(f"{where} must be a table with seed, not {inner!r}")
         by = _setup(inner, where).get("by")
         fixed[run] = {k: v for k, v in inner.items() if k not in ("setup", "seed")}
         seed = _seed(inner, where)
@@ -126,7 +137,7 @@ def _setup(table: Mapping[str, Any], where: str = WHERE) -> Mapping[str, Any]:
 def _seed(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     seed = table.get("seed")
     if not isinstance(seed, Mapping) or not seed:
-        raise ValueError(f"{where}.seed says what can be chosen; add [{where}.seed.default.config]")
+        raise ValueError(f"{where}.seed is missing; add [{where}.seed.default.config] with choices")
     return seed
 
 

@@ -34,10 +34,10 @@ class Table:
 def table_of(value: Any, where: str) -> Table:
     """Return a table of a seed, with or without the `config` level of the labs."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where} is a table of choices, not {value!r}")
+        raise ValueError(f"{where} must be a table of choices, not {value!r}")
     inner = value.get("config", value)
     if not isinstance(inner, Mapping):
-        raise ValueError(f"{where}.config is a table of choices, not {inner!r}")
+        raise ValueError(f"{where}.config must be a table of choices, not {inner!r}")
     stray = [key for key in value if "config" in value and key != "config"]
     if stray:
         raise ValueError(f"{where}: {stray[0]!r} stands beside config; move it inside")
@@ -49,13 +49,14 @@ def seed_of_nodes(
 ) -> dict[fx.Node, Table]:
     """Return the table of choices of each node that a key or the default matches.
 
-    The name of a node that the graph does not have is refused.
+    A name that is neither a node of the graph nor an op is refused. An op in a seed by name, or a
+    node in one by type, is ignored with a warning.
     """
     from chop.ir.graph.mase_metadata import mase
     from chop.ir.ops import OPS
 
     if by not in BY:
-        raise ValueError(f"search.search_space.setup.by is one of {', '.join(BY)}, not {by!r}")
+        raise ValueError(f"search.search_space.setup.by must be one of {', '.join(BY)}, not {by!r}")
     tables = {key: table_of(value, f"{where}.{key}") for key, value in seed.items()}
     default = tables.pop("default", None)
     nodes = list(nodes)
@@ -65,11 +66,16 @@ def seed_of_nodes(
     matched, names = {key for each in keys.values() for key in each}, [n.name for n in nodes]
     all_names = {node.name for node in graph.nodes}
     for key in (key for key in tables if key not in matched):
-        if by == "type" and key not in OPS:
+        if key not in OPS and key not in all_names and by == "type":
             raise UnknownName(f"op in {where}", key, ["default", *sorted(OPS)])
-        if by == "name" and key not in all_names:
+        if key not in OPS and key not in all_names and by == "name":
             raise UnknownName(f"node in {where}", key, ["default", *names])
-        _warn(key, by, names if by != "type" else sorted(matched))
+        other_kind = {"type": all_names, "name": OPS.keys() - all_names}.get(by, ())
+        if key in other_kind:
+            kind = "a node" if by == "type" else "an op"
+            logger.warning("%s.%s is ignored: %r is %s, and by is %r", where, key, key, kind, by)
+        else:
+            _warn(key, by, names if by != "type" else sorted(matched))
     chosen = {n: next((tables[k] for k in ks if k in tables), default) for n, ks in keys.items()}
     return {node: table for node, table in chosen.items() if table is not None}
 
@@ -91,12 +97,14 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
 
     An inner table with one of the names holds keys for that name alone.
     """
+    from chop.passes.graph.transforms.quantize.config import is_key_of_any_format, warn_of_surplus
+
     choices, where = table.choices, table.where
     if "name" not in choices:
         raise ValueError(f'{where} needs name, a list such as ["integer"]')
     head = choice_of(choices["name"], f"{where}.name")
     if not isinstance(head, OneOf):
-        raise ValueError(f"{where}.name is a list of names, not a range")
+        raise ValueError(f"{where}.name must be a list of names, not a range")
     for name in head.values:
         if not isinstance(name, str | None):
             raise ValueError(f'{where}.name offers {name!r:.80}; names are text, or "NA" for none')
@@ -105,7 +113,9 @@ def node_parameters(path: str, table: Table, keys: Keys) -> list[Parameter]:
         key = path_in_file.rpartition(".")[2]
         known = {name: keys(name) for name in names if name is not None}
         fitting = tuple(n for n, taken in known.items() if taken is None or key in taken)
-        if known and not fitting:
+        if known and not fitting and is_key_of_any_format(key):
+            warn_of_surplus(f"{where} for {' or '.join(known)}", (key,))
+        elif known and not fitting:
             hint = did_you_mean(key, [k for taken in known.values() for k in taken or ()])
             raise ValueError(f"{path_in_file} is not a key of {' or '.join(known)}{hint}")
         if fitting:
@@ -122,7 +132,7 @@ def _leaves(
     own_tables = {key: value for key, value in table.items() if key in names}
     for name, inner in own_tables.items():
         if not isinstance(inner, Mapping):
-            raise ValueError(f"{where}.{name} is a table of keys for {name}, not {inner!r}")
+            raise ValueError(f"{where}.{name} must be a table of keys for {name}, not {inner!r}")
     for key, value in table.items():
         if key == "name" or key in own_tables:
             continue

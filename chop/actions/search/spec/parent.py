@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel, RunConfig
 from chop.actions.project import Project
 from chop.actions.search.space.base import Parent
+from chop.actions.search.space.untraced import UntracedModel
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ def make_parent(
     cf_args: Mapping[str, Any] | None = None,
     trained: bool = True,
     allow_nonfinite: bool = False,
+    is_traced: bool = True,
 ) -> Parent:
-    """Load the weights of a parent, and trace it."""
+    """Load the weights of a parent, and trace it unless the search is in the module style."""
     from chop.checkpoints import refuse_nonfinite
     from chop.devices import parse_accelerator
 
@@ -53,7 +55,11 @@ def make_parent(
         device = parse_accelerator(accelerator)
     except RuntimeError as error:  # this machine has no such device
         raise ValueError(str(error)) from error
-    graph = source.graph_on(device, dict(cf_args or {}))
+    graph: Any
+    if is_traced:
+        graph = source.graph_on(device, dict(cf_args or {}))
+    else:
+        graph = UntracedModel(source.model_on(device), source.notes())
     if not allow_nonfinite:
         refuse_nonfinite(graph.model, source.load_name)
     return Parent(graph, source.model_info, source.task, data_module, accelerator, seed, trained)

@@ -15,6 +15,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import RUNNERS, Direction, Runner, Side, check_options
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.samplers.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
+from chop.actions.search.space.untraced import is_module_style
 from chop.options import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -26,11 +27,11 @@ from chop.options import (
     did_you_mean,
     options_of,
 )
-from chop.registry import UnknownName
+from chop.registry import IF_YOURS, UnknownName
 from chop.training.options import RETRAIN, TrainOptions, table_options
 
 TABLES = ("search_space", "strategy", "train_parent", "retrain")
-SPACE_KEYS = ("name", "setup", "seed", "passes", "options")
+SPACE_KEYS = ("name", "style", "setup", "seed", "passes", "options")
 STRATEGY_KEYS = ("name", "setup", "metrics", "constraints", "early_stopping", "eval_mode")
 SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
 # keys of older files that have no effect: every trial is saved, and one process runs a study
@@ -68,9 +69,9 @@ class Goal(_Table):
     """`[search.strategy.metrics.<name>]`; the default direction is that of the metric."""
 
     scale: Annotated[
-        float, Predicate(lambda x: 0 < abs(x) < math.inf), Says("is a number other than 0")
+        float, Predicate(lambda x: 0 < abs(x) < math.inf), Says("must be a number other than 0")
     ] = 1.0
-    direction: Annotated[Direction, Says("is maximize or minimize")] | None = None
+    direction: Annotated[Direction, Says("must be maximize or minimize")] | None = None
 
 
 class Setup(_Table):
@@ -88,8 +89,9 @@ class Setup(_Table):
     gpus_per_trial: NonNegativeFloat | None = None  # one if the parent is on a GPU
     sampler: str = "tpe"
     sampler_options: dict[str, Any] = {}
+    uniform_first: bool = True
     sum_scaled_metrics: bool = False
-    direction: Annotated[Direction, Says("is maximize or minimize")] = "maximize"
+    direction: Annotated[Direction, Says("must be maximize or minimize")] = "maximize"
     honour_directions: bool = True
     pkl_ckpt: str | None = None
 
@@ -136,6 +138,7 @@ def settings_of(
     space = attempt(_table, search, "search_space", "search") or {}
     strategy = attempt(_table, search, "strategy", "search") or {}
     attempt(Options.named("search.search_space", SPACE_KEYS).check, space)
+    attempt(is_module_style, space)
     attempt(Options.named("search.strategy", (*STRATEGY_KEYS, *SIDES)).check, strategy)
     attempt(_check_name, strategy)
     runners = [r for key in SIDES for r in attempt(_runners, strategy, key) or ()]
@@ -174,7 +177,7 @@ def check_tables(search: Mapping[str, Any], where: str = "") -> None:
             inner[f"search_space.seed.{name}.config"] = seed.get("config")
     for path, table in inner.items():
         if not isinstance(table, Mapping | None):
-            raise ConfigError(f"{where}search.{path} is a table, not {table!r:.80}")
+            raise ConfigError(f"{where}search.{path} must be a table, not {table!r:.80}")
 
 
 def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -187,7 +190,9 @@ def _table(tables: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
 def _check_name(strategy: Mapping[str, Any]) -> None:
     name = strategy.get("name", "optuna")
     if name != "optuna" and str(name).lower() not in STRATEGIES:
-        raise UnknownName("strategy in search.strategy.name", name, ["optuna", *STRATEGIES])
+        raise UnknownName(
+            "strategy in search.strategy.name", name, ["optuna", *STRATEGIES], IF_YOURS
+        )
 
 
 def _runners(strategy: Mapping[str, Any], key: str) -> list[tuple[type[Runner], Mapping[str, Any]]]:
@@ -271,6 +276,7 @@ def _direction(name: str, runners: list[Any], where: str) -> Direction:
     raise ValueError(
         f"{where}: no runner measures {name!r}{fix} "
         f"(measured: {', '.join(measured) or 'nothing; add [search.strategy.sw_runner.…]'})"
+        f"{'' if makers else IF_YOURS}"
     )
 
 

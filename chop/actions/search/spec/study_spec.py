@@ -24,6 +24,8 @@ from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
 from chop.actions.search.space.registry import space_of
+from chop.actions.search.space.uniform import uniform_designs
+from chop.actions.search.space.untraced import UntracedModel
 from chop.actions.search.spec.settings import Settings, settings_of
 from chop.checkpoints import load_graph
 from chop.devices import parse_accelerator
@@ -36,14 +38,15 @@ RETRAIN_SPLITS = ("validation", "test")
 
 
 @contextlib.contextmanager
-def config_errors() -> Iterator[None]:
-    """Raise errors of the body as errors of the user's file."""
+def config_errors(where: str = "") -> Iterator[None]:
+    """Raise errors of the body as errors of the user's file, which `where` names."""
     try:
         yield
-    except ConfigError:
-        raise
     except (ValueError, UnknownName) as error:
-        raise ConfigError(str(error)) from error
+        text = str(error)
+        if isinstance(error, ConfigError) and (not where or text.startswith(where)):
+            raise
+        raise ConfigError(f"{where}{text}") from error
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class StudySpec:
     model_name: str | None = None
     imports: tuple[Path, ...] = ()  # files of the user that registered something
     given_space: Space | None = None  # one that does not come from the tables
+    where: str = ""  # the file of the tables, as messages begin
 
     @property
     def population_runner(self) -> PopulationRunner | None:
@@ -74,13 +78,15 @@ class StudySpec:
     def sampler_context(self) -> SamplerContext:
         settings, objectives = self.settings, self.settings.objectives
         facts = (objectives.directions, settings.n_trials, self.parent.seed)
-        return SamplerContext(self.space.choices, *facts, bool(objectives.constraints))
+        choices = self.space.choices
+        uniform = uniform_designs(choices) if settings.uniform_first else ()
+        return SamplerContext(choices, *facts, bool(objectives.constraints), uniform)
 
     @cached_property
     def strategy(self) -> Strategy:
         """The sampler, which is not made in processes that only measure designs."""
         hide_messages()
-        with config_errors():
+        with config_errors(self.where):
             return self.settings.strategy(self.sampler_context, **self.settings.sampler_options)
 
     def packed(self, accelerator: str, folder: Path | None) -> bytes:
@@ -97,16 +103,19 @@ class StudySpec:
                 f"this data set cannot be sent to other processes ({error}); define its classes "
                 f"in a file, not in a notebook or a function, or search with one worker"
             ) from error
-        return pickle.dumps((files, _graph_bytes(self.parent.graph), inner))
+        graph = self.parent.graph
+        is_traced = not isinstance(graph, UntracedModel)
+        return pickle.dumps((files, is_traced, _bytes_of(graph, is_traced=is_traced), inner))
 
 
 def unpacked(packed: bytes) -> StudySpec:
     """Import the user's files, then build the spec that `packed` describes."""
-    files, graph, inner = pickle.loads(packed)
+    files, is_traced, content, inner = pickle.loads(packed)
     for file in files:
         import_user_file(Path(file))
     parent, tables, space, folder = pickle.loads(inner)
-    parent = dataclasses.replace(parent, graph=_graph_from(graph, parent.accelerator))
+    graph = _graph_from(content, parent.accelerator, is_traced=is_traced)
+    parent = dataclasses.replace(parent, graph=graph)
     settings = settings_of(tables, own=_no_strategy)
     return build_spec(parent, tables, settings, folder=folder, given_space=space)
 
@@ -125,26 +134,29 @@ def build_spec(
     imports: Sequence[Path] = (),
     folder: Path | None = None,
     given_space: Space | None = None,
+    where: str = "",
 ) -> StudySpec:
     """Build a study from the checked tables; what does not suit the network or data is refused.
 
-    Runners write their checkpoints to `folder`.
+    Runners write their checkpoints to `folder`; messages begin with `where`.
     """
     context = _runner_context(parent, folder)
-    with fixed_threads(settings.threads), config_errors():
+    with fixed_threads(settings.threads), config_errors(where):
         space = given_space or space_of(settings.space, parent)
         runners = [cls(context, **options) for cls, options in settings.runners]
+        _refuse_without_graph(parent, runners)
         if any(runner.trains for runner in runners):
             space.expect_training()
     # early stopping needs the cost of a design before it is trained, and metrics of its weights
     # are those of trained ones, whatever the order of the tables in the file
     runners.sort(key=lambda runner: (runner.side == "software", not runner.trains))
-    facts = (space, context, tuple(runners), model_name, tuple(imports), given_space)
+    facts = (space, context, tuple(runners), model_name, tuple(imports), given_space, where)
     spec = StudySpec(parent, tables, settings, *facts)
-    _check_whole_populations(spec)
-    _check_measured(spec)
-    if settings.retrain is not None:
-        check_retrain_splits(parent.data_module)
+    with config_errors(where):
+        _check_whole_populations(spec)
+        _check_measured(spec)
+        if settings.retrain is not None:
+            check_retrain_splits(parent.data_module)
     groups = math.ceil(settings.in_flight / spec.group_size)  # designs are asked for by the group
     settings = settings.model_copy(update={"in_flight": groups * spec.group_size})
     return dataclasses.replace(spec, settings=settings)
@@ -192,6 +204,29 @@ def check_retrain_splits(data_module: Any) -> None:
         )
 
 
+def _refuse_without_graph(parent: Parent, runners: Sequence[Runner]) -> None:
+    """Refuse runners that cannot measure a model without a graph."""
+    needing = [runner.name for runner in runners if getattr(runner, "needs_graph", False)]
+    if needing and isinstance(parent.graph, UntracedModel):
+        raise ConfigError(
+            f"{needing[0]} needs a graph, which a search in the module style does not have; use "
+            f"average_bitwidth or model_size"
+        )
+
+
+def _bytes_of(graph: Any, *, is_traced: bool) -> bytes:
+    """Return a graph as an archive of its files, or a model without a graph as a pickle."""
+    if is_traced:
+        return _graph_bytes(graph)
+    try:
+        return pickle.dumps(graph)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"this model cannot be sent to other processes ({error}); define its classes in a "
+            f"file, not in a notebook or a function, or search with one worker"
+        ) from error
+
+
 def _graph_bytes(graph: MaseGraph) -> bytes:
     """Return the files of a saved graph as one archive."""
     with tempfile.TemporaryDirectory() as folder, io.BytesIO() as buffer:
@@ -202,8 +237,12 @@ def _graph_bytes(graph: MaseGraph) -> bytes:
         return buffer.getvalue()
 
 
-def _graph_from(content: bytes, accelerator: str) -> MaseGraph:
-    """Return the graph in an archive of `_graph_bytes`."""
+def _graph_from(content: bytes, accelerator: str, *, is_traced: bool) -> Any:
+    """Return what `_bytes_of` packed, on its device."""
+    if not is_traced:
+        untraced = pickle.loads(content)
+        untraced.model.to(parse_accelerator(accelerator))
+        return untraced
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.extractall(folder)

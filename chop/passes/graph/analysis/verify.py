@@ -17,6 +17,7 @@ from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.utils import get_module_by_target, vf
 from chop.registry import UnknownName
 
+__path__: list[str] = []  # so that chop.aliases is asked for modules below this one
 Problems = dict[str, list[str]]
 Check = Callable[[fx.Node], Iterator[str]]
 NOT_A_FORMAT = ("model_specific_input", "NA")

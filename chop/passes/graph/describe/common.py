@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, Operands, TensorMeta, mase
-from chop.ir.operands import bind_operands, described, flatten
+from chop.ir.operands import bind_operands, described, flatten, mapped_leaves
 from chop.ir.ops import OPS, OpSpec, identify
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.formats import node_formats, note_formats
@@ -98,6 +99,8 @@ class _Annotate(GraphRunner):
             common |= {"results": results, "args": operands}
         else:
             common |= {"args": operands, "results": results}
+        if n.op == "placeholder" and not isinstance(result, Tensor) and len(results) > 0:
+            common |= _nesting_of(result)
         self.described[n] = common
         return result
 
@@ -123,6 +126,25 @@ class _Annotate(GraphRunner):
         return Operands({f"data_out_{i}": entry for i, entry in enumerate(entries)})
 
 
+def _nesting_of(value: Any) -> dict[str, Any]:
+    """Return how the tensors of an input are nested: their numbers in place of the tensors."""
+    numbers = count()
+    nesting = mapped_leaves(value, lambda leaf: next(numbers))
+    return {"nesting": nesting} if not isinstance(nesting, int) else {}
+
+
+def _input_like(node: fx.Node, device: torch.device | None) -> Any:
+    """Return an input like the one that a placeholder was described with."""
+    common = mase(node).common
+    values = [
+        result["value"]
+        if "value" in result
+        else torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
+        for result in common.results.values()
+    ]
+    return mapped_leaves(common.get("nesting", 0), values.__getitem__)
+
+
 def describe_again(graph: MaseGraph) -> None:
     """Describe a graph again after shapes changed inside it, on inputs like the previous ones.
 
@@ -134,14 +156,10 @@ def describe_again(graph: MaseGraph) -> None:
     parameters = list(graph.model.parameters())
     device = parameters[0].device if parameters else None
     for node in graph.inputs:
-        result = mase(node).common.results["data_out_0"]
-        values_kept |= "torch_dtype" in result and "value" in result
-        inputs[input_name(node)] = (
-            result["value"]
-            if "value" in result
-            else torch.zeros(result["shape"], dtype=result["torch_dtype"], device=device)
-        )
-    elements = sum(x.numel() for x in inputs.values() if isinstance(x, Tensor))
+        results = mase(node).common.results.values()
+        values_kept |= any("torch_dtype" in result and "value" in result for result in results)
+        inputs[input_name(node)] = _input_like(node, device)
+    elements = sum(x.numel() for x in flatten(inputs) if isinstance(x, Tensor))
     # a weight is used at most once per input element
     work = elements * sum(p.numel() for p in parameters)
     if not values_kept and work > LITTLE_WORK and not _knows_its_device(graph):

@@ -46,7 +46,7 @@ def load_mase_graph_interface_pass(graph: MaseGraph, *, load_dir: InputPath) -> 
     loaded = load_graph(load_dir, first.device, graph.custom_ops)
     graph.model, graph.tracer = loaded.model, None
     graph.cf_args, graph.custom_ops = loaded.cf_args, loaded.custom_ops
-    graph.meta["made_from"] = loaded.meta["made_from"]
+    graph.meta |= {key: loaded.meta[key] for key in ("made_from", "trained_on")}
     graph.meta["mase"] = loaded.meta["mase"].clone_for(graph)
     show_logs_unless_configured()
     logger.info("Loaded mase graph from %s", load_dir)

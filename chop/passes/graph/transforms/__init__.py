@@ -1,6 +1,8 @@
 """Passes that change a graph."""
 
-from chop.passes.graph.transforms import lutnet as lutnet  # its layers register themselves
+# the layers of these register themselves
+from chop.passes.graph.transforms import binary_scaling as binary_scaling
+from chop.passes.graph.transforms import lutnet as lutnet
 from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
 from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
 from chop.passes.graph.transforms.logicnets_fusion import logicnets_fusion_transform_pass

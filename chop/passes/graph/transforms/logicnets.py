@@ -17,9 +17,8 @@ from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.metadata_sync import calls
 from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
-from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.quantize.config import check_known, without_na
 from chop.passes.graph.transforms.quantize.variants import layer_variant
-from chop.registry import UnknownName
 
 MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries
 MAX_ENTRIES = 2**26  # of all tables of a layer
@@ -50,6 +49,7 @@ class LogicNets(Neurons):
 
     format_name: ClassVar[str | None] = "logicnets"
     variant_name: ClassVar[str]
+    config_keys: ClassVar[tuple[str, ...]] = KEYS
     derived_attributes = (*Neurons.derived_attributes, "tables", "_made_from")
     norm: ClassVar[type[nn.Module]]  # the norm that can be merged
 
@@ -72,9 +72,7 @@ class LogicNets(Neurons):
 
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> None:
-        for key in config:
-            if key not in KEYS:
-                raise UnknownName("key of logicnets", key, KEYS)
+        check_known("logicnets", config, KEYS)
         _format(config, "data_in", needed=True)
         _format(config, "data_out", needed=True)
         fan_in = config.get("fan_in")

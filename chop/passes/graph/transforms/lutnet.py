@@ -14,9 +14,8 @@ from chop.numerics.base import straight_through
 from chop.numerics.binary import Binary, BinaryResidual, residual_signs
 from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
 from chop.passes.graph.transforms.pruning.masks import detach_mask, masks_of
-from chop.passes.graph.transforms.quantize.config import without_na
+from chop.passes.graph.transforms.quantize.config import check_known, without_na
 from chop.passes.graph.transforms.quantize.variants import layer_variant
-from chop.registry import UnknownName
 
 MAX_K = 8  # inputs of one table
 MAX_ENTRIES = 2**24  # of all tables of a layer, which are all trained
@@ -41,15 +40,14 @@ class LUTNet(Neurons):
 
     format_name: ClassVar[str | None] = "lutnet"
     variant_name: ClassVar[str]
+    config_keys: ClassVar[tuple[str, ...]] = KEYS
     derived_attributes = (*Neurons.derived_attributes, "levels", "k", "binarized")
 
     input_mask: Tensor  # [out · in · k]: the inputs that a table sees, the original one first
 
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> None:
-        for key in config:
-            if key not in KEYS:
-                raise UnknownName("key of lutnet", key, KEYS)
+        check_known("lutnet", config, KEYS)
         wanted = {"k": range(1, MAX_K + 1), "levels": range(1, 4)}
         wanted |= {"binarization_level": range(2), "input_expanded": range(2)}
         for key, allowed in wanted.items():
@@ -77,7 +75,7 @@ class LUTNet(Neurons):
         self.gamma = nn.Parameter(gamma.clone())
         parts = torch.arange(self.levels, 0, -1, dtype=weight.dtype, device=weight.device)
         self.means = nn.Parameter(parts / parts.sum())
-        self.weight = nn.Parameter(self._tables_of(weight).repeat(self.levels, 1))
+        self.weight = nn.Parameter(self.initial_tables(weight, self.pruning_masks))
         return self
 
     def derive(self) -> None:
@@ -124,18 +122,17 @@ class LUTNet(Neurons):
                 f"data_in_k, or a smaller layer"
             )
 
-    def _tables_of(self, weight: Tensor) -> Tensor:
-        """[out · in, 2^k]: the original product, plus those of further, pruned inputs."""
+    def initial_tables(self, weight: Tensor, masks: Tensor) -> Tensor:
+        """[levels · out · in, 2^k]: the original product, plus those of further, pruned inputs."""
         inputs = self.input_mask.view(self.num_neurons, self.num_inputs, self.k)
         weights = weight[:, None].expand(-1, self.num_inputs, -1).gather(2, inputs)
-        masks: Tensor = self.pruning_masks[:, None].expand(-1, self.num_inputs, -1)
-        weights[..., 1:] *= (masks.gather(2, inputs) == 0)[..., 1:]
-        return (weights @ self.corners().T).flatten(0, 1)
+        pruned = masks[:, None].expand(-1, self.num_inputs, -1).gather(2, inputs) == 0
+        weights[..., 1:] *= pruned[..., 1:]
+        return (weights @ self.corners().T).flatten(0, 1).repeat(self.levels, 1)
 
     def corners(self) -> Tensor:
         """[2^k, k]: all sign combinations of k inputs; the last one changes fastest."""
-        signs = self.gamma.new_tensor([-1.0, 1.0])
-        return torch.cartesian_prod(*[signs] * self.k).view(-1, self.k)
+        return generate_truth_table(self.k, device=self.gamma.device)[0].to(self.gamma.dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         tables = self.table_values().view(self.levels, -1, 2**self.k)
@@ -212,6 +209,51 @@ class Conv2dLUT(LUTNet, Conv2dNeurons):
                 f"{' x '.join(str(n) for n in x.shape[-2:])}; leave it out to take any size"
             )
         return super().rows(x)
+
+
+def generate_truth_table(k: int, tables_count: int = 1, device: Any = None) -> Tensor:
+    """[tables, 2^k, k]: all sign combinations of k inputs for each table; the last changes fastest.
+
+    >>> generate_truth_table(2).tolist()
+    [[[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]]]
+    """
+    signs = torch.tensor([-1.0, 1.0], device=device)
+    return torch.cartesian_prod(*[signs] * k).view(1, -1, k).repeat(tables_count, 1, 1)
+
+
+def init_LinearLUT_weight(
+    new_module: LinearLUT, original_weight: Tensor, original_pruning_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the tables, [levels · out · in, 2^k], and the mask, [out, in], of a linear layer.
+
+    They are computed from the weight of a trained layer, as if `new_module` were made from it.
+    Without a mask, weights of zero count as pruned. Nothing is changed.
+    """
+    return _initial(new_module, original_weight, original_pruning_mask)
+
+
+def init_Conv2dLUT_weight(
+    new_module: Conv2dLUT, original_weight: Tensor, original_pruning_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the tables and the mask of a convolution, as `init_LinearLUT_weight` does.
+
+    A weight of shape [out, in, height, width] has a table for each of its elements.
+    """
+    return _initial(new_module, original_weight, original_pruning_mask)
+
+
+def _initial(layer: LUTNet, weight: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    wanted = (layer.num_neurons, layer.num_inputs)
+    given = [weight] if mask is None else [weight, mask]
+    for name, tensor in zip(("weight", "mask"), given, strict=False):
+        if tuple(tensor.flatten(1).shape) != wanted:
+            raise ValueError(
+                f"the {name} of shape {list(tensor.shape)} does not fit {type(layer).__name__}, "
+                f"which has {wanted[0]} neurons of {wanted[1]} inputs"
+            )
+    weights = weight.detach().flatten(1)
+    masks = (weights != 0 if mask is None else mask.flatten(1)).to(weights.dtype)
+    return layer.initial_tables(weights, masks), masks
 
 
 def _image_size(written: Any) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from chop.ir import MaseGraph
@@ -241,17 +242,18 @@ def test_layers_of_the_user_and_parameters_of_functions_are_warned_of_too(caplog
         def __init__(self):
             super().__init__()
             self.mine, self.first = Mine(), nn.Linear(4, 4)
-            self.table, self.shift = nn.Parameter(torch.ones(4, 2)), nn.Parameter(torch.ones(2))
+            self.table, self.shift = nn.Parameter(torch.ones(2, 4, 4)), nn.Parameter(torch.ones(2))
 
         def forward(self, x):
-            return torch.einsum("bi,ij->bj", self.first(self.mine(x)), self.table) + self.shift
+            x = self.first(self.mine(x))
+            return F.bilinear(x, x, self.table) + self.shift
 
     graph = MaseGraph(Net(), custom_ops={"modules": {Mine: {}}})
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": torch.randn(2, 4)}})
     with caplog.at_level(logging.WARNING, "chop.passes"):
         quantize_transform_pass(graph, {"by": "type", "default": integer()})
-    share = "35.3 % of the weights and an unknown share of the operations"
+    share = "62.1 % of the weights and an unknown share of the operations"
     warning = "mine (Mine), table (a parameter) cannot be quantized and stay in float: "
     assert caplog.messages == [warning + share]
 

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from chop.nn.quantized.modules.conv2d import Conv2dLUT
 from chop.nn.quantized.modules.linear import LinearLUT
 from chop.passes import quantize_transform_pass, verify_metadata_analysis_pass
 from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of
+from chop.tools.utils import generate_truth_table, init_Conv2dLUT_weight, init_LinearLUT_weight
 
 
 def config(k=2, levels=2, binarized=1, **others):
@@ -169,3 +171,39 @@ def test_what_cannot_be_is_refused(layer, given, message):
         LinearLUT.from_float(layer, given)
     with pytest.raises(TypeError, match="needs config"):
         LinearLUT(3, 4)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_a_truth_table_has_all_signs_in_order_for_each_table(k):
+    table = generate_truth_table(k, 4, "cpu")
+    assert table.shape == (4, 2**k, k)
+    assert table[3].tolist() == [list(row) for row in itertools.product((-1, 1), repeat=k)]
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize(
+    ("layer", "cls", "initial"),
+    [
+        (nn.Linear(6, 5), LinearLUT, init_LinearLUT_weight),
+        (nn.Conv2d(2, 3, 2), Conv2dLUT, init_Conv2dLUT_weight),
+    ],
+)
+def test_initial_tables_are_those_of_a_layer_made_from_the_weight(layer, cls, initial, pruned):
+    source = copy.deepcopy(layer)
+    mask = torch.rand(source.weight.shape) > 0.5
+    weight = source.weight.detach().clone()
+    if pruned:
+        attach_mask(source, "weight", mask)
+    made = cls.from_float(source, config(k=2))
+    other = cls.from_float(copy.deepcopy(layer), config(k=2))
+    tables, masks = initial(other, weight, mask if pruned else None)
+    assert torch.equal(tables, made.weight)
+    assert torch.equal(masks, made.pruning_masks)
+
+
+def test_a_weight_that_does_not_fit_has_no_tables():
+    made = LinearLUT.from_float(nn.Linear(6, 5), config())
+    with pytest.raises(ValueError, match=r"weight of shape \[5, 7\] does not fit LinearLUT"):
+        init_LinearLUT_weight(made, torch.randn(5, 7))
+    with pytest.raises(ValueError, match=r"mask of shape \[6, 5\] does not fit LinearLUT"):
+        init_LinearLUT_weight(made, torch.randn(5, 6), torch.ones(6, 5))

@@ -43,6 +43,17 @@ def lutnet(graph):
     quantized(graph, TABLES)
 
 
+def binary_scaling(graph):
+    operands = ("data_in", "weight")
+    binary = {f"{o}_{k}": v for o in operands for k, v in {"width": 1, "stochastic": 0}.items()}
+    quantized(graph, {"name": "binary_scaling", "data_in_bipolar": 1, "weight_bipolar": 1} | binary)
+
+
+def pruned_binary_scaling(graph):
+    pruned(graph)
+    binary_scaling(graph)
+
+
 def pruned(graph):
     weight = {"sparsity": 0.5, "method": "l1-norm", "scope": "local"}
     prune_transform_pass(graph, weight=weight)
@@ -71,6 +82,7 @@ def quantized_lora(graph):
 
 
 KINDS = [logicnets, fused_logicnets, pruned_logicnets, lutnet, pruned_lutnet, lora, quantized_lora]
+KINDS += [binary_scaling, pruned_binary_scaling]
 
 
 @pytest.fixture
@@ -173,6 +185,8 @@ def test_loaded_adapters_can_be_fused(graph, x, tmp_path):
         (logicnets, {"odd": 1}, "unknown key of logicnets 'odd'"),
         (logicnets, {"data_in_width": None}, "logicnets needs data_in_width"),
         (logicnets, {"data_in_width": 30}, r"its table would have 2\^90 entries"),
+        (binary_scaling, {"odd": 1}, "unknown key of binary_scaling 'odd'"),
+        (binary_scaling, {"weight_bipolar": 3}, "bipolar must be true or false"),
         (lutnet, {"odd": 1}, "unknown key of lutnet 'odd'"),
         (lutnet, {"data_in_k": 8}, r"its tables have shape \[144, 4\], not \[144, 256\]"),
     ],

@@ -169,7 +169,7 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter:
 def _checked_mask(module: nn.Module, name: str, mask: Tensor, parameter: Tensor) -> Tensor:
     what = f"the mask of {name!r} of {type(module).__name__}"
     if not isinstance(mask, Tensor):
-        raise TypeError(f"{what} is a tensor, not {type(mask).__name__}")
+        raise TypeError(f"{what} must be a tensor, not {type(mask).__name__}")
     if mask.shape != parameter.shape:
         raise ValueError(
             f"{what} has the shape {list(mask.shape)}; "

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
-from chop.numerics import FORMATS, NumberFormat, check_keys, config_keys, from_config
+from chop.numerics import FORMATS, NumberFormat, config_keys, from_config
+from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
+from chop.registry import UnknownName
+
+logger = logging.getLogger(__name__)
 
 # keys besides those of formats that older configs contain
 OTHER_KEYS = (
@@ -39,6 +44,29 @@ def known_keys(name: str) -> frozenset[str]:
     return frozenset([*config_keys(name, OPERANDS), *OTHER_KEYS])
 
 
+def is_key_of_any_format(key: str) -> bool:
+    """Return whether a config of any number format or layer variant may have the key."""
+    variants = (getattr(cls, "config_keys", ()) for cls in LAYER_VARIANTS.values())
+    return any(key in known_keys(name) for name in FORMATS) or any(key in keys for keys in variants)
+
+
+def check_known(owner: str, config: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse a key that no format has; warn of one that only others have, which is ignored."""
+    surplus = [key for key in config if key not in known]
+    for key in surplus:
+        if not isinstance(key, str) or not is_key_of_any_format(key):
+            raise UnknownName(f"key of {owner}", key, sorted(known))
+    if surplus:
+        warn_of_surplus(owner, tuple(surplus))
+
+
+@functools.cache  # the same config is read for every layer, and for every trial of a search
+def warn_of_surplus(owner: str, keys: tuple[str, ...]) -> None:
+    """Warn once that keys of other formats are ignored."""
+    these = ", ".join(map(repr, keys))
+    logger.warning("%s has no %s, which other formats have; it is ignored", owner, these)
+
+
 def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[str, NumberFormat]:
     """The format of each operand; empty if the layer is bypassed.
 
@@ -48,7 +76,7 @@ def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[st
     cls = FORMATS[config["name"]]
     if "data_in_skip_first_dim" in config and "batched" in cls.refinement_keys():
         config["data_in_batched"] = config.pop("data_in_skip_first_dim")  # the older name
-    check_keys(config, OPERANDS, OTHER_KEYS)
+    check_known(f"a {cls.name} config", config, known_keys(config["name"]))
     if config.get("bypass", False) not in (True, False, None):
         raise ValueError(f"bypass is {config['bypass']!r}; give true or false")
     if config.get("bypass"):

@@ -85,10 +85,11 @@ def block_fp_quantizer(
     exponent_bias: int | None = None,
     block_size: Sizes = (16,),
     skip_first_dim: bool = True,
+    carry: bool = False,
 ) -> Any:
-    """Mantissas with a shared exponent."""
+    """Mantissas with a shared exponent, raised for the largest element if `carry` is set."""
     sizes, bias = _sizes(block_size), _or_default(exponent_bias)
-    return BlockFP(width, exponent_width, bias, sizes, batched=skip_first_dim)(x)
+    return BlockFP(width, exponent_width, bias, sizes, carry, batched=skip_first_dim)(x)
 
 
 def block_minifloat_quantizer(

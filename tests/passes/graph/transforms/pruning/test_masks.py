@@ -211,7 +211,7 @@ def test_masks_move_to_half_precision_with_the_layer():
         ("weigth", torch.ones(3, 4), KeyError, "did you mean 'weight'"),
         ("weight", torch.ones(4, 3), ValueError, r"shape \[4, 3\].*\[3, 4\]"),
         ("weight", torch.full((3, 4), 0.5), ValueError, "other numbers than 0 and 1"),
-        ("weight", [[1]], TypeError, "is a tensor, not list"),
+        ("weight", [[1]], TypeError, "must be a tensor, not list"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_refused(name, mask, error, message):

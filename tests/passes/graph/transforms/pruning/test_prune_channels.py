@@ -525,3 +525,31 @@ def test_bad_options_are_refused_before_anything_changes(options, message):
     with pytest.raises((TypeError, ValueError, KeyError), match=message):
         prune_channels_transform_pass(mg, options)
     assert [p.shape for p in mg.model.parameters()] == before
+
+
+class FromDict(nn.Module):
+    """Reads images and a list of two tables from one dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.rows = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), nn.Linear(5, 4)
+
+    def forward(self, batch):
+        image = self.second(torch.relu(self.first(batch["image"]))).mean((2, 3))
+        return image + self.rows(batch["tables"][1])
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_inputs_nested_in_a_dictionary_stay_nested(values, tmp_path):
+    batch = {"image": torch.randn(2, 3, 8, 8), "tables": [torch.randn(2, 7), torch.randn(2, 5)]}
+    graph = MaseGraph(trained_like(FromDict()).eval())
+    graph, _ = init_metadata_analysis_pass(graph)
+    options = {"dummy_in": {"batch": batch}, "add_value": values}
+    graph, _ = add_common_metadata_analysis_pass(graph, options)
+    again = MaseGraph.from_checkpoint(graph.export(tmp_path / "graph"))
+    for each in (graph, again):
+        prune_channels_transform_pass(each, {"sparsity": 0.5})
+        assert each.model.first.out_channels == 4
+        results = next(iter(each.inputs)).meta["mase"]["common"]["results"]
+        assert [meta["shape"] for meta in results.values()] == [[2, 3, 8, 8], [2, 7], [2, 5]]
+        assert each.model(batch).shape == (2, 4)

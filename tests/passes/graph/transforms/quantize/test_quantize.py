@@ -441,7 +441,7 @@ REFUSED = [
         linear(wieght_width=8),
         r"unknown key of a.? integer config 'wieght_width'; did you mean 'weight_width'\?",
     ),
-    (linear(weight_exponent_width=4), r"unknown key of a.? integer config 'weight_exponent_width'"),
+    (linear(weight_exponnt_width=4), r"unknown key of a.? integer config 'weight_exponnt_width'"),
     (
         linear(weight_width=0),
         r"'linear': integer: width must be a whole number from 1 to 64 \(got .*width = 0",

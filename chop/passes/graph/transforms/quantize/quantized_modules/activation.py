@@ -1,4 +1,4 @@
-"""Activations: their input is rounded, then the float activation runs."""
+"""Activations and pools: their input is rounded, then the float layer runs."""
 
 from __future__ import annotations
 

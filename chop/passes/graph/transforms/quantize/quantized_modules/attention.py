@@ -39,7 +39,7 @@ class QuantMultiheadAttention(SeveralWeights, nn.MultiheadAttention):
             masks = key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             return nn.MultiheadAttention.forward(self, query, key, value, *masks)
         if is_causal and attn_mask is None:
-            raise RuntimeError("is_causal says that attn_mask is causal, but there is none; add it")
+            raise RuntimeError("is_causal describes attn_mask, but no attn_mask is given; give it")
         batched = query.dim() == 3
         # one tensor for all three, as in self-attention, stays one, which is rounded once
         given = {id(x): self._samples_first(x, batched) for x in (query, key, value)}

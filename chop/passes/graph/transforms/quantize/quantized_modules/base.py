@@ -242,7 +242,7 @@ def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
             if name == cls.__name__ and issubclass(cls, layers):
                 return cls  # type: ignore[no-any-return]
         raise AttributeError(
-            f"no quantized layer {name!r}: it is one of {', '.join(by_prefix)} "
+            f"there is no quantized layer {name!r}; use one of {', '.join(by_prefix)} "
             f"followed by a format's suffix such as Integer"
         )
 

@@ -167,7 +167,7 @@ class _QuantRecurrentLayer(_Recurrence):
             if rows < running:  # sequences that end before this step
                 finished.append(tuple(s[rows:] for s in state))
                 state = tuple(s[:rows] for s in state)
-            elif rows > running:  # sequences whose last step this is, in a run backwards
+            elif rows > running:  # sequences that begin here in a run backwards
                 pairs = zip(state, start, strict=True)
                 state = tuple(torch.cat([s, first[running:rows]]) for s, first in pairs)
             state = self.step(x_step, state, weights)
