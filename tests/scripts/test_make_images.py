@@ -1,4 +1,4 @@
-"""The pictures of the README: made by a script, small, and about nobody's machine."""
+"""The pictures of the README: made by a script, small, and free of paths of a machine."""
 
 import re
 import subprocess

@@ -36,7 +36,7 @@ function restoreView() {
   requestAnimationFrame(() => window.scrollTo(0, view.scroll));
 }
 
-// The values at the ends of a filter, whose places change when there are new trials.
+// The values at the ends of a filter; their places change when there are new trials.
 function limitsOf(key) {
   const { scale } = rowNamed(key);
   const [from, to] = filters.get(key);
