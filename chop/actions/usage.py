@@ -33,6 +33,7 @@ def usage_sentence(error: Any) -> str:
     if found := UNEXPECTED.match(text):
         return f"unexpected argument {found[1]!r}{see}"
     text = text.removesuffix(".").replace("requires an argument", "needs a value")
+    text = text.replace(" [OTHER]'", "'")  # the optional second word of a missing argument
     return f"{text[:1].lower()}{text[1:]}{see}"
 
 

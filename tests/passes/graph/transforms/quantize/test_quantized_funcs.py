@@ -229,7 +229,12 @@ def test_so_are_products_of_many_matrices(op):
     assert torch.equal(integer(target, op)(bias, x, w, config=CONFIG), target(B(bias), Q(x), W(w)))
 
 
-@pytest.mark.parametrize("target", [torch.einsum, torch.ops.aten.einsum.default], ids=str)
+def named(value):
+    """The id of a case: a function by its name, as its text has its address."""
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize("target", [torch.einsum, torch.ops.aten.einsum.default], ids=named)
 def test_operands_of_an_equation_are_rounded_alone_and_in_a_list(target):
     x, w, v = torch.randn(2, 3), torch.randn(3, 4), torch.randn(4)
     equation = "ij,jk,k->ik"
@@ -249,7 +254,7 @@ def test_operands_of_an_equation_are_rounded_alone_and_in_a_list(target):
         (torch.dot, [(3,), (3,)]),
         (torch.ops.aten.mm.default, [(2, 3), (3, 2)]),
     ],
-    ids=str,
+    ids=named,
 )
 def test_other_products_round_their_second_operand_as_a_weight(target, shapes):
     x, y = map(torch.randn, shapes)
