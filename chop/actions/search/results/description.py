@@ -17,7 +17,8 @@ from chop.numerics import FORMATS
 
 NEW_NAME = "name a new study with --study"
 LONGEST = 10**300  # a number that every JSON reader accepts
-MAY_DIFFER = {"dataset_title", "simulated"}  # in a study that is resumed
+# in a study that is resumed; the samples follow from runners and data, which are compared
+MAY_DIFFER = {"dataset_title", "samples", "simulated"}
 
 
 def description_of(spec: StudySpec) -> dict[str, Any]:

@@ -187,12 +187,15 @@ class DesignLayers:
     """The layers of designs; networks of other shapes than the parent's are built."""
 
     def __init__(self, space: Space) -> None:
-        self.space, self.parent = space, weighted_layers(space.graph)
-        size = sum(parameter.numel() for parameter in space.graph.model.parameters())
+        graph = getattr(space, "graph", None)  # spaces of classes with hooks have none
+        self.space, self.parent = space, weighted_layers(graph) if graph is not None else {}
+        size = sum(p.numel() for p in graph.model.parameters()) if graph is not None else 0
         self._to_build = math.ceil(MOST_COPIED / max(1, size))  # networks
 
     def __call__(self, config: dict[str, Any]) -> Layers:
         """Return the layers of a design; without shapes after many large networks."""
+        if not self.parent:
+            return {}
         if self.space.keeps_shapes(config):
             return formatted(self.parent, config)
         if self._to_build > 0:
