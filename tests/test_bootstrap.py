@@ -243,6 +243,7 @@ def test_second_call_starts_at_once(ready):
     assert stderr == ""
 
 
+@pytest.mark.slow
 def test_arguments_streams_and_exit_codes_pass_through(ready):
     odd = ["two words", "", "--flag=a b", "*", "'", "ü", "--repair", "--extra"]
     assert ready.ch(*odd)[0]["argv"] == odd
@@ -298,6 +299,7 @@ def make_test(project, *extras, python="python3"):
     return [python, project.root / "scripts/bootstrap.py", *words, "-m", "chop"]
 
 
+@pytest.mark.slow
 def test_an_extra_is_added_without_starting_over(ready):
     (ready.venv / "still here").touch()
     ready.ch(command=make_test(ready))
@@ -322,7 +324,7 @@ def test_extras_stay_installed_for_those_who_ask_for_fewer(ready):
     assert ready.pip_calls()[-1].endswith(".[dev,test-all]"), "they survive a change"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["constraints.txt", "pyproject.toml"])
 def test_changed_pins_are_installed(ready, file):
     with (ready.root / file).open("a") as handle:
@@ -478,6 +480,7 @@ def test_place_where_nothing_can_be_made_is_refused_in_one_sentence(project):
 # ------------------------------------------------------------------- two at a time
 
 
+@pytest.mark.slow
 def test_two_first_calls_share_one_set_up(project):
     with project.held_in_pip("a") as first, ended(project.start("b")) as second:
         assert "waiting for another call" in second.stderr.readline()

@@ -161,6 +161,7 @@ def test_labels_are_classes_and_training_sees_them_all(loaded):
     assert len(info.feature_names) in (0, info.num_features)
 
 
+@pytest.mark.sampled(6)
 def test_splits_share_no_sample(loaded):
     if not loaded.example.disjoint:
         return

@@ -165,6 +165,7 @@ class TestPass:
         PASSES[name](graph, given)
         assert str(comparable(given)) == str(before)
 
+    @pytest.mark.sampled(15)
     def test_it_can_run_twice_with_the_same_dict(self, name, graph):
         pristine = graph.clone()
         first = PASSES[name](graph, EXAMPLES[name])[1]
@@ -173,6 +174,7 @@ class TestPass:
             again = PASSES[name](pristine, EXAMPLES[name])[1]
         assert str(again) == str(first)
 
+    @pytest.mark.sampled(15)
     def test_the_graph_stays_lintable(self, name, graph):
         PASSES[name](graph, EXAMPLES[name])
         graph.fx_graph.lint()
@@ -201,10 +203,12 @@ class TestPass:
         with pytest.raises(TypeError, match=f"pass '{name}' has no option 'misspelt'"):
             PASSES[name](graph, {"misspelt": 1})
 
+    @pytest.mark.sampled(11)
     def test_it_works_on_graphs_only(self, name, graph):
         with pytest.raises(TypeError, match=f"pass '{name}' works on a MaseGraph, not Net"):
             PASSES[name](Net(), EXAMPLES[name])
 
+    @pytest.mark.sampled(15)
     def test_what_it_needs_is_asked_for_by_name(self, name, graph):
         bare = MaseGraph(Net())
         needs = PASSES[name].needs

@@ -144,6 +144,7 @@ def test_the_environment_knows_every_mode(mode):
     assert found.stdout.decode().strip() == mode
 
 
+@pytest.mark.slow
 def test_formats_load_neither_triton_nor_a_compiler(after_imports):
     compilers = {"triton", "torch._inductor", "torch._dynamo"}
     assert compilers.isdisjoint(after_imports["modules"])
@@ -259,7 +260,7 @@ class TestGradients:
         assert torch.equal(torch.func.vmap(torch.func.grad(loss))(x), leaf.grad)
 
     # torch.compile instantiates autograd functions, and torch warns of that
-    @pytest.mark.sampled(1)
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
     @pytest.mark.parametrize("ste", ["identity", "clip"])
     def test_compiled_gradients(self, ste):

@@ -125,6 +125,7 @@ def test_both_files_train_their_candidates_as_their_own_options_say(text, epochs
     assert f"trained for max_epochs = {epochs} at learning_rate = {rate:g}" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_file_for_jets_runs_as_written(search):
     said, folder = search(JSC)
     assert "each is trained for max_epochs = 5 at learning_rate = 0.01" in said

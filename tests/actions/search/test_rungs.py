@@ -252,6 +252,7 @@ def rows(folder):
     return [{k: v for k, v in trial.items() if k not in times} for trial in trials]
 
 
+@pytest.mark.slow
 def test_trials_leave_at_rungs_with_what_they_had_come_to(network, tmp_path):
     results = search(*network, trained(rungs=[1, 2], keep=0.34), tmp_path, "cpu")
     states = [results.outcomes[n].state for n in range(9)]

@@ -76,6 +76,7 @@ def same(before, after):
     return all(torch.equal(state[key], there[key]) for key in state)
 
 
+@pytest.mark.sampled(27)
 def test_a_runner_gives_exactly_its_metrics_as_numbers(name, setting):
     context, trial = setting
     runner = made(name, context)

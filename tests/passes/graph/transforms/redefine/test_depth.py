@@ -62,6 +62,7 @@ def test_a_block_is_skipped_by_either_name(parents, key):
     assert counted == before - sum(p.numel() for p in without.parameters())
 
 
+@pytest.mark.slow
 def test_skipping_is_what_the_code_without_the_block_computes(parents):
     parent = parents("resnet")
     mg, _ = depth(parent.graph.clone(), **{"layer3.1": 0})
