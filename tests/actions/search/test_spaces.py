@@ -530,3 +530,12 @@ def test_options_that_the_pass_does_not_have_are_refused(graph, options, said):
 def test_a_choice_that_only_some_names_take_is_left(graph):
     seed = {"fc1": {"config": {"name": [None, "both"], "width": [8, 16]}}}
     assert pass_space(graph, "redefine", "name", seed, "where").parameters
+
+
+def test_a_key_may_have_other_choices_in_each_format():
+    widths = [("integer", (4, 8)), ("scale_integer", (2, 3, 5))]
+    keys = [Parameter("width", OneOf(values), "name", (name,)) for name, values in widths]
+    choices = Choices([Parameter("name", OneOf(("integer", "scale_integer"))), *keys])
+    designs = [choices.nth(index) for index in range(choices.size)]
+    assert [design["width"] for design in designs] == [4, 8, 2, 3, 5]
+    assert [choices.decoded(choices.encoded(design)) for design in designs] == designs

@@ -248,7 +248,8 @@ class Choices:
 
     def encoded(self, chosen: Mapping[str, Any]) -> dict[str, float]:
         """Return a design as the suggested numbers; keys with one value are left out."""
-        return {p.key: p.choice.number(chosen[p.key]) for p in self.open if p.key in chosen}
+        present = (p for p in self.open if p.key in chosen and p.exists(chosen))
+        return {p.key: p.choice.number(chosen[p.key]) for p in present}
 
     def decoded(self, numbers: Mapping[str, float]) -> dict[str, Any]:
         """Return the design that was encoded as these numbers."""
