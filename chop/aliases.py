@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -67,7 +66,7 @@ def present_paths(path: str) -> tuple[str, ...]:
     return (kept, *others) if importlib.util.find_spec(kept) is not None else ()
 
 
-class Aliases(MetaPathFinder, Loader):
+class Aliases:  # importlib.abc would import half of Python before sys.path is cleaned
     """Makes a module for each former path, which finds its names in the present modules."""
 
     def find_spec(

@@ -171,7 +171,7 @@ def _label_map(mine: Words, theirs: Words) -> list[int] | None:
     if all(name.isdecimal() and int(name) < len(theirs) for name in mine):
         return [int(name) for name in mine]
     are_numbers = theirs == tuple(str(number) for number in range(len(mine)))
-    return list(range(len(mine))) if are_numbers else None
+    return list(range(len(mine))) if are_numbers and not set(mine) & set(theirs) else None
 
 
 def _column_order(mine: Words, theirs: Words) -> list[int] | None:

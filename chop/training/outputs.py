@@ -58,8 +58,8 @@ def prediction_of(output: Any) -> Tensor:
 
 def _fields(output: Any) -> Mapping[str, Any] | None:
     """Return the named values of a mapping, dataclass or named tuple; None for other objects."""
-    if isinstance(output, Mapping):
-        return output
+    if isinstance(output, Mapping):  # not items(), which a result may be called
+        return {key: output[key] for key in output}
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
         return {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
     if isinstance(output, tuple) and KEY in getattr(output, "_fields", ()):

@@ -55,7 +55,7 @@ METHODS = frozenset(_METHODS.split())
 # arguments of an operator that functions of torch.nn.functional take at the same places; what
 # follows them are details of kernels
 _PLACES = """
-    linear:3 relu:1 relu6:1 elu:4 selu:1 celu:2 leaky_relu:2 silu:1 mish:1 hardswish:1 hardsigmoid:1
+    linear:3 relu:1 relu6:1 elu:2 selu:1 celu:2 leaky_relu:2 silu:1 mish:1 hardswish:1 hardsigmoid:1
     hardtanh:3 softplus:3 softshrink:2 hardshrink:2 glu:2 prelu:2 layer_norm:5 rms_norm:4
     group_norm:5 conv1d:7 conv2d:7 conv3d:7 conv_transpose1d:8 conv_transpose2d:8 conv_transpose3d:8
     pad:4 adaptive_avg_pool1d:2 adaptive_avg_pool2d:2 adaptive_avg_pool3d:2 bilinear:4
@@ -105,6 +105,8 @@ def translated(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         function = FUNCTIONS.get(name) or getattr(F, name)
         return _function(function, *list(arguments.values())[: PLACES[name]])
     given = {key: value for key, value in kwargs.items() if not _is_empty(key, value)}
+    if "reduction" in list(arguments)[len(args) :]:  # torch's functions have another default
+        given["reduction"] = arguments["reduction"]
     if name in OPERATORS and not given:
         return _function(OPERATORS[name], *args)
     if name in METHODS or (name.endswith("_") and hasattr(Tensor, name)):

@@ -57,6 +57,7 @@ class _Export:
         self.leaves = LeafCalls(model, tracer)
         self.forward = model.forward
         self.signature = inspect.signature(model.forward)
+        self.mode = Mode(model.training)  # one for all attempts, so that it warns once
         self.output: Any = None
         self.left_out: set[Any] = set()  # results that a graph cannot make
         template, tensors = separated(given)
@@ -152,7 +153,7 @@ class _Export:
             return results
 
         with attributes_restored(self.model), self.leaves.replaced(), _quiet(), _no_partial_graph():
-            _make_mode_visible(self.model, self.tracer)
+            _make_mode_visible(self.model, self.tracer, self.mode)
             self.model.forward = forward
             return torch.export.export(
                 self.model, tuple(tensors), dynamic_shapes=(tuple(specs),), strict=False
@@ -421,9 +422,8 @@ def _plain_mode(value: Any) -> Any:
     return int(value) == 1 if isinstance(value, Mode) else value
 
 
-def _make_mode_visible(model: nn.Module, tracer: MaseTracer) -> None:
+def _make_mode_visible(model: nn.Module, tracer: MaseTracer, mode: Mode) -> None:
     """Replace `self.training` by a value that tells its use, in modules that are entered."""
-    mode = Mode(model.training)
     if tracer.is_leaf_module(model, ""):  # a layer of torch, which gives it to C++
         return
     for name, module in model.named_modules():

@@ -93,6 +93,8 @@ class _Builder:
         for each, node in zip(self.capture.inputs, nodes, strict=True):
             if is_plain(each.template):
                 self._check_constant(each, node)
+            else:
+                self._check_length(each, node)
         specs = self.program.graph_signature.input_specs
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
         numbers = iter(range(len(placeholders)))
@@ -114,6 +116,17 @@ class _Builder:
         function = operator.is_ if value is None or value is True or value is False else operator.eq
         same = self.graph.call_function(function, (node, value))
         message = f"this graph is of {name} = {value!r:.40}, and was called with another value"
+        self.graph.call_function(torch._assert, (same, message))
+
+    def _check_length(self, each: Input, node: fx.Node) -> None:
+        """Refuse a list of inputs of another length, of which some would not be read."""
+        sample = getattr(each.template, "sample", None)
+        if not isinstance(sample, list | tuple):
+            return
+        length = self.graph.call_function(len, (node,))
+        same = self.graph.call_function(operator.eq, (length, len(sample)))
+        name = each.name.lstrip("*")
+        message = f"this graph is only for {len(sample)} inputs in {name}"
         self.graph.call_function(torch._assert, (same, message))
 
     def _names_devices(self) -> bool:

@@ -7,12 +7,14 @@ nodes of the graph, so that other sizes are refused in one sentence.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.export.graph_signature import InputKind
 
 BINARY: dict[type, tuple[Callable[..., Any], str]] = {
     ast.Add: (operator.add, "+"),
@@ -20,6 +22,17 @@ BINARY: dict[type, tuple[Callable[..., Any], str]] = {
     ast.Mult: (operator.mul, "*"),
     ast.FloorDiv: (operator.floordiv, "//"),
     ast.Mod: (operator.mod, "%"),
+    ast.Div: (operator.truediv, "/"),
+}
+# functions of sizes in torch's text
+CALLED: dict[str, Callable[..., Any]] = {
+    "math.trunc": math.trunc,
+    "math.floor": math.floor,
+    "math.ceil": math.ceil,
+    "torch.sym_float": float,
+    "max": max,
+    "min": min,
+    "round": round,
 }
 COMPARED: dict[type, tuple[Callable[..., Any], str]] = {
     ast.LtE: (operator.le, "<="),
@@ -41,9 +54,11 @@ Size = tuple[int, int]  # the input's place among the tensors, and the dimension
 class SizeCheck:
     """One assumption on sizes of the inputs: `left <= right`."""
 
-    def __init__(self, tree: ast.Compare) -> None:
-        if len(tree.ops) != 1 or type(tree.ops[0]) not in COMPARED:
+    def __init__(self, tree: ast.AST) -> None:
+        compared = isinstance(tree, ast.Compare) and len(tree.ops) == 1
+        if not compared or type(tree.ops[0]) not in COMPARED:  # type: ignore[attr-defined]
             raise _Other
+        assert isinstance(tree, ast.Compare)
         self.left, self.right = tree.left, tree.comparators[0]
         self.compare, self.sign = COMPARED[type(tree.ops[0])]
         self.sizes = [*_sizes(self.left), *_sizes(self.right)]
@@ -53,13 +68,13 @@ class SizeCheck:
 
     @property
     def matters(self) -> bool:
-        """Whether it is about one size, as decisions by shape are.
-
-        Others relate sizes of several inputs, which layers check themselves, or are details of
-        kernels.
-        """
-        constant = isinstance(self.left, ast.Constant) or isinstance(self.right, ast.Constant)
-        return len(set(self.sizes)) == 1 and not (self.sign == "!=" and constant)
+        """Whether it may be a decision of forward(); others are details of kernels."""
+        sizes = [_size(self.left), _size(self.right)]
+        if all(sizes):
+            return sizes[0] != sizes[1]
+        if self.sign == "!=" and isinstance(self.right, ast.Constant):  # not `size == 5`
+            return sizes[0] is not None and self.right.value > 1  # type: ignore[operator]
+        return len(set(self.sizes)) == 1
 
     def text(self, names: Sequence[str]) -> str:
         """Return it in words of the model: `ids.shape[1] <= 20`."""
@@ -84,13 +99,34 @@ def size_checks(
     checks: list[SizeCheck] = []
     constant = [f"L['ts'][{place}].size()[{dim}] == {n}" for place, dim, n in fixed_sizes]
     for code in (*getattr(program, "_guards_code", ()), *constant):
-        try:
-            tree = ast.parse(code, mode="eval").body
-            checks += [SizeCheck(tree)] if isinstance(tree, ast.Compare) else []
-        except (_Other, SyntaxError):
-            continue
+        for tree in _parts(ast.parse(code, mode="eval").body):
+            try:
+                checks.append(SizeCheck(tree))
+            except _Other:  # the graph is then only for the sizes at hand
+                checks += _pinned(program, tree)
     fixed = {check.sizes[0] for check in checks if check.fixed is not None}
     return [c for c in checks if c.fixed is not None or not set(c.sizes) <= fixed]
+
+
+def _parts(tree: ast.AST) -> list[ast.AST]:
+    """The assumptions in one that is joined by `and`."""
+    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
+        return [part for value in tree.values for part in _parts(value)]
+    return [tree]
+
+
+def _pinned(program: torch.export.ExportedProgram, tree: ast.AST) -> list[SizeCheck]:
+    """Return checks that each size in an assumption is the one of the example inputs."""
+    specs, nodes = program.graph_signature.input_specs, program.graph.find_nodes(op="placeholder")
+    pairs = zip(specs, nodes, strict=True)
+    shapes = [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
+    found = {size for part in ast.walk(tree) if (size := _size(part))}
+    codes = [
+        f"L['ts'][{place}].size()[{dim}] == {shapes[place][dim].node.hint}"
+        for place, dim in sorted(found)
+        if isinstance(shapes[place][dim], torch.SymInt)
+    ]
+    return [SizeCheck(ast.parse(code, mode="eval").body) for code in codes]
 
 
 def _size(tree: ast.AST) -> Size | None:
@@ -117,7 +153,11 @@ def _sizes(tree: ast.AST) -> list[Size]:
         return [size]
     if isinstance(tree, ast.BinOp) and type(tree.op) in BINARY:
         return [*_sizes(tree.left), *_sizes(tree.right)]
-    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return _sizes(tree.operand)
+    if isinstance(tree, ast.Call) and ast.unparse(tree.func) in CALLED and not tree.keywords:
+        return [size for argument in tree.args for size in _sizes(argument)]
+    if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
         return []
     raise _Other
 
@@ -129,6 +169,11 @@ def _text(tree: ast.AST, names: Sequence[str]) -> str:
     if isinstance(tree, ast.BinOp):
         sign = BINARY[type(tree.op)][1]
         return f"({_text(tree.left, names)} {sign} {_text(tree.right, names)})"
+    if isinstance(tree, ast.UnaryOp):
+        return f"-{_text(tree.operand, names)}"
+    if isinstance(tree, ast.Call):
+        name = CALLED[ast.unparse(tree.func)].__name__
+        return f"{name}({', '.join(_text(argument, names) for argument in tree.args)})"
     return ast.unparse(tree)
 
 
@@ -139,5 +184,15 @@ def _node(tree: ast.AST, graph: fx.Graph, inputs: Mapping[int, fx.Node]) -> Any:
     if isinstance(tree, ast.BinOp):
         sides = (_node(tree.left, graph, inputs), _node(tree.right, graph, inputs))
         return graph.call_function(BINARY[type(tree.op)][0], sides)
+    if isinstance(tree, ast.UnaryOp):
+        inner = _node(tree.operand, graph, inputs)
+        return (
+            -inner
+            if isinstance(inner, int | float)
+            else graph.call_function(operator.neg, (inner,))
+        )
+    if isinstance(tree, ast.Call):
+        arguments = tuple(_node(argument, graph, inputs) for argument in tree.args)
+        return graph.call_function(CALLED[ast.unparse(tree.func)], arguments)
     assert isinstance(tree, ast.Constant)
     return tree.value

@@ -239,10 +239,10 @@ def test_wrong_usage_of_every_kind_has_one_exit_code(searches):
     misspelt.write_text(good.read_text().replace("weight_width", "weight_wdith"))
     said = searches.run(misspelt, check=2)
     path = "search.search_space.seed.seq_blocks_2.config.weight_wdith"
-    assert f"ch: {path} is not a key of integer; did you mean 'weight_width'?" in said
+    assert f"{misspelt}: {path} is not a key of integer; did you mean 'weight_width'?" in said
     lines = "basic_train]\n[search.strategy.sw_runner.basic_evaluation]"
     endless.write_text(good.read_text().replace("basic_evaluation]", lines))
-    assert "ch: basic_train has no budget" in searches.run(endless, check=2)
+    assert "basic_train has no budget" in searches.run(endless, check=2)
 
 
 # --- memory

@@ -13,6 +13,7 @@ from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.location import StudyLocation, latest
 from chop.actions.search.store.study_store import StudyStore
 from chop.actions.suggestion import command_to_test
+from chop.dataset.data_module import facts_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +34,10 @@ def apply(spec: StudySpec, location: StudyLocation, config: RunConfig) -> None:
     outcome = results.outcomes[number]
     logger.info("Applying trial %d: %s", number, {**outcome.software, **outcome.hardware})
     graph = Worker(spec).rebuilt(number, results.designs[number])
+    if any(runner.trains for runner in spec.runners):  # on these data, not on the parent's
+        graph.meta["trained_on"] = facts_of(spec.parent.data_module) or {}
     folder = graph.export(location.folder / f"trial_{number}")
-    logger.info("Saved mase graph to %s", folder)
+    logger.info("Saved the design to %s", folder)
     logger.info("Test it with: %s", command_to_test(config, folder, "mz"))
 
 

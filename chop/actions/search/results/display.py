@@ -104,15 +104,16 @@ def progress_bar(
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    texts = [TextColumn(f"{{task.fields[{name}]}}") for name in ("count", "note", "left")]
-    with RichProgress(BarColumn(), *texts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, note="", count="", left="")
+    text = TextColumn("{task.fields[text]}")  # a narrow terminal cuts its end
+    with RichProgress(BarColumn(), text, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, text="")
 
         def show(progress: Progress) -> None:
             total = "" if progress.total is None else f"/{progress.total:,}"
-            note, count = state(progress, objectives), f"{progress.done:,}{total} trials"
-            fields: dict[str, Any] = {"note": note, "count": count, "left": time_left(progress)}
-            bar.update(task, total=progress.total, completed=progress.done, **fields)
+            count = f"{progress.done:,}{total} trials"
+            parts = (count, time_left(progress), state(progress, objectives))
+            written = "  ".join(part for part in parts if part)
+            bar.update(task, total=progress.total, completed=progress.done, text=written)
 
         yield show
 
