@@ -98,14 +98,11 @@ def _table(file: Path, arrays: Arrays, task: str | None) -> tuple[LabelledTable,
     wanted = {*names, "y"}
     if "train" not in parts or not names or any(part.keys() != wanted for part in parts.values()):
         raise ValueError(f"{file} has the arrays {', '.join(arrays) or 'none'}; it needs {NAMES}")
-    is_one = len(names) == 1
-    inputs = {
-        name: _samples(file, [part[name] for part in parts.values()], None if is_one else name)
-        for name in names
-    }
+    inputs = {name: _samples(file, [part[name] for part in parts.values()], name) for name in names}
     notes: list[str] = []
     inputs = {name: _channels_first(file, x, notes) for name, x in inputs.items()}
     first = inputs[names[0]]
+    is_one = names == ["x"] or (len(names) == 1 and _is_table_or_images(first))
     for name, part in parts.items():
         _check_lengths(file, name, part)
     labels = _joined(file, [_labels(file, part["y"], task) for part in parts.values()], "labels")
@@ -160,20 +157,35 @@ def _warn_of_unused(
         )
 
 
-def _samples(file: Path, parts: list[np.ndarray], name: str | None) -> np.ndarray:
-    """Return the samples of all splits; several inputs have a `name`, and any shape."""
-    what = "samples" if name is None else f"samples of input {name!r}"
+def _is_table_or_images(x: np.ndarray) -> bool:
+    """Whether samples can only be a table of real numbers or images, whatever their name."""
+    return x.ndim in (2, 4) and (x.dtype.kind == "f" or (x.ndim == 4 and x.dtype == np.uint8))
+
+
+def _samples(file: Path, parts: list[np.ndarray], name: str) -> np.ndarray:
+    """Return the samples of all splits; those not named `x` may have any shape."""
+    what = "samples" if name == "x" else f"samples of input {name!r}"
     for x in parts:
-        if name is None and (x.ndim not in (2, 4) or 0 in x.shape[1:]):
-            raise ValueError(
-                f"{file}: samples of shape {x.shape} are neither a table (N, features) nor "
-                f"images (N, channels, height, width); reshape them"
-            )
         if not x.ndim or 0 in x.shape[1:]:
             raise ValueError(f"{file}: {what} have shape {x.shape}; give one row per sample")
+        if name == "x" and x.ndim not in (2, 4):
+            raise ValueError(
+                f"{file}: samples of shape {x.shape} are neither a table (N, features) nor "
+                f"images (N, channels, height, width); {_better_shape(x)}"
+            )
         if x.dtype.kind not in "fiub":
             raise ValueError(f"{file}: {what} of type {x.dtype} are not numbers; convert them")
     return _joined(file, parts, what)
+
+
+def _better_shape(x: np.ndarray) -> str:
+    """Return how to save an array `x` that is neither a table nor images."""
+    if x.ndim == 1:
+        return "save x[:, None], a table of one feature"
+    rename = "save them under another name than x, such as seq"
+    if x.ndim == 3:
+        return f"save images of one channel as x[:, None]; if they are sequences, {rename}"
+    return rename.replace("seq", "volume")
 
 
 def _joined(file: Path, parts: list[np.ndarray], what: str) -> np.ndarray:

@@ -33,7 +33,7 @@ from chop.files import cache_folder
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2  # of the preparation; raise it when the result changes
+VERSION = 3  # of the preparation; raise it when the result changes
 KINDS = {
     "csv": (".csv", ".tsv", ".txt"),
     "parquet": (".parquet", ".pq"),
@@ -154,7 +154,7 @@ def _own_arrays(name: str, doc: str, read: Read) -> Callable[..., TensorSplit]:
 
 
 _TABLE = "Your own {} file: columns of numbers and one column of labels."
-_ARRAYS = "Your own {}: x or several named inputs, and y, once or for each split."
+_ARRAYS = "Your own {}: x or named inputs, and y, once or for each split."
 csv = _own_table("csv", _TABLE.format("CSV"), read_csv)
 parquet = _own_table("parquet", _TABLE.format("Parquet"), read_parquet)
 npz = _own_arrays("npz", _ARRAYS.format("arrays from numpy.savez"), read_npz)
@@ -220,10 +220,12 @@ def _scaling_note(file: Path) -> str:
 
 
 def _standardizes(file: Path, table: LabelledTable, wanted: bool | None) -> bool:
-    """Whether to standardise: tables unless the user declines, images never."""
-    has_table = any(is_table(x) for x in (table.more or {"x": table.x}).values())
+    """Whether to standardise: tables unless the user declines, other inputs never."""
+    inputs, named = table.more or {"x": table.x}, bool(table.more)
+    has_table = any(is_table(x, named=named) for x in inputs.values())
     if wanted and not has_table:
+        held = f"the inputs {', '.join(inputs)} and no table of floats" if named else "images"
         raise ValueError(
-            f"{file} holds images, but only tables can be standardised; omit standardize"
+            f"{file} holds {held}, but only tables can be standardised; omit standardize"
         )
     return has_table if wanted is None else wanted

@@ -23,7 +23,7 @@ BLOCK = 1 << 16  # rows at a time, which limits the memory for double precision
 class LabelledTable:
     """Samples `x` (N, …) and labels `y` (N, …), in the order of the file.
 
-    Several inputs are in `more`, by name, and `x` is the first of them.
+    Inputs that keep their names are in `more`, and `x` is the first of them.
     """
 
     x: np.ndarray
@@ -252,9 +252,9 @@ def scaler_of(x: np.ndarray, standardize_by: int | None) -> Scaler:
     return Scaler(tuple(mean.tolist()), tuple(deviation.tolist()))
 
 
-def is_table(x: np.ndarray) -> bool:
-    """Whether samples are rows of real numbers, which can be standardised."""
-    return x.ndim == 2
+def is_table(x: np.ndarray, *, named: bool = False) -> bool:
+    """Whether samples are rows of numbers to standardise; in a named input, those are floats."""
+    return x.ndim == 2 and (not named or x.dtype.kind == "f")
 
 
 def _tensor(x: np.ndarray, standardize_by: int | None, *, named: bool) -> Tensor:

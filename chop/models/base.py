@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,7 +63,15 @@ class ModelSpec:
         if info_name or takes_more:
             self._check_data(data)
             arguments[info_name or "dataset_info"] = data
-        return self.build(**arguments)
+        try:
+            return self.build(**arguments)
+        except TypeError as error:
+            if data is None or not (missing := _missing_facts(data, error)):
+                raise
+            raise ValueError(
+                f"data set {data.name!r} has {_input(data)} and no {' or '.join(missing)}, which "
+                f"{owner} uses; build the model from info.input_shapes, or use data in one array x"
+            ) from error
 
     @property
     def options(self) -> dict[str, Option]:
@@ -88,7 +97,23 @@ class ModelSpec:
             raise ValueError(f"{owner} needs {fact}, but data set {data.name!r} has none")
 
 
+def _missing_facts(data: MaseDatasetInfo, error: TypeError) -> list[str]:
+    """Return the facts that data with named inputs lack, and that a failed builder mentions.
+
+    Builders that pass such a None to torch fail in many ways, and all of them name its type.
+    """
+    if data.input_shapes is None or "None" not in str(error):
+        return []
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+    codes = [f.f_code for f in frames if any(v is data for v in f.f_locals.values())]
+    mentioned = {word for code in codes for word in (*code.co_names, *code.co_consts)}
+    facts = dict.fromkeys(attribute for attribute, _ in INPUTS.values())
+    return [fact for fact in facts if fact in mentioned and getattr(data, fact) is None]
+
+
 def _input(data: MaseDatasetInfo) -> str:
+    if data.input_shapes:
+        return f"the input{'s' * (len(data.input_shapes) > 1)} {', '.join(data.input_shapes)}"
     if data.image_size:
         return f"images of {' x '.join(map(str, data.image_size))}"
     if data.num_features:

@@ -42,7 +42,7 @@ def mlp(
     """Multi-layer perceptron with hidden layers of widths `hidden`; images are flattened."""
     if any(width < 1 for width in hidden):
         raise ValueError(f"hidden must be a list of positive widths, not {hidden!r}")
-    inputs = info.num_features or math.prod(info.image_size or ())
+    inputs = info.num_features or math.prod(info["image_size"])
     return MLP(
         inputs,
         *hidden,

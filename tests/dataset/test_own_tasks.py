@@ -18,6 +18,7 @@ IMAGE = RANDOM.integers(0, 256, (ROWS, 3, 4, 5), np.uint8)
 MASK = RANDOM.integers(0, 4, (ROWS, 4, 5), np.uint8)
 WORDS = np.array(["a"] * ROWS)
 IDS = RANDOM.integers(0, 9, (ROWS, 7))
+SEQUENCES = RANDOM.standard_normal((ROWS, 5, 2)) + 1
 
 
 @pytest.fixture
@@ -110,8 +111,46 @@ def test_splits_of_named_arrays(npz):
     assert torch.equal(y, torch.from_numpy(CODES[40:48]))
 
 
-def test_one_named_array_is_the_only_input(npz):
-    assert get_dataset_info("npz", path=npz(features=X, y=CODES)).num_features == 3
+@pytest.mark.parametrize(("features", "size"), [(X, (3, None)), (IMAGE, (None, (3, 4, 5)))])
+def test_one_named_table_or_array_of_images_is_that_of_any_model(npz, features, size):
+    info = get_dataset_info("npz", path=npz(features=features, y=CODES))
+    assert (info.num_features, info.image_size) == size
+
+
+@pytest.mark.parametrize("array", [IDS, IDS.astype(np.uint8), IDS[:, 0], MASK.astype(np.int32)])
+def test_whole_numbers_stay_so_and_keep_their_name_if_they_are_the_only_input(npz, array, caplog):
+    file = npz(ids=array, y=CODES)
+    with caplog.at_level(logging.INFO, "chop"):
+        info = get_dataset_info("npz", path=file)
+    assert (info.input_shapes, info.num_features) == ({"ids": array.shape[1:]}, None)
+    assert "standardised" not in caplog.text
+    ids = torch.cat([get_dataset("npz", s, path=file)[:][0]["ids"] for s in ("train", "test")])
+    assert ids.dtype == torch.int64
+    assert set(ids.unique().tolist()) <= set(array.ravel().tolist())
+
+
+def test_the_only_input_of_a_tensors_file_keeps_its_name(tmp_path, cache):
+    torch.save({"ids": torch.from_numpy(IDS), "y": torch.from_numpy(CODES)}, tmp_path / "own.pt")
+    inputs, _ = get_dataset("tensors", "train", path=tmp_path / "own.pt")[:]
+    assert inputs["ids"].dtype == torch.int64
+
+
+def test_sequences_of_floats_may_be_the_only_input(npz, caplog):
+    file = npz(seq=SEQUENCES, y=CODES)
+    with caplog.at_level(logging.INFO, "chop"):
+        assert get_dataset_info("npz", path=file).input_shapes == {"seq": (5, 2)}
+    assert "standardised" not in caplog.text
+    inputs, _ = get_dataset("npz", "train", path=file, test=0, validation=0)[:]
+    assert inputs["seq"].dtype == torch.float32
+    assert inputs["seq"].sum().item() == pytest.approx(SEQUENCES.sum(), rel=1e-4)
+
+
+def test_standardising_is_told_only_if_an_input_is_a_table_of_floats(npz, caplog):
+    with caplog.at_level(logging.INFO, "chop"):
+        get_dataset_info("npz", path=npz(ids=IDS, seq=SEQUENCES, y=CODES))
+        assert "standardised" not in caplog.text
+        get_dataset_info("npz", path=npz(ids=IDS, table=X, y=CODES))
+    assert "the features are standardised with the mean" in caplog.text
 
 
 def test_arrays_beside_x_are_not_used_and_that_is_told(npz, caplog):
@@ -136,6 +175,10 @@ def test_arrays_beside_x_are_not_used_and_that_is_told(npz, caplog):
         ({"a": X, "b": IDS}, {}, "has the arrays a, b; it needs x and y"),
         ({"a_train": X, "y_train": CODES, "b_test": X, "y_test": CODES}, {}, "it needs x and y"),
         ({"x": X, "y": CODES}, {"task": "clas"}, "task"),
+        ({"x": X[:, 0], "y": CODES}, {}, r"nor images .*; save x\[:, None\], a table of one"),
+        ({"x": SEQUENCES, "y": CODES}, {}, r"x\[:, None\]; if they are sequences, .* as seq"),
+        ({"x": IMAGE[..., None], "y": CODES}, {}, "under another name than x, such as volume"),
+        ({"ids": IDS, "y": CODES}, {"standardize": True}, "the inputs ids and no table of floats"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(npz, arrays, options, sentence):

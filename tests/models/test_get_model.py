@@ -1,8 +1,9 @@
 """`get_model` in both its shapes, and what it refuses before it builds."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -152,3 +153,43 @@ class TestCheckpoints:
         torch.save(get_model("jsc-tiny", dataset_info=jets).state_dict(), tmp_path / "tiny.pt")
         with pytest.raises(ValueError, match=r"tiny\.pt does not fit"):
             get_model("jsc-toy", dataset_info=jets, checkpoint=tmp_path / "tiny.pt")
+
+
+class TestNamedInputs:
+    """Data with named inputs have no `num_features` and no `image_size`."""
+
+    INFO = MaseDatasetInfo(
+        name="npz", task="cls", num_classes=3, input_shapes={"tok": (7,), "num": (3,)}
+    )
+    BUILDERS: ClassVar[dict] = {
+        "attribute": (lambda info: nn.Linear(info.num_features, 4), "num_features"),
+        "key": (lambda info: nn.BatchNorm1d(info["num_features"]), "num_features"),
+        "arithmetic": (lambda info: nn.Linear(2 * info.num_features, 4), "num_features"),
+        "images": (lambda info: nn.Conv2d(info.image_size[0], 4, 3), "image_size"),
+    }
+
+    @pytest.mark.parametrize("build", BUILDERS)
+    def test_a_builder_that_needs_one_of_them_gets_one_sentence(self, build):
+        function, fact = self.BUILDERS[build]
+        model("my-mlp")(function)
+        with pytest.raises(ValueError, match=r"^data set 'npz' has the inputs tok, num and") as got:
+            get_model("my-mlp", dataset_info=self.INFO)
+        assert f"no {fact}, which model 'my-mlp' uses; build the model from" in str(got.value)
+
+    @pytest.mark.parametrize("name", ["mlp", "jsc-tiny", "resnet18", "vit_tiny_patch4_32"])
+    def test_our_models_for_one_input_say_what_they_lack(self, name):
+        info = replace(self.INFO, input_shapes={"ids": (7,)})
+        with pytest.raises(ValueError, match=r"has the input ids and no .*, which model"):
+            get_model(name, dataset_info=info)
+
+    def test_another_error_of_a_builder_stays_as_it_is(self):
+        def build(info):
+            return nn.Linear(info.num_features or 3, "4")
+
+        model("my-mlp")(build)
+        with pytest.raises(TypeError, match="str"):
+            get_model("my-mlp", dataset_info=self.INFO)
+
+    def test_a_builder_that_uses_the_shapes_serves(self):
+        model("my-mlp")(lambda info: nn.Linear(info.input_shapes["num"][0], info.num_classes))
+        assert get_model("my-mlp", dataset_info=self.INFO).in_features == 3
