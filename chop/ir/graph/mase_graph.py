@@ -162,6 +162,9 @@ class MaseGraph:
         by_fx: TraceError | None = None
         if front_end != "export":
             alone = front_end == "fx" or dummy_in is None
+            if dummy_in is not None:
+                other = "use front_end='auto' or 'export', "
+                self.tracer.inputs_advice = other if alone else ""
             try:
                 with noticed_contexts() as found:
                     graph = self.tracer.trace(model, self._frozen(model, dummy_in) or None)

@@ -28,11 +28,14 @@ ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupErr
 BY_VALUE = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
 
+ADVICE = "give example inputs with MaseGraph(model, dummy_in={name: tensor}), "
+
+
 class TraceError(RuntimeError):
     """A model that cannot be captured; the message says where, why, and what to do."""
 
 
-def explained(error: Exception, name: str, module: object) -> str:
+def explained(error: Exception, name: str, module: object, inputs_advice: str = ADVICE) -> str:
     """Return the message for a model that torch.fx cannot trace; `module` was running."""
     subject = _subject(name, module)
     # the first sentence of fx's explanation is about the model, the rest about fx
@@ -46,8 +49,7 @@ def explained(error: Exception, name: str, module: object) -> str:
         return f"cannot trace {subject}{users_line(error)}: {kind}: {reason}; fix forward()"
     return (
         f"cannot trace {subject}{users_line(error)}: {reason}; "
-        f"give example inputs with MaseGraph(model, dummy_in={{name: tensor}}), "
-        f"{_frozen(error)}{_kept_whole(name, module)}, "
+        f"{inputs_advice}{_frozen(error)}{_kept_whole(name, module)}, "
         f"or use module passes, which work on the model itself"
     )
 

@@ -328,8 +328,11 @@ class TestRefusals:
             TraceError, match=r"give example inputs with MaseGraph\(model, dummy_in="
         ):
             MaseGraph(ByShape())
-        with pytest.raises(TraceError):
+
+    def test_with_inputs_fx_advises_the_other_front_end(self):
+        with pytest.raises(TraceError, match=r"use front_end='auto' or 'export', ") as refused:
             MaseGraph(ByShape(), front_end="fx", dummy_in={"features": torch.randn(2, 4)})
+        assert "dummy_in=" not in str(refused.value)
 
     @pytest.mark.slow
     def test_a_mistake_in_forward_is_said(self):
