@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
+from chop.ir.graph.layer_names import check_called_names, warn_of_unsaved_names
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.trace_errors import TraceError, names_a_line
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
@@ -137,7 +138,9 @@ class MaseGraph:
         )
         with attributes_restored(model):  # fx stores the constants of the graph on the model
             graph = self._traced(model, front_end, dummy_in)
+            check_called_names(graph, model)
             self.model = fx.GraphModule(model, graph)
+        warn_of_unsaved_names(self.model)
         _copy_container_state(self.model, model)
         if self.front_end == "export":
             _add_other_tensors(self.model, model, {})

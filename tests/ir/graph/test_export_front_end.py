@@ -707,6 +707,51 @@ def test_a_layer_called_meta_is_one_sentence():
         MaseGraph(Meta())
 
 
+class Keyed(nn.Module):
+    def __init__(self, key):
+        super().__init__()
+        self.key, self.heads = key, nn.ModuleDict({key: nn.Linear(4, 4)})
+
+    def forward(self, x):
+        return self.heads[self.key](x)
+
+
+@pytest.mark.parametrize("front_end", ["fx", "export"])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("class", "'class' is a keyword of Python"),
+        ("None", "'None' is a keyword of Python"),
+        ('a"b', "has characters that torch.fx cannot write"),
+        ("a\nb", "has characters that torch.fx cannot write"),
+    ],
+)
+def test_a_layer_name_that_breaks_the_code_is_one_sentence(front_end, key, words):
+    with pytest.raises(ValueError, match=r"rename .* of Keyed, for example to '") as refused:
+        MaseGraph(Keyed(key), front_end=front_end, dummy_in=X)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_keyword_inside_a_layer_that_is_kept_whole_is_no_problem():
+    model = nn.Sequential(Keyed("class"))
+    graph = MaseGraph(model, custom_ops={"modules": {Keyed: {}}})
+    assert torch.equal(graph.model(X["x"]), model(X["x"]))
+
+
+@pytest.mark.parametrize("key", ["head-1", "a:b", "a/b", "a b", "tête", "meta", "__x"])
+def test_a_layer_name_that_cannot_be_saved_is_warned_of_at_capture(key, caplog, tmp_path):
+    graph = MaseGraph(Keyed(key))
+    assert f"the name '{key}' in 'heads.{key}' cannot be saved" in caplog.text
+    assert "rename it before saving" in caplog.text
+    advised = caplog.text.strip().rpartition(" to '")[2].rstrip("'")
+    with pytest.raises(ValueError, match="not an attribute that a file may set"):
+        graph.export(tmp_path / "graph")
+    caplog.clear()
+    MaseGraph(Keyed(advised)).export(tmp_path / "graph")
+    assert caplog.text == ""
+
+
 def test_keyword_only_arguments_after_defaults_are_traced_by_fx():
     graph = MaseGraph(Options(), {"switch": True, "mask": None})
     assert [str(node.target) for node in graph.inputs] == ["x", "scale"]
