@@ -137,7 +137,7 @@ class MaseGraph:
             custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
         )
         with attributes_restored(model):  # fx stores the constants of the graph on the model
-            graph = self._traced(model, front_end, dummy_in)
+            graph = self._traced_or_explained(model, front_end, dummy_in)
             check_called_names(graph, model)
             self.model = fx.GraphModule(model, graph)
         warn_of_unsaved_names(self.model)
@@ -154,6 +154,18 @@ class MaseGraph:
                 "custom_ops": self.custom_ops,
             },
         )
+
+    def _traced_or_explained(self, model: nn.Module, front_end: str, dummy_in: Any) -> fx.Graph:
+        """Return the graph; inputs that the model itself fails on are not blamed on capture."""
+        from chop.ir.graph.eager_check import failure_on_inputs
+
+        try:
+            return self._traced(model, front_end, dummy_in)
+        except TraceError as error:
+            said = failure_on_inputs(model, dummy_in, self.cf_args) if dummy_in is not None else ""
+            if not said:
+                raise
+            raise TraceError(said) from error
 
     def _traced(self, model: nn.Module, front_end: str, dummy_in: Any) -> fx.Graph:
         """Return the graph by the front end that is asked for, or by the first that can."""

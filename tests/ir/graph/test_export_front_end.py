@@ -358,6 +358,50 @@ class TestRefusals:
         assert words in str(refused.value)
 
 
+class Features(nn.Module):
+    """Takes a dict, and counts its calls with random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, batch):
+        self.calls.add_(torch.rand(()))
+        return self.layer(batch["num"] if batch["cat"].shape[0] > 0 else batch["cat"])
+
+
+class TestInputsThatTheModelFailsOn:
+    @pytest.mark.parametrize("front_end", ["auto", "fx", "export"])
+    def test_a_wrong_shape_is_said(self, front_end):
+        with pytest.raises(TraceError) as refused:
+            MaseGraph(Gated(), front_end=front_end, dummy_in={"x": torch.randn(2, 5)})
+        assert str(refused.value) == (
+            "the model fails on dummy_in (x = float32[2, 5]): mat1 and mat2 shapes cannot be "
+            "multiplied (2x5 and 4x4); check shapes and dtypes"
+        )
+
+    def test_a_wrong_dtype_is_said(self):
+        with pytest.raises(TraceError, match=r"on dummy_in \(x = int64\[2, 4\]\): mat1 and mat2"):
+            MaseGraph(Gated(), dummy_in=torch.ones(2, 4, dtype=torch.int64))
+
+    def test_a_missing_key_is_said_and_the_model_stays_as_it_was(self):
+        model, state = Features(), torch.get_rng_state()
+        x = torch.ones(2, dtype=torch.int64)
+        with pytest.raises(TraceError) as refused:
+            MaseGraph(model, front_end="export", dummy_in={"batch": {"cat": x}})
+        assert str(refused.value) == (
+            "the model fails on dummy_in (batch = {'cat': int64[2]}): KeyError: 'num'; "
+            "check the keys of dicts"
+        )
+        assert model.calls == 0
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_a_model_on_the_meta_device_is_not_run(self):
+        with pytest.raises(TraceError, match="cannot trace"):
+            MaseGraph(Gated().to("meta"), dummy_in={"x": torch.randn(2, 5)})
+
+
 class NoGrad(nn.Module):
     def __init__(self):
         super().__init__()
