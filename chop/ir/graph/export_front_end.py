@@ -182,12 +182,8 @@ class _Export:
         return Nest(output.sample, kept)
 
     def _run(self, *values: Any) -> Any:
-        arguments = _by_name(self.signature, filled(self.template, values) | dict(self.fixed))
-        bound = inspect.BoundArguments(self.signature, OrderedDict())
-        for name in self.signature.parameters:
-            if name in arguments:
-                bound.arguments[name] = arguments[name]
-        bound.apply_defaults()
+        arguments = filled(self.template, values) | dict(self.fixed)
+        bound = bound_arguments(self.signature, arguments)
         return self.forward(*bound.args, **bound.kwargs)
 
     def _inputs(self) -> list[Input]:
@@ -279,6 +275,17 @@ def given_arguments(
                 f"dummy_in has no value for the model's input {name!r}; give {{{wanted}}}"
             )
     return {name: named[name] for name in signature.parameters if name in named}
+
+
+def bound_arguments(signature: inspect.Signature, values: dict[str, Any]) -> inspect.BoundArguments:
+    """Return arguments for forward(), from values by its names."""
+    arguments = _by_name(signature, values)
+    bound = inspect.BoundArguments(signature, OrderedDict())
+    for name in signature.parameters:
+        if name in arguments:
+            bound.arguments[name] = arguments[name]
+    bound.apply_defaults()
+    return bound
 
 
 def _by_name(signature: inspect.Signature, values: dict[str, Any]) -> dict[str, Any]:

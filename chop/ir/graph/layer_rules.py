@@ -73,10 +73,15 @@ def derived_attributes(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any]
     return (*attributes, "_flat_weights", "_flat_weight_refs"), derive_both
 
 
-def _check_name(where: str, cls: type, key: str, plain: bool) -> None:
+def may_be_set(cls: type, key: str, plain: bool = False) -> bool:
+    """Return whether a file may give a layer this name; `plain`: to a value, not to a layer."""
     free = NAME.fullmatch(key) and key not in INTERNAL and not hasattr(nn.Module, key)
     taken = (*derived_attributes(cls)[0], "parametrizations", "meta")
-    if not free or key in taken or _is_of_class(cls, key, plain):
+    return bool(free) and key not in taken and not _is_of_class(cls, key, plain)
+
+
+def _check_name(where: str, cls: type, key: str, plain: bool) -> None:
+    if not may_be_set(cls, key, plain):
         raise ForeignName(f"{key!r:.60} of {where} is not an attribute that a file may set")
 
 

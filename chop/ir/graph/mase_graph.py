@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
+from chop.ir.graph.layer_names import check_called_names, warn_of_unsaved_names
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.trace_errors import TraceError, names_a_line
 from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
@@ -136,8 +137,10 @@ class MaseGraph:
             custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
         )
         with attributes_restored(model):  # fx stores the constants of the graph on the model
-            graph = self._traced(model, front_end, dummy_in)
+            graph = self._traced_or_explained(model, front_end, dummy_in)
+            check_called_names(graph, model)
             self.model = fx.GraphModule(model, graph)
+        warn_of_unsaved_names(self.model)
         _copy_container_state(self.model, model)
         if self.front_end == "export":
             _add_other_tensors(self.model, model, {})
@@ -152,6 +155,18 @@ class MaseGraph:
             },
         )
 
+    def _traced_or_explained(self, model: nn.Module, front_end: str, dummy_in: Any) -> fx.Graph:
+        """Return the graph; inputs that the model itself fails on are not blamed on capture."""
+        from chop.ir.graph.eager_check import failure_on_inputs
+
+        try:
+            return self._traced(model, front_end, dummy_in)
+        except TraceError as error:
+            said = failure_on_inputs(model, dummy_in, self.cf_args) if dummy_in is not None else ""
+            if not said:
+                raise
+            raise TraceError(said) from error
+
     def _traced(self, model: nn.Module, front_end: str, dummy_in: Any) -> fx.Graph:
         """Return the graph by the front end that is asked for, or by the first that can."""
         assert self.tracer is not None
@@ -162,6 +177,9 @@ class MaseGraph:
         by_fx: TraceError | None = None
         if front_end != "export":
             alone = front_end == "fx" or dummy_in is None
+            if dummy_in is not None:
+                other = "use front_end='auto' or 'export', "
+                self.tracer.inputs_advice = other if alone else ""
             try:
                 with noticed_contexts() as found:
                     graph = self.tracer.trace(model, self._frozen(model, dummy_in) or None)

@@ -28,15 +28,18 @@ ORDINARY = (NameError, AttributeError, ImportError, ZeroDivisionError, LookupErr
 BY_VALUE = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
 
+ADVICE = "give example inputs with MaseGraph(model, dummy_in={name: tensor}), "
+
+
 class TraceError(RuntimeError):
     """A model that cannot be captured; the message says where, why, and what to do."""
 
 
-def explained(error: Exception, name: str, module: object) -> str:
+def explained(error: Exception, name: str, module: object, inputs_advice: str = ADVICE) -> str:
     """Return the message for a model that torch.fx cannot trace; `module` was running."""
     subject = _subject(name, module)
     # the first sentence of fx's explanation is about the model, the rest about fx
-    reason = _first_sentence(error)
+    reason = first_sentence(error)
     if "co_varnames" in reason:
         reason = "torch.fx cannot read its arguments, as it is decorated or takes *args"
     frames = traceback.extract_tb(error.__traceback__)
@@ -46,8 +49,7 @@ def explained(error: Exception, name: str, module: object) -> str:
         return f"cannot trace {subject}{users_line(error)}: {kind}: {reason}; fix forward()"
     return (
         f"cannot trace {subject}{users_line(error)}: {reason}; "
-        f"give example inputs with MaseGraph(model, dummy_in={{name: tensor}}), "
-        f"{_frozen(error)}{_kept_whole(name, module)}, "
+        f"{inputs_advice}{_frozen(error)}{_kept_whole(name, module)}, "
         f"or use module passes, which work on the model itself"
     )
 
@@ -86,7 +88,7 @@ def explained_export(error: BaseException, name: str, module: object) -> str:
             f"{begin}: it decides by the values of a tensor, which a graph cannot; "
             f"compute both ways and choose with torch.where, {whole}"
         )
-    reason = f"{type(cause).__name__}: {_first_sentence(cause)}"
+    reason = f"{type(cause).__name__}: {first_sentence(cause)}"
     frames = traceback.extract_tb(cause.__traceback__)
     if isinstance(cause, ORDINARY) or (frames and not is_library(frames[-1].filename)):
         return f"{begin}: {reason}; fix forward()"
@@ -106,7 +108,8 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or each.__context__
 
 
-def _first_sentence(error: BaseException) -> str:
+def first_sentence(error: BaseException) -> str:
+    """Return what an error says first, or its kind."""
     text = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
     return text or type(error).__name__
 

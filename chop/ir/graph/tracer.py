@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from chop.ir.graph.plain_forwards import plain_forward
-from chop.ir.graph.trace_errors import TraceError, explained, is_library
+from chop.ir.graph.trace_errors import ADVICE, TraceError, explained, is_library
 from chop.ir.nested import named_output
 from chop.ir.ops import TrainingMode, is_named_in_table, is_tensor_constant
 from chop.registry import UnknownName
@@ -64,10 +64,12 @@ class Mode(int):
         frame = sys._getframe(1)
         if not self.warned and not is_library(frame.f_code.co_filename):
             self.warned = True
+            fix = "; call model.eval() before MaseGraph(model) to keep the branch of eval mode"
             logger.warning(
-                "forward() branches on self.training: the graph keeps the branch of %s mode (%s)",
+                "forward() branches on self.training: the graph keeps the branch of %s mode (%s)%s",
                 "train" if int(self) else "eval",
                 f"{frame.f_code.co_filename} line {frame.f_lineno}",
+                fix if int(self) else "",
             )
         return bool(int(self))
 
@@ -103,6 +105,7 @@ class MaseTracer(fx.Tracer):
     # buffers are values of the graph, as parameters are: `self.mask[:, :x.size(1)]` can be traced,
     # and tracing `self.steps.add_(1)` does not count a step
     proxy_buffer_attributes = True
+    inputs_advice = ADVICE  # what a refusal says about example inputs
 
     def __init__(
         self,
@@ -152,7 +155,7 @@ class MaseTracer(fx.Tracer):
         except UnknownName:
             raise
         except Exception as error:
-            raise TraceError(explained(error, *self._where[-1])) from error
+            raise TraceError(explained(error, *self._where[-1], self.inputs_advice)) from error
         for tensor, name in self.tensor_attrs.items():
             if "." not in name:  # a constant, which fx stored on the root for fx.GraphModule
                 vars(self.root).setdefault(name, tensor)

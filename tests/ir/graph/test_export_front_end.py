@@ -328,8 +328,11 @@ class TestRefusals:
             TraceError, match=r"give example inputs with MaseGraph\(model, dummy_in="
         ):
             MaseGraph(ByShape())
-        with pytest.raises(TraceError):
+
+    def test_with_inputs_fx_advises_the_other_front_end(self):
+        with pytest.raises(TraceError, match=r"use front_end='auto' or 'export', ") as refused:
             MaseGraph(ByShape(), front_end="fx", dummy_in={"features": torch.randn(2, 4)})
+        assert "dummy_in=" not in str(refused.value)
 
     @pytest.mark.slow
     def test_a_mistake_in_forward_is_said(self):
@@ -353,6 +356,50 @@ class TestRefusals:
         with pytest.raises((TypeError, ValueError, UnknownName)) as refused:
             MaseGraph(Gated(), **options)
         assert words in str(refused.value)
+
+
+class Features(nn.Module):
+    """Takes a dict, and counts its calls with random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, batch):
+        self.calls.add_(torch.rand(()))
+        return self.layer(batch["num"] if batch["cat"].shape[0] > 0 else batch["cat"])
+
+
+class TestInputsThatTheModelFailsOn:
+    @pytest.mark.parametrize("front_end", ["auto", "fx", "export"])
+    def test_a_wrong_shape_is_said(self, front_end):
+        with pytest.raises(TraceError) as refused:
+            MaseGraph(Gated(), front_end=front_end, dummy_in={"x": torch.randn(2, 5)})
+        assert str(refused.value) == (
+            "the model fails on dummy_in (x = float32[2, 5]): mat1 and mat2 shapes cannot be "
+            "multiplied (2x5 and 4x4); check shapes and dtypes"
+        )
+
+    def test_a_wrong_dtype_is_said(self):
+        with pytest.raises(TraceError, match=r"on dummy_in \(x = int64\[2, 4\]\): mat1 and mat2"):
+            MaseGraph(Gated(), dummy_in=torch.ones(2, 4, dtype=torch.int64))
+
+    def test_a_missing_key_is_said_and_the_model_stays_as_it_was(self):
+        model, state = Features(), torch.get_rng_state()
+        x = torch.ones(2, dtype=torch.int64)
+        with pytest.raises(TraceError) as refused:
+            MaseGraph(model, front_end="export", dummy_in={"batch": {"cat": x}})
+        assert str(refused.value) == (
+            "the model fails on dummy_in (batch = {'cat': int64[2]}): KeyError: 'num'; "
+            "check the keys of dicts"
+        )
+        assert model.calls == 0
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_a_model_on_the_meta_device_is_not_run(self):
+        with pytest.raises(TraceError, match="cannot trace"):
+            MaseGraph(Gated().to("meta"), dummy_in={"x": torch.randn(2, 5)})
 
 
 class NoGrad(nn.Module):
@@ -702,6 +749,51 @@ class Meta(nn.Module):
 def test_a_layer_called_meta_is_one_sentence():
     with pytest.raises(ValueError, match=r"uses the name 'meta' itself; rename 'meta' of Meta"):
         MaseGraph(Meta())
+
+
+class Keyed(nn.Module):
+    def __init__(self, key):
+        super().__init__()
+        self.key, self.heads = key, nn.ModuleDict({key: nn.Linear(4, 4)})
+
+    def forward(self, x):
+        return self.heads[self.key](x)
+
+
+@pytest.mark.parametrize("front_end", ["fx", "export"])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("class", "'class' is a keyword of Python"),
+        ("None", "'None' is a keyword of Python"),
+        ('a"b', "has characters that torch.fx cannot write"),
+        ("a\nb", "has characters that torch.fx cannot write"),
+    ],
+)
+def test_a_layer_name_that_breaks_the_code_is_one_sentence(front_end, key, words):
+    with pytest.raises(ValueError, match=r"rename .* of Keyed, for example to '") as refused:
+        MaseGraph(Keyed(key), front_end=front_end, dummy_in=X)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_keyword_inside_a_layer_that_is_kept_whole_is_no_problem():
+    model = nn.Sequential(Keyed("class"))
+    graph = MaseGraph(model, custom_ops={"modules": {Keyed: {}}})
+    assert torch.equal(graph.model(X["x"]), model(X["x"]))
+
+
+@pytest.mark.parametrize("key", ["head-1", "a:b", "a/b", "a b", "tête", "meta", "__x"])
+def test_a_layer_name_that_cannot_be_saved_is_warned_of_at_capture(key, caplog, tmp_path):
+    graph = MaseGraph(Keyed(key))
+    assert f"the name '{key}' in 'heads.{key}' cannot be saved" in caplog.text
+    assert "rename it before saving" in caplog.text
+    advised = caplog.text.strip().rpartition(" to '")[2].rstrip("'")
+    with pytest.raises(ValueError, match="not an attribute that a file may set"):
+        graph.export(tmp_path / "graph")
+    caplog.clear()
+    MaseGraph(Keyed(advised)).export(tmp_path / "graph")
+    assert caplog.text == ""
 
 
 def test_keyword_only_arguments_after_defaults_are_traced_by_fx():

@@ -298,7 +298,10 @@ def test_a_branch_on_self_training_is_kept_with_a_warning(caplog):
 
     with caplog.at_level(logging.WARNING, "chop"):
         graph = MaseGraph(Branches().eval())
+        assert "call model" not in caplog.text
+        MaseGraph(Branches())
     assert "the graph keeps the branch of eval mode" in caplog.text
+    assert "call model.eval() before MaseGraph(model)" in caplog.text
     assert torch.equal(graph.model.train()(torch.ones(2)), torch.ones(2))
 
 
