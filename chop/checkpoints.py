@@ -29,6 +29,7 @@ OLD_GRAPH, OLD_WEIGHTS = "graph_module.mz", "state_dict.pt"  # files of older ve
 WRAPPERS = ("state_dict", "model")  # usual keys of a state_dict in a checkpoint
 State = Mapping[str, Tensor]
 MOST_NAMES = 4  # of weights in a message
+IN_PROJECT = Path("software", "training_ckpts")  # the directory of a training run
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -235,14 +236,15 @@ def load_model(
 def checkpoint_at(path: Path, load_type: str) -> tuple[Path, str]:
     """Return the checkpoint and its type; in a directory of a training run, the best of its last.
 
-    Directories of other kinds are returned as they are.
+    A project directory is that of its training run. Other directories are returned as they are.
     """
     is_saved = is_saved_graph(path) or has_saved_modules(path)
     is_other = is_saved or any((path / name).exists() for name in HF_FILES)
-    best = best_checkpoint(path) if path.is_dir() and not is_other else None
+    folders = (path, path / IN_PROJECT) if path.is_dir() and not is_other else ()
+    best = next((best for folder in folders if (best := best_checkpoint(folder))), None)
     if best is None or load_type == "hf":
         return path, load_type
-    logger.info("Loading %s in that directory", best.name)
+    logger.info("Loading %s in that directory", best.relative_to(path))
     return best, "pl"
 
 

@@ -161,8 +161,9 @@ def report_command(
         ),
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of --live (0: any that is free).")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of --live (default: any that is free, as 0)."),
+    ] = None,
     is_to_open: Annotated[
         bool, typer.Option("--open", help="Open the report in a browser.")
     ] = False,
@@ -181,8 +182,10 @@ def report_command(
     if is_live:
         if output is not None:
             raise ConfigError("--live serves the report instead of writing it; omit --output")
-        serve(lambda: find_record(projects[0], folder), port, _announcer(is_to_open))
+        serve(lambda: find_record(projects[0], folder), port or 0, _announcer(is_to_open))
         return
+    if port is not None:
+        raise ConfigError("--port is the port of --live; add --live, or omit --port")
     files = [find_record(project, folder) for project in projects]
     page = write_report(files[0], output) if len(files) == 1 else write_comparison(files, output)
     print(page)

@@ -228,6 +228,14 @@ def test_the_directory_of_a_training_run_means_its_best_checkpoint(load_type, tm
     assert same(model, other)
 
 
+@pytest.mark.parametrize("load_type", ["mz", "pl", "auto"])
+def test_the_directory_of_a_project_means_the_best_checkpoint_of_its_training(load_type, tmp_path):
+    trained, folder = network(), tmp_path / "software" / "training_ckpts"
+    folder.mkdir(parents=True)
+    write_pl(trained, folder)
+    assert same(load_model(tmp_path, load_type, network()), trained)
+
+
 def test_the_directory_of_several_runs_means_the_last_of_them(tmp_path, caplog):
     first, last, model = network(), network(), network()
     write_pl(last, tmp_path).rename(tmp_path / "best-v10.ckpt")

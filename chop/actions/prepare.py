@@ -38,21 +38,12 @@ def model_and_data(
         check_task(TASK_NAMES.get(config.task, config.task), data_module.dataset_info)
         if resumed is not None:
             adapt_to_resumed(data_module, resumed)
-        elif not adapt_data(data_module, config.load_name, config.load_type, strict=strict):
-            _log_assumed_classes(config, data_module)
+        else:
+            adapt_data(data_module, config.load_name, config.load_type, strict=strict)
         model, info = model_for(config, data_module.dataset_info)
     except (ValueError, TypeError) as error:  # names and options that do not match
         raise ConfigError(str(error)) from error
     return model, info, data_module
-
-
-def _log_assumed_classes(config: RunConfig, data_module: MaseDataModule) -> None:
-    classes = data_module.dataset_info.class_names
-    if config.load_name is not None and classes:
-        logger.info(
-            "%s does not record its classes; its outputs are taken for %s, in this order",
-            *(config.load_name, ", ".join(classes)),
-        )
 
 
 def _warn_of_other_names(config: RunConfig) -> None:

@@ -14,7 +14,7 @@ from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task, options_of
-from chop.actions.trained_on import adapt_data
+from chop.actions.trained_on import adapt_data, log_assumed_classes
 from chop.files import write_whole
 from chop.memory import memory_for
 from chop.processes import is_first_process
@@ -63,8 +63,10 @@ def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]
         kind = checked_task(task, data_module)
         show_logs_unless_configured()
         if load_name is not None:
-            adapt_data(data_module, load_name, load_type or "mz")
+            is_recorded = adapt_data(data_module, load_name, load_type or "mz")
             model = load_model(load_name, load_type or "mz", model)
+            if not is_recorded:
+                log_assumed_classes(data_module, load_name)
         if not allow_nonfinite:
             refuse_nonfinite(model, load_name)
         options = TrainOptions.from_trainer_args(dict(plt_trainer_args))

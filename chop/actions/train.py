@@ -14,7 +14,7 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.suggestion import command_to_test
-from chop.actions.trained_on import adapt_data, adapt_to_resumed, names_in
+from chop.actions.trained_on import adapt_data, adapt_to_resumed, log_assumed_classes, names_in
 from chop.memory import memory_for
 from chop.processes import is_first_process
 from chop.redaction import redacted
@@ -123,14 +123,17 @@ def fit(
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
+    is_recorded = resume is not None
     if resume is not None:
         adapt_to_resumed(data_module, resume)
     else:
-        adapt_data(data_module, load_name, load_type, strict=False)
+        is_recorded = adapt_data(data_module, load_name, load_type, strict=False)
     has_layers = load_type == "mz" and load_name is not None and has_saved_modules(load_name)
     if load_name is not None and (resume is None or has_layers):
         model = load_model(load_name, load_type, model) if graph is None else model
         logger.info("'%s' checkpoint loaded before training", load_type)
+        if not is_recorded:
+            log_assumed_classes(data_module, load_name)
     if options.weight_decay:
         logger.info("Weight decay: %g", options.weight_decay)
     _warn_of_lowest_rate(options)

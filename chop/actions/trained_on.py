@@ -77,6 +77,16 @@ def adapt_data(
     return facts is not None
 
 
+def log_assumed_classes(data_module: Any, load_name: str | Path) -> None:
+    """Log the classes that the outputs of a loaded network without a record are taken for."""
+    info = getattr(data_module, "dataset_info", None)
+    if classes := getattr(info, "class_names", ()):
+        logger.info(
+            "%s does not record its classes; its outputs are taken for %s, in this order",
+            *(load_name, ", ".join(classes)),
+        )
+
+
 def adapt_to_resumed(data_module: Any, saved: Mapping[str, Any]) -> None:
     """Adapt a data module as it was when the run with the checkpoint `saved` was interrupted."""
     from chop.dataset import MaseDataModule

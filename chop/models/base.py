@@ -31,6 +31,10 @@ INPUTS = {
     "image_classification": ("image_size", "images"),
     "image_segmentation": ("image_size", "images"),
 }
+# task -> the attribute with the number of outputs
+OUTPUTS = {"cls": "num_classes", "dense": "num_classes", "reg": "num_targets"}
+# flags of tasks that a model supports besides classification
+ADDED_TASKS = {"regression", "image_segmentation"}
 
 
 class UnknownModel(UnknownName, ValueError):
@@ -85,16 +89,21 @@ class ModelSpec:
             raise TypeError(
                 f"{owner} needs dataset_info, such as get_dataset_info('jsc'); got {data!r}"
             )
-        needed = [needed for flag, needed in INPUTS.items() if getattr(self.info, flag)]
+        any_input = self.info.regression and data.num_targets  # numbers are predicted from either
+        needed = [
+            needed for flag, needed in INPUTS.items() if any_input or getattr(self.info, flag)
+        ]
         inputs = list(dict.fromkeys(needed)) if data.input_shapes is None else []
         if inputs and not any(getattr(data, attribute) for attribute, _ in inputs):
             wanted = " or ".join(f"{words} ({attribute})" for attribute, words in inputs)
             raise ValueError(
                 f"{owner} takes {wanted}, but data set {data.name!r} has {_input(data)}"
             )
-        fact = "num_classes" if {"cls", "dense"} & {*self.info.tasks} else "num_targets"
-        if {"cls", "dense", "reg"} & {*self.info.tasks} and not data.num_outputs:
-            raise ValueError(f"{owner} needs {fact}, but data set {data.name!r} has none")
+        facts = {OUTPUTS[task]: None for task in self.info.tasks if task in OUTPUTS}
+        if facts and not data.num_outputs:
+            raise ValueError(
+                f"{owner} needs {' or '.join(facts)}, but data set {data.name!r} has none"
+            )
 
 
 def _missing_facts(data: MaseDatasetInfo, error: TypeError) -> list[str]:
@@ -144,12 +153,19 @@ def model(
     """Register `build(info, *, …) -> nn.Module` as the model `name`.
 
     `flags` are those of `MaseModelInfo`; by default, the model classifies data of its task type.
+    `regression` and `image_segmentation` add to that; another flag of a task replaces it.
     """
-    classifies = ABILITIES.get(task_type, ())[:1]
-    flags = (flags or dict.fromkeys(classifies, True)) | {"is_fx_traceable": is_fx_traceable}
+    flags = _with_classification(task_type, flags) | {"is_fx_traceable": is_fx_traceable}
     return register_mase_model(
         name, aliases, model_source=model_source, task_type=task_type, **flags
     )
+
+
+def _with_classification(task_type: ModelTaskType | str, flags: dict[str, bool]) -> dict[str, bool]:
+    """Return `flags` with the classification of the task type, unless they choose other tasks."""
+    abilities = ABILITIES.get(task_type, ())
+    choices = {*TASKS["cls"], *abilities} - ADDED_TASKS
+    return flags if choices & flags.keys() else dict.fromkeys(abilities[:1], True) | flags
 
 
 def register_mase_model(
@@ -276,7 +292,8 @@ def _check_task(info: MaseModelInfo, task: str) -> None:
     if short not in TASKS:
         raise ValueError(unknown("task", task, [*TASKS, *TASK_NAMES]))
     if short not in info.tasks:
-        flag = TASKS[short][0]
+        abilities = ABILITIES.get(info.task_type, ())
+        flag = next((flag for flag in TASKS[short] if flag in abilities), TASKS[short][0])
         raise ValueError(
             f"model {info.name!r} supports {', '.join(info.tasks) or 'no task'}, not {task}; "
             f"if it is yours, register it with {flag}=True"

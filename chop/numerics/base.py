@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -224,7 +225,7 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     A bias without its own keys uses the weight's. A refinement may be given for one operand,
     `weight_floor`, or for all, `floor`.
     """
-    cls = FORMATS[config["name"]]
+    cls = format_in(config)
     keys = cls.precision_keys()
     has_keys = any(f"{operand}_{key}" in config for key in keys)
     source = "weight" if operand == "bias" and not has_keys else operand
@@ -234,12 +235,32 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
         raise ValueError(
             f"{cls.name} needs {wanted} for {operand!r}; missing {missing} in {dict(config)}"
         )
-    refined: dict[str, Any] = {}
+    keys_of = dict(zip(keys, wanted, strict=True))
     for key in cls.refinement_keys():
         places = (f"{operand}_{key}", f"{source}_{key}", key)
-        values = [config[key_path] for key_path in places if key_path in config]
-        refined |= {key: values[0]} if values else {}
-    return cls(*(config[key] for key in wanted), **refined)
+        given = [place for place in places if place in config]
+        keys_of |= {key: given[0]} if given else {}
+    try:
+        return cls(**{key: config[place] for key, place in keys_of.items()})
+    except ValueError as error:
+        raise ValueError(_with_keys(str(error), keys_of)) from error
+
+
+def _with_keys(message: str, keys_of: Mapping[str, str]) -> str:
+    """Return the message of a format with the keys of the config instead of its fields."""
+    head, colon, rest = message.partition(": ")  # the name of the format stays
+    fields_in = "|".join(map(re.escape, keys_of))
+    return head + colon + re.sub(rf"\b({fields_in})\b", lambda found: keys_of[found[1]], rest)
+
+
+def format_in(config: Mapping[str, Any]) -> type[NumberFormat]:
+    """Return the class of the format that a config names."""
+    if isinstance(name := config["name"], list | tuple | Mapping):
+        raise ValueError(
+            f"name must be one format, not a {type(name).__name__}; "
+            f"lists of choices belong in a search space (got {name!r:.80})"
+        )
+    return FORMATS[name]
 
 
 def config_keys(name: str, operands: Iterable[str]) -> list[str]:
@@ -252,7 +273,7 @@ def config_keys(name: str, operands: Iterable[str]) -> list[str]:
 
 def check_keys(config: Mapping[str, Any], operands: Iterable[str], extra: Iterable[str]) -> None:
     """Raise an error for a key that the format of `config` does not have, with the nearest one."""
-    cls = FORMATS[config["name"]]
+    cls = format_in(config)
     known = [*config_keys(config["name"], operands), *extra]
     for key in config:
         if key not in known:

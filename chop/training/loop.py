@@ -88,6 +88,18 @@ class _Sent:
         self.reading = self.outcome.reading()
 
 
+def _set_up(data_module: Any) -> None:
+    """Load the data that a run reads, unless they are loaded."""
+    if not hasattr(data_module, "train_dataset"):
+        raise TypeError(
+            f"data_module must be a MaseDataModule, such as MaseDataModule('jsc-sim'), "
+            f"not an object of type {type(data_module).__name__}"
+        )
+    if data_module.train_dataset is None:
+        data_module.prepare_data()
+        data_module.setup("fit")
+
+
 class Training:
     """One run: the model and data on their devices, and its progress.
 
@@ -108,6 +120,7 @@ class Training:
         objective: Objective | None = None,
         watch: Watch | None = None,
     ) -> None:
+        _set_up(data_module)
         self.options, self.names, self.watch, self.task = options, names, watch, task
         self.place = place or take_place(options)
         self.visualizers = list(visualizers) if self.place.leads else []

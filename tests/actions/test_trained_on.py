@@ -198,6 +198,16 @@ def test_a_checkpoint_without_a_record_says_what_is_assumed(trained, scored, tmp
     assert "does not record its classes; its outputs are taken for ape, bee, cat" in said
 
 
+def test_nothing_is_assumed_of_a_file_that_is_refused(trained, here, tmp_path):
+    (tmp_path / "text.txt").write_text("not a checkpoint")
+    (tmp_path / "empty").mkdir()
+    for name in (trained, tmp_path / "text.txt", tmp_path / "empty"):
+        words = ("--data-path", tmp_path / "all.npz", "--load", name, "--cpu", 0)
+        code, _, err = here("test", "jsc-toy", "npz", *words, "--project-dir", tmp_path / "out")
+        assert code == 1, err
+        assert "does not record its classes" not in err
+
+
 def test_a_damaged_record_is_refused(trained, here, tmp_path):
     content = torch.load(trained, weights_only=True)
     facts = content["mase"]["trained_on"]

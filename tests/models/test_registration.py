@@ -3,6 +3,7 @@
 import pytest
 from torch import nn
 
+from chop.dataset import MaseDatasetInfo
 from chop.models import (
     MODELS,
     MaseModelInfo,
@@ -151,6 +152,39 @@ class TestDecorators:
             model("x", task_type="visual")
         with pytest.raises(ValueError, match="needs sequence_classification"):
             model("x", task_type="nlp", image_classification=True)
+
+    @pytest.mark.parametrize(
+        ("flags", "tasks"),
+        [
+            ({}, ["cls"]),
+            ({"regression": True}, ["cls", "reg"]),
+            ({"regression": True, "physical_data_point_classification": False}, ["reg"]),
+            ({"task_type": "vision", "image_segmentation": True}, ["cls", "dense"]),
+            (
+                {"task_type": "vision", "image_segmentation": True, "image_classification": False},
+                ["dense"],
+            ),
+            ({"task_type": "nlp", "causal_LM": True}, ["lm"]),
+        ],
+    )
+    def test_other_tasks_add_to_classification_unless_it_is_excluded(self, flags, tasks):
+        model("several-tasks", **flags)(get_jsc_x10)
+        assert get_model_info("several-tasks").tasks == tasks
+
+    @pytest.mark.parametrize(
+        ("task_type", "flag"),
+        [("physical", "physical_data_point_classification"), ("vision", "image_classification")],
+    )
+    def test_the_advice_names_the_flag_of_the_task_type(self, jets, task_type, flag):
+        model("numbers", task_type=task_type, regression=True, **{flag: False})(get_jsc_x10)
+        with pytest.raises(ValueError, match=f"supports reg, not cls; .* with {flag}=True"):
+            get_model("numbers", dataset_info=jets)
+
+    def test_a_model_for_regression_takes_features_or_images(self):
+        model("numbers", regression=True)(lambda info: nn.Linear(2, info.num_outputs))
+        for shape in ({"num_features": 2}, {"image_size": (1, 1, 2)}):
+            info = MaseDatasetInfo(name="numbers", num_targets=3, **shape)
+            assert get_model("numbers", task="reg", dataset_info=info).out_features == 3
 
     def test_the_later_labs_register_a_class_and_functions_for_its_checkpoints(self, jets):
         @register_mase_model("jsc-new", checkpoints=["jsc-new-a", "jsc-new-b"], **PHYSICAL)

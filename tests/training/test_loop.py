@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.dataset import TensorSplit
+from chop.dataset import MaseDataModule, TensorSplit
 from chop.dataset.tensors import EpochPass, batches
 from chop.training.devices import fixed_threads, threads_for
 from chop.training.feed import Feed
@@ -37,6 +37,19 @@ def test_it_is_the_plain_loop_bit_for_bit(small):
             F.cross_entropy(plain(x), y).backward()
             optimizer.step()
     assert same(ours, plain)
+
+
+def test_data_that_are_not_loaded_are_set_up(small):
+    data = MaseDataModule("jsc-sim", batch_size=4096)
+    fitted = Training(small.network(), data, small.options(max_epochs=1), place=small.CPU).fit()
+    assert fitted.progress.epoch == 1
+    assert fitted.validation is not None
+
+
+@pytest.mark.parametrize("data", [[1, 2], None, "jsc"])
+def test_data_that_are_not_a_data_module_are_refused(small, data):
+    with pytest.raises(TypeError, match=f"must be a MaseDataModule, .* {type(data).__name__}$"):
+        Training(small.network(), data, small.options(), place=small.CPU)
 
 
 def test_it_learns(small):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.trained_on import adapt_data, facts_in, names_in
+from chop.actions.trained_on import adapt_data, facts_in, log_assumed_classes, names_in
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,8 +32,10 @@ class Source:
 
         model = self.model
         if self.load_name is not None:
-            adapt_data(self.data_module, self.load_name, self.load_type)
+            is_recorded = adapt_data(self.data_module, self.load_name, self.load_type)
             model = load_model(self.load_name, self.load_type, model)
+            if not is_recorded:
+                log_assumed_classes(self.data_module, self.load_name)
         return model.to(device)
 
     def graph_on(self, device: Any, cf_args: dict[str, Any]) -> MaseGraph:
@@ -83,8 +85,11 @@ class Source:
         from chop.tools.get_input import get_cf_args
 
         if self.load_type == "mz" and self.load_name and is_saved_graph(self.load_name):
-            adapt_data(self.data_module, self.load_name, self.load_type)
-            return load_graph(self.load_name, device)
+            is_recorded = adapt_data(self.data_module, self.load_name, self.load_type)
+            graph = load_graph(self.load_name, device)
+            if not is_recorded:
+                log_assumed_classes(self.data_module, self.load_name)
+            return graph
         model = self.model_on(device)
         fixed = get_cf_args(self.model_info, self.task, model) | cf_args
         try:

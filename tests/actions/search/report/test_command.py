@@ -52,6 +52,17 @@ def test_a_search_that_cannot_be_read_is_a_failure(report, project, text):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("content", [b"root:x:0:0:root\n", b"\x89PNG\r\n", b"[]", b"", b'{"a": 1}'])
+def test_a_file_of_another_kind_is_not_called_damaged(report, tmp_path, content):
+    file = tmp_path / "passwd"
+    file.write_bytes(content)
+    code, out, err = report(file)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"ch: {file} is not a search.json (")
+    assert "--resume" not in err
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def nested(depth):
     return "[" * depth + "]" * depth
 

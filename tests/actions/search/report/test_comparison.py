@@ -144,6 +144,7 @@ def test_two_names_write_one_page_beside_the_first(here, project, tmp_path):
         (("one", "tow"), "no project 'tow' in "),
         (("one", "two", "one"), "ch report compares two searches, but 3 were given; omit"),
         (("one", "two", "--live"), "--live follows one search, but 2 were given; omit the others"),
+        (("one", "--port", 0), "--port is the port of --live; add --live, or omit --port"),
         (("one", "--live", "--output", "x.html"), "--live serves the report instead of writing it"),
     ],
 )

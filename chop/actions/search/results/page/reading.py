@@ -101,9 +101,9 @@ def _read(file: Path) -> SearchRecord:
             object_hook=table_sharing(),
         )
     except ValueError as error:
-        raise ValueError(_damaged(file, str(error))) from error
+        raise ValueError(_unlike_a_search(file, str(error))) from error
     if not isinstance(content, dict) or not isinstance(content.get("version"), int):
-        raise ValueError(_damaged(file, "it has no version"))
+        raise ValueError(_unlike_a_search(file, "it has no version"))
     if content["version"] > VERSION:
         raise ValueError(
             f"{file} has version {content['version']}, but this MASE supports versions up "
@@ -115,6 +115,13 @@ def _read(file: Path) -> SearchRecord:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(_damaged(file, f"{place}: {first['msg']}")) from error
+
+
+def _unlike_a_search(file: Path, why: str) -> str:
+    """Return the message for a file that is damaged or, by its name, something else."""
+    if file.name == FILE:
+        return _damaged(file, why)
+    return f"{file} is not a {FILE} ({why}); give the {FILE} of a search, or its project"
 
 
 def _damaged(file: Path, why: str) -> str:

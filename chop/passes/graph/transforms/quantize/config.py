@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from chop.numerics import FORMATS, NumberFormat, config_keys, from_config
+from chop.numerics import FORMATS, NumberFormat, config_keys, format_in, from_config
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 from chop.registry import UnknownName
 
@@ -73,7 +73,7 @@ def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[st
     `data_out` is optional: with any key of it, results are rounded too.
     """
     config = dict(without_na(config))
-    cls = FORMATS[config["name"]]
+    cls = format_in(config)
     if "data_in_skip_first_dim" in config and "batched" in cls.refinement_keys():
         config["data_in_batched"] = config.pop("data_in_skip_first_dim")  # the older name
     check_known(f"a {cls.name} config", config, known_keys(config["name"]))
