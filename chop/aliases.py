@@ -74,7 +74,11 @@ class Aliases:  # importlib.abc would import half of Python before sys.path is c
     ) -> ModuleSpec | None:
         if not fullname.startswith("chop.") or not present_paths(fullname):
             return None
-        return ModuleSpec(fullname, self, is_package=True)
+        loader: Any = self  # mypy knows the classes of importlib.abc only
+        return ModuleSpec(fullname, loader, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Return None, for an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
         first, *others = present_paths(module.__name__)

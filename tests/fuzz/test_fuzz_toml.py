@@ -29,6 +29,7 @@ SMALL = (
     (r"\bmax_epochs = \d+", "max_epochs = 2"),
     (r"\brungs = \[.*?\]", "rungs = [1]"),
     (r"\bn_trials = \d+", "n_trials = 2"),
+    (r"\btrial_timeout = \d+", "timeout = 600"),  # needs a process of its own
     (r"\bpopulation = \d+", "population = 2"),
     (r"\bnum_samples = \d+", "num_samples = 32"),
     (r'\baccelerator = "\w+"', 'accelerator = "cpu"'),
