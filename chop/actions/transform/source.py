@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +95,14 @@ class Source:
         model = self.model_on(device)
         fixed = get_cf_args(self.model_info, self.task, model) | cf_args
         try:
-            return MaseGraph(
-                model, cf_args=fixed, front_end=self.front_end, dummy_in=self._examples(device)
-            )
+            with _eval_mode(
+                model
+            ) as restore:  # `if self.training:` keeps the branch that is scored
+                graph = MaseGraph(
+                    model, cf_args=fixed, front_end=self.front_end, dummy_in=self._examples(device)
+                )
+            restore(graph.model)
+            return graph
         except TraceError as error:
             other = "use `front_end='auto'`, or " if self.front_end == "fx" else ""
             raise ValueError(
@@ -106,6 +113,22 @@ class Source:
         """Return example inputs: a batch, and what the model says that it needs besides."""
         additional = (getattr(self.model, "patched_nodes", None) or {}).get("additional_inputs")
         return self.batch_on(device, self.model) | dict(additional or {})
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[Callable[[nn.Module], None]]:
+    """Put a model into eval mode inside; yield what gives its former modes to another model."""
+    modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+
+    def restore(other: nn.Module) -> None:
+        for name, module in other.named_modules(remove_duplicate=False):
+            module.training = modes.get(name, modes[""])
+
+    model.eval()
+    try:
+        yield restore
+    finally:
+        restore(model)
 
 
 def model_of(subject: Any) -> Any:
