@@ -353,6 +353,7 @@ _define_all(
     "size/sym_size dim/ndimension numel/nelement/sym_numel movedim/moveaxis",
     traits=MOVES,
 )
+define("length", "implicit_func", names="", functions=(len,), traits=MOVES)
 _define_all("implicit_func", "finfo iinfo", "dtype=type", MOVES)
 define("masked_fill_", "implicit_func", names="masked_fill_", traits=MOVES)
 _define_all("implicit_func", "masked_fill to/_to_copy", traits=COPIES)

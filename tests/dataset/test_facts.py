@@ -111,6 +111,11 @@ def test_other_classes_are_refused_with_both_orders(table):
     assert data.test_dataset is before
 
 
+def test_numbers_that_both_sides_have_are_not_mapped_by_position(table):
+    with pytest.raises(ValueError, match="0, 1"):
+        table(["1", "2"]).adapt_to(DataFacts("counts", ("0", "1")))
+
+
 def test_unknown_classes_are_left_alone(table):
     data = table(["ape", "bee", "cat"])
     before = data.test_dataset

@@ -109,7 +109,7 @@ class _Export:
             (place, dim, size)
             for place, shape in enumerate(_shapes(program))
             for dim, size in enumerate(shape)
-            if isinstance(size, int) and (dim < 2 if free is None else dim > 1 and len(shape) > 3)
+            if isinstance(size, int)  # forward() may have decided by any size that is not free
         ]
         inputs = self._inputs()
         return Capture(program, list(self.leaves.calls), inputs, self.output, device, fixed)

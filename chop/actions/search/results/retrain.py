@@ -23,6 +23,7 @@ from chop.actions.search.spec.settings import Retrain
 from chop.actions.search.spec.study_spec import RETRAIN_SPLITS, StudySpec
 from chop.actions.test import scored
 from chop.actions.train import best_weights, fit, trained_graph
+from chop.dataset.data_module import facts_of
 from chop.files import read_json, write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.training.names import Names
@@ -129,8 +130,10 @@ class _Design:
         return scores
 
     def untrained(self) -> MaseGraph:
-        """Return its network before any training."""
-        return self.worker.untrained(self.number, self.chosen)
+        """Return its network before any training, which will be on the data of the search."""
+        graph = self.worker.untrained(self.number, self.chosen)
+        graph.meta["trained_on"] = facts_of(self.parent.data_module) or {}
+        return graph
 
     def _trained(self) -> Scores:
         graph, names = self.untrained(), self.names

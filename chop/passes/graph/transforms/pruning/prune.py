@@ -95,7 +95,7 @@ def _prune_weights(
 ) -> dict[str, dict[str, float]]:
     layers = {node: graph.modules[str(node.target)] for node in asked}
     if not layers:
-        logger.warning("There is no linear or convolutional layer to prune in this graph.")
+        logger.warning("This graph has no layer with weights that can be pruned.")
     weights = [LayerWeight(n, name) for n, layer in layers.items() for name in weight_names(layer)]
     if request.scope == "global" and not isinstance(request.granularity, Pattern):
         scores = {w: _scores(layers[w.node], w, request, seed) for w in weights}
