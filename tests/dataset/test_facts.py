@@ -113,7 +113,7 @@ def test_other_classes_are_refused_with_both_orders(table):
 
 def test_numbers_that_both_sides_have_are_not_mapped_by_position(table):
     with pytest.raises(ValueError, match="0, 1"):
-        table(["1", "2"]).adapt_to(DataFacts("counts", ("0", "1")))
+        table(["1", "2", "3"]).adapt_to(DataFacts("counts", ("0", "1", "2")))
 
 
 def test_unknown_classes_are_left_alone(table):
