@@ -354,6 +354,7 @@ def test_wrong_use_of_the_script_is_refused(project):
 # ------------------------------------------------------------------- damage
 
 
+@pytest.mark.slow
 def test_failing_pip_gives_one_sentence_and_no_stamp(project):
     (project.root / "pip.fail").touch()
     _, stderr = project.ch(expect=1)
@@ -364,6 +365,7 @@ def test_failing_pip_gives_one_sentence_and_no_stamp(project):
     project.ch()
 
 
+@pytest.mark.slow
 def test_killed_set_up_is_finished_by_the_next_call(project):
     with project.held_in_pip() as process:
         os.killpg(process.pid, signal.SIGKILL)

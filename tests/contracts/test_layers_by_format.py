@@ -286,6 +286,7 @@ class TestLayerInFormat:
             for key, tensor in layer.state_dict().items():
                 assert torch.equal(new.state_dict()[key], tensor)
 
+    @pytest.mark.sampled(49)
     def test_from_float_keeps_all_that_the_layer_had(self, cls, name):
         layer = made(cls)
         for parameter in layer.parameters():
@@ -351,6 +352,7 @@ class TestLayerInFormat:
             assert tensor.grad.isfinite().all()
             assert torch.equal(tensor.grad, leaf.grad)
 
+    @pytest.mark.sampled(49)
     def test_reconfigured_in_place_it_is_as_if_made_so(self, cls, name):
         layer, x = made(cls), input_of(cls)
         first, second = (config_of(name, precision) for precision in EXAMPLES[name])
@@ -364,6 +366,7 @@ class TestLayerInFormat:
                 assert torch.equal(new(x), fresh(x))
                 assert new.formats == fresh.formats
 
+    @pytest.mark.sampled(49)
     def test_its_state_is_that_of_the_float_layer(self, cls, name):
         layer, x = made(cls), input_of(cls)
         config = config_of(name, EXAMPLES[name][0])
@@ -377,6 +380,7 @@ class TestLayerInFormat:
         plain.load_state_dict(state)
         assert torch.equal(plain(x), layer(x))
 
+    @pytest.mark.sampled(49)
     def test_it_is_copied_and_pickled(self, cls, name):
         x = input_of(cls)
         new = quantized(cls, config_of(name, EXAMPLES[name][0]))
@@ -390,6 +394,7 @@ class TestLayerInFormat:
             for key, parameter in twin.named_parameters():
                 assert parameter is not getattr(new, key)
 
+    @pytest.mark.sampled(49)
     def test_it_runs_in_half_precision(self, cls, name):
         compute = CASES[cls].compute
         config = config_of(name, EXAMPLES[name][0])

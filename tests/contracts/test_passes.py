@@ -179,6 +179,7 @@ class TestPass:
         PASSES[name](graph, EXAMPLES[name])
         graph.fx_graph.lint()
 
+    @pytest.mark.sampled(22)
     def test_an_analysis_leaves_the_model_as_it_was(self, name, graph):
         if PASSES[name].kind != "analysis":
             return
@@ -195,6 +196,7 @@ class TestPass:
         PASSES[name](graph, EXAMPLES[name])
         assert PASSES["verify_metadata"](graph)[1] == {}
 
+    @pytest.mark.sampled(15)
     def test_a_misspelt_option_is_refused(self, name, graph):
         if PASSES[name].open_ended:  # its keys are names of nodes or ops
             with pytest.raises(TypeError, match=f"pass '{name}': 'misspelt' needs a table"):

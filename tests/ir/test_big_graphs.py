@@ -144,7 +144,7 @@ class TestReducedSize:
         assert verify_metadata_analysis_pass(graph, {"strict": True})[1] == {}
         assert equal(graph.model(**dummy_in), model(**dummy_in))
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(1)
     def test_the_meta_device_sees_the_same(self, reduced):
         model, dummy_in = reduced
         real = annotate(model, dummy_in, add_value=False)

@@ -158,6 +158,7 @@ class TestFormat:
             has_infinities = not getattr(fmt, "saturate", False)
             assert y.isinf().tolist() == [has_infinities, False, has_infinities]
 
+    @pytest.mark.sampled(17)
     def test_all_float_dtypes(self, fmt):
         for dtype in DTYPES:
             x = few.to(dtype)
@@ -172,19 +173,23 @@ class TestFormat:
             else:
                 assert torch.equal(fmt(x), wanted)
 
+    @pytest.mark.sampled(11)
     def test_whole_numbers_are_refused(self, fmt):
         if not isinstance(fmt, Float):
             with pytest.raises(TypeError, match=f"{fmt.name} rounds floating-point tensors"):
                 fmt(torch.arange(3))
 
+    @pytest.mark.sampled(17)
     def test_strides_do_not_matter(self, fmt):
         for x in (few.t(), few[:, ::2], few[None].expand(2, 3, 4)):
             assert torch.equal(fmt(x), fmt(x.contiguous()))
 
+    @pytest.mark.sampled(17)
     def test_empty_tensors(self, fmt):
         for shape in [(0,), (3, 0), (0, 4), (2, 0, 3)]:
             assert fmt(torch.empty(shape)).shape == shape
 
+    @pytest.mark.sampled(17)
     def test_a_single_number(self, fmt):
         x = torch.tensor(0.7, dtype=torch.float64)
         assert fmt(x).shape == ()
@@ -212,11 +217,13 @@ class TestFormat:
         assert x.grad.tolist() == [float(low <= value <= high) for value in x.tolist()]
         assert torch.equal(fmt(x), replace(fmt, ste="identity")(x))
 
+    @pytest.mark.sampled(17)
     def test_half_precision_has_gradients_too(self, fmt):
         x = few.bfloat16().requires_grad_()
         fmt(x).sum().backward()
         assert x.grad.dtype == torch.bfloat16
 
+    @pytest.mark.sampled(17)
     def test_values_are_the_same_under_vmap(self, fmt):
         x = torch.randn(5, 3, 4)
         assert torch.equal(torch.func.vmap(fmt)(x), torch.stack([fmt(part) for part in x]))
@@ -249,6 +256,7 @@ class TestFormat:
         assert from_config(config | own, "weight") == fmt
         check_keys(config | refined | own, ["weight"], [])
 
+    @pytest.mark.sampled(17)
     def test_it_is_a_value(self, fmt):
         assert pickle.loads(pickle.dumps(fmt)) == fmt == copy.deepcopy(fmt)
         assert hash(replace(fmt)) == hash(fmt)
@@ -275,6 +283,7 @@ class TestFormat:
             with pytest.raises(NotImplementedError, match=f"{fmt.name} has no fixed grid"):
                 fmt.grid()
 
+    @pytest.mark.sampled(11)
     def test_a_misspelt_gradient_is_refused(self, fmt):
         with pytest.raises(ValueError, match=f"{fmt.name}: ste must be 'identity' or 'clip'"):
             replace(fmt, ste="clipped")

@@ -118,7 +118,7 @@ def sampler(request):
     return request.param
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler):
     found = []
     for workers in (1, 2, 4, 16):
@@ -132,7 +132,7 @@ def test_any_number_of_workers_gives_the_same_table(tmp_path, sampler):
     assert states.count("COMPLETE") > 5
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 def test_a_search_that_was_killed_again_and_again_gives_the_same_table(tmp_path, sampler):
     run_loop(tmp_path / "a", sampler, ClimbingInOrder(1, TWO), table=table_of(sampler))
     run = functools.partial(run_loop, tmp_path / "k", sampler, table=table_of(sampler))

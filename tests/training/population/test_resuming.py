@@ -169,6 +169,7 @@ def test_a_file_that_is_no_snapshot_is_refused(family, tmp_path):
         train(family, models(family), snapshot=file, resume=True)
 
 
+@pytest.mark.slow
 def test_who_goes_on_has_the_threads_of_those_who_began(family, tmp_path, monkeypatch):
     """Few candidates are left, whose sums shall be those that they were."""
     seen = []

@@ -80,6 +80,7 @@ def test_each_trial_comes_to_what_it_comes_to_alone(jets, options):
     assert found == alone[0]
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_alone_and_modes_and_random_numbers_stay(jets):
     trials = [joint(number) for number in range(3)]
     for trial in trials:
