@@ -153,7 +153,7 @@ class Adaptation:
 
 
 def _mapped(y: Tensor, labels: list[int]) -> Tensor:
-    """Return labels with other numbers; those that are no class, as in parts of maps, stay."""
+    """Return labels with other numbers; labels outside the classes, as in parts of maps, stay."""
     table = torch.tensor(labels, dtype=y.dtype, device=y.device)
     is_class = (y >= 0) & (y < len(labels))
     return torch.where(is_class, table[y.clamp(0, len(labels) - 1)], y)
